@@ -55,7 +55,7 @@ class ThinkingTags:
     """The thinking tags of a tokenizer, and the budget rule over its tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> None:
-        """Read the tags. `closing` ends the thinking; None takes it from the chat template.
+        """Read the tags. `closing` ends the thinking. None takes it from the chat template.
 
         Raises `ValueError` if the model has no thinking tags, and if `closing` has no closing tag.
         """
@@ -72,7 +72,7 @@ class ThinkingTags:
             raise ValueError(f"rollout.thinking.closing={closing!r} does not contain {self.tags.closing!r}")
         self.closing = closing if closing is not None else form.closing
         self.tag_id: int | None = tokenizer.get_vocab().get(self.tags.closing)
-        """The closing tag's token; None if it spans several."""
+        """The closing tag's token. None if it spans several."""
         self.opening_tokens = len(tokenizer(self.tags.opening, add_special_tokens=False)["input_ids"])
 
     @classmethod

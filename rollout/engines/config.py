@@ -79,11 +79,11 @@ class EngineConfig:
     expert_parallel: bool = free(False)
     """Whether processes hold whole experts instead of a part of each."""
     threads: int = free(1)
-    """CPU threads per engine process; ignored on a GPU."""
+    """CPU threads per engine process. Ignored on a GPU."""
     memory_gib: int = free(1, unit="GiB")
-    """Size of the key-value cache on a CPU, in GiB; ignored on a GPU."""
+    """Size of the key-value cache on a CPU, in GiB. Ignored on a GPU."""
     gpu_memory_utilization: float = free(0.5, unit="share")
-    """Share of a GPU's memory for the engine; ignored on a CPU."""
+    """Share of a GPU's memory for the engine. Ignored on a CPU."""
     push_timeout_s: float = free(120.0, unit="seconds")
     """Deadline of a weight push, in seconds, plus the time of its bytes at 100 MB/s."""
     extra: dict[str, Any] = immutable({})

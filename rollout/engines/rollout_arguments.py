@@ -28,7 +28,7 @@ THINKING_PROCESSORS: dict[RunnerName, type] = {"v1": ThinkingProcessor, "v2": Ba
 def rollout_arguments(
     model_dir: Path, config: EngineConfig, *, closing: str | None, record_experts: bool, sleeps: bool = False
 ) -> AsyncEngineArgs:
-    """Return the arguments of an engine. `closing` ends limited thinking; None without limits. With `sleeps` the engine
+    """Return the arguments of an engine. `closing` ends limited thinking. None without limits. With `sleeps` the engine
     shares its device with the learner. Sets the environment variable of vLLM's runner.
 
     Raises `ValueError` for unknown settings in `extra`, and for settings that vLLM can't apply to this model.

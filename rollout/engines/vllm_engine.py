@@ -152,7 +152,7 @@ class VllmEngine:
     """An `Engine` with vLLM's asynchronous engine, in this process and one child."""
 
     _grace_s: float | None = None
-    """Seconds in which its processes may end by themselves; None is vLLM's default."""
+    """Seconds in which its processes may end by themselves. None is vLLM's default."""
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ class Episode:
     watch: Stopwatch = field(default_factory=Stopwatch)
     turns: list[Turn] = field(default_factory=list)
     context: tuple[int, ...] | None = None
-    """The current turn's new ids; None between two turns."""
+    """The current turn's new ids. None between two turns."""
     before: Completion | None = None
     """The current turn's tokens from an earlier process."""
     said: Completion | None = None

@@ -133,7 +133,7 @@ class Renderer:
     def answer_text(self, message: Message, *, thinks: bool, context_ids: Sequence[int] | None = None) -> str:
         """Return the text that a model would sample for `message`: reasoning, closing, answer, end of turn.
 
-        `context_ids` precede it, and may open its thinking; None for a first turn. Reasoning that the template drops is
+        `context_ids` precede it, and may open its thinking. None for a first turn. Reasoning that the template drops is
         written with the model's tags. Raises `ValueError` for missing reasoning, and for several calls if the family allows
         one per turn.
         """

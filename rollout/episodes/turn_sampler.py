@@ -72,7 +72,7 @@ class TurnSampler:
         return sampled
 
     def partial_completion(self, request: str) -> Completion | None:
-        """Return the tokens of a running turn; None if it does not run or the engine can't report it."""
+        """Return the tokens of a running turn. None if it does not run or the engine can't report it."""
         return self._engine.partial_completion(request)
 
     def measure_turn(self, completion: Completion, thinking: Thinking, ids: tuple[int, ...]) -> SampledTurn:

@@ -259,7 +259,7 @@ def _find_reasoning_field(tokenizer: PreTrainedTokenizerBase) -> tuple[str | Non
 
 
 def _tags(tokenizer: PreTrainedTokenizerBase, between: tuple[str, str]) -> Tags | None:
-    """Return the thinking tags, declared or from the template; None for a model that does not think."""
+    """Return the thinking tags, declared or from the template. None for a model that does not think."""
     given = tokenizer.init_kwargs.get("thinking_tags")
     if given is not None:
         if (
@@ -356,7 +356,7 @@ def named_syntax(given: Any) -> CallSyntax:
 
 
 def _call_text(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, count: int, *, as_text: bool) -> str | None:
-    """Return the template's text of a turn with probe calls and the text after it; None if it can't be rendered."""
+    """Return the template's text of a turn with probe calls and the text after it. None if it can't be rendered."""
     said = [ASKED, probe_message(count, as_text=as_text)]
     text = render(tokenizer, [*said, *tool_answers(count)], tools=PROBE_TOOLS) or render(
         tokenizer, said, tools=PROBE_TOOLS

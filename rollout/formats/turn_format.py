@@ -82,10 +82,10 @@ OPENING_TOKENS = 64
 class TurnFormat:
     """The format of a model's reasoning, tool calls and turn ends. See `find_format`.
 
-    `tags` enclose reasoning; None if the model does not think. `closing` ends thinking by force. `reasoning_field` is the
+    `tags` enclose reasoning. None if the model does not think. `closing` ends thinking by force. `reasoning_field` is the
     message field that the template writes as reasoning, or None. `ends` are the tokens that end a turn, with ids `end_ids`.
     `parted_by` is the text between a turn and the next message; after calls, the last entry. `behind_answer` is the text
-    between an answer and that. `calls` is the call syntax; None for the reason `no_calls`. `parallel`: a turn may have
+    between an answer and that. `calls` is the call syntax. None for the reason `no_calls`. `parallel`: a turn may have
     several calls. `arguments_as_text`: the template needs arguments as JSON text. `think` and `no_think` are the system
     texts of both modes, or "". `channels`: the format of gpt-oss.
     """

@@ -1,1 +1,1 @@
-"""The rollout workers, seen as one, whoever of them lives."""
+"""The pool of rollout workers."""

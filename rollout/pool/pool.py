@@ -1,6 +1,6 @@
-"""The rollout workers, seen as one: which of them samples a group, what is tried again, and what all of them confirm.
+"""The pool of rollout workers: assigns groups, retries failed episodes, and collects confirmations from all workers.
 
-A worker that dies is replaced (`slot_keeper.py`), and what it was doing is done again from the same seeds by another one.
+`slot_keeper.py` replaces dead workers. Another worker repeats their work with the same seeds.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 _LOAD = attrgetter("load")
 ANSWER_S = 20.0
-"""How long a worker may take to list its groups in flight."""
+"""Seconds in which a worker must list its groups in flight."""
 MAX_WORKER_FAILURES = 3
-"""Deaths of workers that a ticket may meet: its group fails at the last one, as its task may be the cause."""
+"""After so many worker failures a ticket's group fails, because its task may be the cause."""
 Spawn = Callable[[int], WorkerHandle]
 """Makes the worker of a slot, by its number. `WorkerHandle.wait_until_running` and `start` do the slow part."""
 
@@ -35,7 +35,7 @@ OnReissue = Callable[[int, str], None]
 
 
 def ignore_reissue(number: int, why: str) -> None:
-    """Do nothing about a ticket that another worker takes over."""
+    pass
 
 
 class RolloutPool:
@@ -50,7 +50,7 @@ class RolloutPool:
         retries: int,
         restart_policy: RestartPolicy | None = None,
     ) -> None:
-        """`workers` are wanted, which serve `weights` at first; `retries` is how often failed episodes are tried again."""
+        """`weights` are the initial weights of all `workers`. `retries` is the number of retries of failed episodes."""
         restart_policy = restart_policy or RestartPolicy()
         self._weights = weights
         self._retries = retries
@@ -59,11 +59,11 @@ class RolloutPool:
         self._slots: list[WorkerSlot] = []
         self._partial_groups: dict[int, PartialGroup] = {}
         self.on_reissue: OnReissue = ignore_reissue
-        """Told of each ticket that another worker takes over: its number, and why."""
+        """Called with number and reason for each ticket that moves to another worker."""
         self._keeper = SlotKeeper(spawn, weights=weights, restart_policy=restart_policy, on_leave=self._slots.remove)
 
     async def start(self) -> None:
-        """Start the workers, and wait until all serve. Ends those that have begun where that fails or is given up."""
+        """Start the workers, and wait until all serve. On an error or a cancellation, end the started ones."""
         try:
             self.resize(self._wanted)
             await self._keeper.wait_all_serving()
@@ -72,7 +72,7 @@ class RolloutPool:
             raise
 
     def resize(self, workers: int) -> None:
-        """Have so many workers from now on: further ones are started, those that are too many finish their groups and leave.
+        """Change the number of workers. Additional ones start; superfluous ones finish their groups and leave.
 
         Raises `ValueError` for fewer than one.
         """
@@ -88,9 +88,9 @@ class RolloutPool:
             self._slots.append(self._keeper.keep(number))
 
     async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None = None) -> Group:
-        """Return a group of answers from the least busy worker; try failed ones again, elsewhere where that is possible.
+        """Return a group of answers from the least busy worker. Retry failed ones, on another worker if possible.
 
-        `partial` is what there is of the group from workers that are gone: it goes on where it was.
+        `partial` is the part of the group from earlier workers, which continues.
         """
         partial = partial or PartialGroup(ticket=ticket, attempt=0)
         slot: WorkerSlot | None = None
@@ -109,7 +109,7 @@ class RolloutPool:
             self._partial_groups.pop(ticket.number, None)
 
     async def groups_in_flight(self) -> list[PartialGroup]:
-        """Return what there is of the groups in flight: by their workers, else what was known when they were given out."""
+        """Return the groups in flight, as their workers report them, or else as they were assigned."""
         workers = [slot.worker for slot in self._in(WorkerState.SERVING, WorkerState.DRAINING)]
         return await _newest(self._partial_groups.values(), workers)
 
@@ -122,9 +122,10 @@ class RolloutPool:
         *,
         avoided: WorkerSlot | None,
     ) -> tuple[Group, WorkerSlot | None]:
-        """Return one attempt's answers and the slot that gave them. If a worker dies, another one samples from the same seeds.
+        """Return one attempt's answers and its slot. If a worker dies, another one samples with the same seeds.
 
-        `deaths` are the worker failures of this ticket. After `MAX_WORKER_FAILURES` all its answers fail, and the slot is None.
+        `deaths` are the worker failures of this ticket. After `MAX_WORKER_FAILURES` all its answers fail, and the slot is
+        None.
         """
         own = replace(partial, before=None)
         while len(deaths) < MAX_WORKER_FAILURES:
@@ -145,10 +146,10 @@ class RolloutPool:
         return group, None
 
     async def _free(self, avoided: WorkerSlot | None) -> WorkerSlot:
-        """Wait until a worker serves, and return the one with the least to do, another than `avoided` where there is one."""
+        """Wait until a worker serves. Return the least busy one, if possible not `avoided`."""
         await self._keeper.until(lambda: self._keeper.awake and self._any_serves())
         serving = [slot for slot in self._slots if slot.state is WorkerState.SERVING and slot is not avoided]
-        least = min(serving, key=_LOAD, default=avoided)  # for every group, among thousands of workers
+        least = min(serving, key=_LOAD, default=avoided)  # called for each group, with up to thousands of workers
         assert least is not None
         return least
 
@@ -159,9 +160,9 @@ class RolloutPool:
         return [slot for slot in self._slots if slot.state in states]
 
     def last_restart_at(self) -> float:
-        """Return when a worker died, or took the place of another one, last, on the monotonic clock; 0 where none has.
+        """Return the time of the last failure or replacement of a worker, on the monotonic clock; 0 without one.
 
-        That is now while none serves and one starts, which has a deadline of its own.
+        While no worker serves and one starts, it is now: the start has its own deadline.
         """
         waits = not self._in(WorkerState.SERVING) and bool(self._in(WorkerState.STARTING))
         return loop_time() if waits else self._keeper.restarted_at
@@ -170,10 +171,10 @@ class RolloutPool:
         return [slot.now(asleep=not self._keeper.awake) for slot in self._slots]
 
     async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """Have the weights and the caches of all engines on their devices from now on, or not, `limit_s` seconds for each.
+        """Move weights and caches of all engines to their devices, or off them, within `limit_s` seconds each.
 
-        Without caches groups that are asked for wait, and no engine starts: before, those that start have done so. One that
-        fails or takes too long has died, and is replaced when the others have their caches again.
+        Without caches new groups wait, and no engine starts; earlier starts finish first. An engine that fails or takes too
+        long counts as dead, and is replaced once the others have their caches again.
         """
         self._keeper.fall_asleep()
         await self._keeper.wait_settled()
@@ -194,25 +195,25 @@ class RolloutPool:
         return dict(await self._of_all(named))
 
     def starting(self) -> float:
-        """Return a sign of life on the monotonic clock: now while an engine is being started, else 0."""
+        """Return now, on the monotonic clock, while an engine starts, else 0."""
         return loop_time() if self._keeper.starting else 0.0
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], *, max_tokens: int) -> int:
-        """Sample turns by the engines alone, for measurement; returns their tokens."""
+        """Sample turns without episodes, for measurement. Return the number of tokens."""
         workers = [slot.worker for slot in self._in(WorkerState.SERVING)]
         shares = (worker.sample_bare(prompts[n :: len(workers)], max_tokens) for n, worker in enumerate(workers))
         return sum(await asyncio.gather(*shares))
 
     async def isolation(self) -> set[str]:
-        """Return what the workers say about their sandboxes, each line once."""
+        """Return the isolation of the workers' sandboxes, each line once."""
         return set(await self._of_all(lambda worker: worker.isolation()))
 
     async def engine_stats(self) -> EngineStats:
-        """Return what the engines did since they were last asked."""
+        """Return the engines' work since the last call."""
         return EngineStats.together(await self._of_all(lambda worker: worker.engine_stats()))
 
     async def _of_all(self, ask: Callable[[WorkerHandle], Awaitable[T]]) -> list[T]:
-        """Return what those that serve answer, without those that die meanwhile."""
+        """Return the answers of the serving workers, without those that die meanwhile."""
         slots = self._in(WorkerState.SERVING, WorkerState.DRAINING)
         workers = [slot.worker for slot in slots]
         answers = await asyncio.gather(*(ask(worker) for worker in workers), return_exceptions=True)
@@ -221,7 +222,7 @@ class RolloutPool:
     def _without_dead(
         self, slots: Sequence[WorkerSlot], workers: Sequence[WorkerHandle], answers: Sequence[T | BaseException]
     ) -> list[T]:
-        """Return the answers of those that live, in their order. Raises what was no death."""
+        """Return the living workers' answers, in order. Raises other errors."""
         living: list[T] = []
         for slot, worker, answer in zip(slots, workers, answers, strict=True):
             if isinstance(answer, WorkerDied):
@@ -234,21 +235,21 @@ class RolloutPool:
 
     @property
     def model(self) -> Path | None:
-        """The directory whose weights are served; None once others were pushed."""
+        """The directory of the served weights; None after a push."""
         return self._weights.now.model
 
     def hold(self, model: Path) -> None:
-        """Take note that the weights that were pushed last are those of a model directory."""
+        """Note that the last pushed weights are those of a model directory."""
         self._weights.now = Served(version=self._weights.now.version, model=model)
         self._keeper.changed()
 
     async def load_weights(self, push: Push) -> WeightVersion:
-        """Deliver a push to every worker; returns the version that all of them confirm."""
+        """Deliver a push to every worker. Return the version that all confirm."""
         pushed = Served(version=push.manifest.weight_version, push=push)
         return await self._load(pushed, lambda receivers: self._weights.deliver_push(push, receivers))
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
-        """Let every worker read a model directory, whose weights count as `version`; returns what all of them confirm."""
+        """Let every worker read a model directory, whose weights count as `version`. Return the version that all confirm."""
 
         async def read(receivers: Sequence[WorkerHandle | JoiningWorker]) -> Sequence[WeightVersion | BaseException]:
             reading = (receiver.load_checkpoint(directory, version) for receiver in receivers)
@@ -261,10 +262,10 @@ class RolloutPool:
         wanted: Served,
         give: Callable[[Sequence[WorkerHandle | JoiningWorker]], Awaitable[Sequence[WeightVersion | BaseException]]],
     ) -> WeightVersion:
-        """Give weights to all workers. Those that die meanwhile are followed by others, which take them before they serve.
+        """Give weights to all workers. Replacements of workers that die meanwhile get them before they serve.
 
-        A worker that is being given weights by itself takes these after those. Of a broadcast it takes the next one: the
-        sender would wait for it, and it for the sender.
+        A joining worker gets these weights after its own. It skips a blocking push: worker and sender would wait for each
+        other.
         """
         async with self._weights.lock:
             self._weights.now = wanted
@@ -287,7 +288,7 @@ class RolloutPool:
 
 
 def _failed(ticket: Ticket, samples: int, deaths: Sequence[WorkerDied]) -> Group:
-    """Return the group of a ticket that met too many deaths: all its answers failed."""
+    """Return the group of a ticket after too many worker failures: all its answers failed."""
     why = f"{ticket.task.label} was being sampled when {len(deaths)} rollout workers died; the last death: {deaths[-1]}"
     failure = Failure(kind=FailureKind.ENGINE, message=why)
     lost = Trajectory(task=ticket.task, turns=(), stop=Stop.FAILURE, failure=failure)
@@ -295,9 +296,9 @@ def _failed(ticket: Ticket, samples: int, deaths: Sequence[WorkerDied]) -> Group
 
 
 async def _newest(known: Iterable[PartialGroup], workers: Sequence[WorkerHandle]) -> list[PartialGroup]:
-    """Return the groups, each as its worker reports it, or as it was `known` if no worker does.
+    """Return the groups as their workers report them, or else as `known`.
 
-    A worker that has died or does not answer in time is left out.
+    Workers that died or do not answer in time are skipped.
     """
     asked = [asyncio.ensure_future(_fetch_partial_groups(worker)) for worker in workers]
     answered, silent = await asyncio.wait(asked, timeout=ANSWER_S) if asked else (set(), set())
@@ -312,5 +313,5 @@ async def _newest(known: Iterable[PartialGroup], workers: Sequence[WorkerHandle]
 async def _fetch_partial_groups(worker: WorkerHandle) -> list[PartialGroup]:
     try:
         return await worker.groups_in_flight()
-    except WorkerDied:  # its groups are given out again
+    except WorkerDied:  # its groups are assigned again
         return []

@@ -1,4 +1,4 @@
-"""How often a process may be replaced before a run gives up."""
+"""Limits the number of restarts of a process."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,17 +7,17 @@ from time import monotonic
 from temper.envs.core.process import ProcessDied
 
 TOGETHER_S = 10.0
-"""Seconds within which deaths of a rollout worker and of what took its place count as one."""
+"""Failures of a rollout worker and its replacement within these seconds count as one."""
 
 
 class TooManyRestarts(ProcessDied):
-    """Processes died more often than they may be replaced. The message names the deaths."""
+    """A process failed more often than it may be replaced. The message lists the failures."""
 
 
 class RestartLimit:
-    """Counts the deaths of each process over a window of time; the one that is too much ends the run.
+    """Counts the failures of each process in a time window. One too many ends the run.
 
-    Each has a count of its own, so that a fleet may lose as many a process as a pair of them may, however many it has.
+    Each process has its own count, so the limit does not depend on the number of workers.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class RestartLimit:
         together_s: float = 0.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Allow `most` deaths of a process, and of those in its place, within any `window_s` seconds.
+        """Allow `most` failures of a process and its replacements within any `window_s` seconds.
 
-        Deaths within `together_s` seconds count as one.
+        Failures within `together_s` seconds count as one.
         """
         self._most = most
         self._window_s = window_s
@@ -39,7 +39,7 @@ class RestartLimit:
         self._deaths: dict[int, deque[tuple[float, list[str]]]] = {}
 
     def count(self, error: BaseException, *, place: int = 0) -> None:
-        """Count a death of the process that has this place. Raise `TooManyRestarts` where it died too often in the window."""
+        """Count a failure of the process in this place. Raise `TooManyRestarts` if it failed too often in the window."""
         now, deaths = self._clock(), self._deaths.setdefault(place, deque())
         if deaths and now - deaths[-1][0] < self._together_s:
             deaths[-1][1].append(str(error))

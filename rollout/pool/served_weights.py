@@ -1,4 +1,4 @@
-"""The weights that the engines serve, so that a worker that comes later is given them before it serves."""
+"""The current weights of all engines. A new worker gets them before it serves."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from temper.rollout.weights.manifest import WeightManifest
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Served:
-    """Weights that were given to all: those of a model directory, or of a push; one of the two is there."""
+    """Weights of all workers: from a model directory, or from a push."""
 
     version: WeightVersion
     model: Path | None = None
@@ -22,13 +22,13 @@ class Served:
 
     @property
     def non_blocking(self) -> bool:
-        """Whether a worker may take them later than others do."""
+        """Whether a worker may load them later than the others."""
         return self.push is None or self.push.non_blocking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoiningWorker:
-    """A worker that is being given weights by itself. It takes the weights of all others after these."""
+    """A worker that loads weights separately. A later load for all workers waits for that."""
 
     worker: WorkerHandle
     joining: asyncio.Task[None]
@@ -47,8 +47,8 @@ class JoiningWorker:
 
 
 class ServedWeights:
-    """The weights that were given to all workers last. To give all of them others, or to begin to give these to a newcomer,
-    needs the `lock`. A newcomer does not hold it while its bytes travel.
+    """The current weights of all workers. Changing them, or starting a separate load, needs the `lock`. A separate load
+    then continues without it.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class ServedWeights:
         push_s: Callable[[int], float],
         newest: Callable[[], Path] | None = None,
     ) -> None:
-        """Begin with a model directory. `newest` is a directory to start on if `model` may be gone by then.
+        """Begin with a model directory. `newest` returns a directory to start from after a push.
 
-        `push_s` is how many seconds an engine may take for a push of so many bytes.
+        `push_s` returns the seconds that an engine may take for a push of so many bytes.
         """
         self.now = Served(version=version, model=model)
         self.lock = asyncio.Lock()
@@ -69,7 +69,7 @@ class ServedWeights:
         self._push_s = push_s
 
     def start_on(self) -> Served:
-        """Return what a newcomer's engine starts on: files, whose weights may not be those that are served."""
+        """Return the files from which a new worker's engine starts. They may be older than the current weights."""
         return Served(version=self.now.version, model=self.now.model or self._newest())
 
     async def deliver_push(
@@ -79,18 +79,17 @@ class ServedWeights:
         return await push.delivery.deliver_push(push.manifest, receivers, limit_s=limit_s, whole=whole)
 
     async def give(self, worker: WorkerHandle, now: Served, *, started: Served, read_s: float) -> None:
-        """Give a worker that started on the weights `started` those that all serve `now`.
+        """Bring a worker from its weights `started` to the weights `now`.
 
-        Raises `WorkerDied` if it died or did not take them in time, which is `read_s` seconds for a directory. Raises
-        `ProcessDied` if the sender of the push has died, and any other error of the delivery: the sender may be about to
-        publish the next version.
+        Raises `WorkerDied` if it died or took too long, for a directory `read_s` seconds. Raises `ProcessDied` if the
+        sender of the push died. Raises other errors of the delivery: the sender may already prepare the next version.
         """
         if now.push is not None:
             (outcome,) = await self.deliver_push(now.push, [worker], whole=True)
             if isinstance(outcome, WorkerDied):
                 raise outcome
         elif (now.model, now.version) == (started.model, started.version):
-            outcome = started.version  # the worker confirmed it when it started
+            outcome = started.version  # the worker confirmed it at its start
         else:
             assert now.model is not None
             try:

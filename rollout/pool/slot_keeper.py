@@ -1,4 +1,4 @@
-"""The slots of the pool, and a worker in each: started, brought to the weights that are served, replaced when it dies."""
+"""The pool's slots: starts a worker in each, brings it to the current weights, and replaces it when it dies."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -16,27 +16,28 @@ from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.weights.manifest import NoLongerHeld
 
 BROKEN_AFTER = 3
-"""After so many groups in a row of which the engine generated no answer it is taken for dead."""
+"""A worker counts as dead after so many groups in a row without an answer from its engine."""
 LONGEST_STREAK = 10
 JOINS = 10
 JOIN_AGAIN_S = 2.0
-"""How often a newcomer tries to get the weights of the others, and the seconds between: the learner may be at work on the
-next ones, with which it is given them too."""
+"""Attempts of a new worker to get the current weights, and the seconds between them. If the learner already prepares the
+next weights, the worker gets those with the others.
+"""
 
 
 class WorkerState(Enum):
-    """Where the worker of a slot is in its life."""
+    """State of a slot's worker."""
 
-    STARTING = "starting"  # placed, and its engine started
-    JOINING = "joining"  # takes the weights that the others serve
-    SERVING = "serving"  # is given groups
-    DRAINING = "draining"  # is given none any more, and leaves once its last one is finished
+    STARTING = "starting"  # its process and its engine start
+    JOINING = "joining"  # it loads the current weights
+    SERVING = "serving"  # it gets groups
+    DRAINING = "draining"  # it gets no more groups, and leaves after its last one
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class WorkerSlot:
-    """One of the pool's places. `served` is true once a worker of it has served. `streak` counts the groups in a row that
-    brought no answer for reasons outside the model.
+    """A place of the pool. `served`: a worker of it has served. `streak` counts groups in a row that all failed outside the
+    model.
     """
 
     number: int
@@ -49,9 +50,9 @@ class WorkerSlot:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     death: WorkerDied | None = None
     joining: asyncio.Task[None] | None = None
-    """The delivery of weights to this worker alone, while there is one."""
+    """The separate weight load of this worker, while there is one."""
     load: int = 0
-    """How many groups it counts as having: a worker that fails at once is free at once, and would attract all work."""
+    """Number of groups that it counts as having. Failures add to it: a worker that fails fast would attract all work."""
 
     def begin(self, worker: WorkerHandle) -> None:
         self.worker, self.state, self.death = worker, WorkerState.STARTING, None
@@ -59,7 +60,7 @@ class WorkerSlot:
         self._weigh()
 
     def end(self, worker: WorkerHandle, death: WorkerDied) -> None:
-        """Accept no more results from a worker that died or counts as dead. Do nothing if it was replaced already."""
+        """Accept no more results from a failed worker. Do nothing if it was already replaced."""
         if self.worker is worker and not self.over.is_set():
             self.death = death
             if self.state is not WorkerState.DRAINING:
@@ -69,7 +70,7 @@ class WorkerSlot:
 
     @contextmanager
     def running(self, ticket: int) -> Iterator[WorkerHandle]:
-        """Count a group as in flight during the block; gives the worker."""
+        """Count a group as in flight within the block. Yields the worker."""
         worker, tickets = self.worker, self.tickets
         tickets.append(ticket)
         self._weigh()
@@ -82,7 +83,7 @@ class WorkerSlot:
                 self.over.set()
 
     def learn(self, worker: WorkerHandle, group: Group) -> None:
-        """Take note of what came of a group. One whose engine generates nothing is as good as dead."""
+        """Record the result of a group. A worker whose engine generates nothing counts as dead."""
         if self.worker is not worker:
             return
         if group.trajectories or not group.worth_retrying:
@@ -108,7 +109,7 @@ class WorkerSlot:
         return self.worker if self.joining is None else JoiningWorker(worker=self.worker, joining=self.joining)
 
     def now(self, *, asleep: bool = False) -> ProcessInfo:
-        """Return what its worker does; `asleep` says whether those that serve are that."""
+        """Return the worker's state. `asleep`: serving workers are asleep."""
         state: ProcessState = "starting"
         if self.state is WorkerState.SERVING:
             state = "asleep" if asleep else "serving"
@@ -126,10 +127,10 @@ class WorkerSlot:
 
 @dataclass(frozen=True, kw_only=True)
 class RestartPolicy:
-    """How dead workers are replaced: how often, and how many seconds one may take to start, or to read a model then.
+    """Limits and callbacks for replacing dead workers. `start_s` limits their start, and their reading of a model.
 
-    `late` ends one that does not start in time, told what is wrong. `died` learns the name of each that is replaced and its
-    death, `healed` the name and what its successor serves; `tell` says all else to people.
+    `on_late_start` ends a worker that did not start in time, with the reason. `on_failure` gets a replaced worker's name
+    and failure. `on_restart` gets the name and the served version of its replacement. `log` gets other messages.
     """
 
     restarts: RestartLimit = field(default_factory=lambda: RestartLimit(3, window_s=1800.0))
@@ -141,7 +142,7 @@ class RestartPolicy:
 
 
 class SlotKeeper:
-    """Has a task for each slot. Gives up with the first error that is not a worker's death, or after too many of them."""
+    """Runs a task for each slot. Gives up on the first error that is not a worker failure, or after too many failures."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class SlotKeeper:
         restart_policy: RestartPolicy,
         on_leave: Callable[[WorkerSlot], None],
     ) -> None:
-        """`spawn` makes the worker of a slot by its number; `on_leave` is told of a slot whose worker has left."""
+        """`spawn` makes the worker of a slot by its number. `on_leave` is called after a slot's worker has left."""
         self._spawn = spawn
         self._weights = weights
         self._restart_policy = restart_policy
@@ -162,31 +163,31 @@ class SlotKeeper:
         self._has_served = self._complete = False
         self._starting: set[WorkerSlot] = set()
         self.awake = True
-        """Whether the engines have their devices: where they have not, none starts, and none is given weights by itself."""
+        """Whether the engines have their devices. Otherwise none starts or loads weights separately."""
         self.restarted_at = 0.0
-        """When a worker died, or took the place of another one, last, on the monotonic clock."""
+        """Time of the last failure or replacement, on the monotonic clock."""
 
     def keep(self, number: int) -> WorkerSlot:
-        """Return a slot in which there will be a worker from now on."""
+        """Return a new slot, and start its worker."""
         slot = WorkerSlot(number=number, worker=self._spawn(number))
         self._tasks[slot] = asyncio.create_task(self._keep(slot))
         return slot
 
     async def wait_all_serving(self) -> None:
-        """Wait until every slot's worker serves for the first time. Raises what made the keeper give up."""
+        """Wait until every slot's worker serves for the first time. Raises the error on which the keeper gave up."""
         await self.until(lambda: all(slot.state is WorkerState.SERVING for slot in self._tasks))
         self._complete = True
 
     def let_go(self, slot: WorkerSlot) -> None:
-        """Let a slot's worker finish what it has begun, then leave."""
-        if slot.state is not WorkerState.SERVING:  # it has begun nothing, and may wait for a machine that never comes
+        """Let a slot's worker finish its groups, then leave."""
+        if slot.state is not WorkerState.SERVING:  # it has no groups, and may wait for a machine that never comes
             slot.worker.kill()
         slot.state = WorkerState.DRAINING
         if not slot.tickets:
             slot.over.set()
 
     def serves(self, slot: WorkerSlot, worker: WorkerHandle) -> None:
-        """Take note that a worker has the weights that all serve."""
+        """Note that a worker has the current weights."""
         if slot.state is WorkerState.JOINING and slot.worker is worker and not slot.over.is_set():
             slot.state, slot.served, self._has_served = WorkerState.SERVING, True, True
             if slot.restarts:
@@ -194,7 +195,7 @@ class SlotKeeper:
             self.changed()
 
     async def until(self, ready: Callable[[], bool]) -> None:
-        """Wait until something is so that slots decide. Raises what made the keeper give up. Whoever asks has the deadline."""
+        """Wait until `ready` returns true. Raises the error on which the keeper gave up. The caller sets the deadline."""
         while not ready():
             self.check()
             await self._changed.wait()
@@ -205,11 +206,11 @@ class SlotKeeper:
             raise self._given_up
 
     def fall_asleep(self) -> None:
-        """Let no engine start from now on, nor be given weights by itself."""
+        """Stop starting engines and separate weight loads."""
         self.awake = False
 
     def wake(self) -> None:
-        """Let engines start again, and those that serve be given work."""
+        """Start engines again, and give work to serving ones."""
         self.awake = True
         self.changed()
 
@@ -218,15 +219,15 @@ class SlotKeeper:
         return bool(self._starting)
 
     async def wait_settled(self) -> None:
-        """Wait until no engine is being started, or given weights by itself, which both have deadlines.
+        """Wait until no engine starts or loads weights separately. Both have deadlines.
 
-        Raises nothing, also if the keeper has given up.
+        Raises nothing, even if the keeper has given up.
         """
         while self._starting or any(slot.joining is not None for slot in self._tasks):
             await self._changed.wait()
 
     async def stop(self, slots: Sequence[WorkerSlot]) -> None:
-        """End all workers, those that started by letting them close what they hold."""
+        """End all workers. Started ones close their resources first."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -240,7 +241,7 @@ class SlotKeeper:
         await asyncio.gather(*closing)
 
     def changed(self) -> None:
-        """Let those look again who wait until something is so."""
+        """Wake all tasks in `until`."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -267,14 +268,14 @@ class SlotKeeper:
             self.changed()
 
     async def _life(self, slot: WorkerSlot) -> WorkerDied | None:
-        """Bring a worker up and wait for its end; returns the death that it died, None where it left as it should."""
+        """Start a worker and wait for its end. Return its failure, or None if it left as planned."""
         worker, began = slot.worker, loop_time()
         living = asyncio.create_task(self._live(slot, worker, began))
         over = asyncio.create_task(slot.over.wait())
         try:
             await asyncio.wait({living, over}, return_when=asyncio.FIRST_COMPLETED)
             if living.done():
-                living.result()  # it never just ends: this raises
+                living.result()  # it ends only with an error, which this raises
         except WorkerDied as death:
             slot.end(worker, death)
         finally:
@@ -287,7 +288,7 @@ class SlotKeeper:
         return None
 
     async def _live(self, slot: WorkerSlot, worker: WorkerHandle, began: float) -> None:
-        """Start a worker, let it serve, and wait for its death, which it raises."""
+        """Start a worker, let it serve, and raise its failure."""
         try:
             await self._wait_placed(worker)
             await self.until(lambda: self.awake)
@@ -300,7 +301,7 @@ class SlotKeeper:
             raise WorkerDied(f"{worker.name} {late}") from None
         except Exception as error:
             if isinstance(error, WorkerDied) or error is self._given_up or not self._has_served:
-                raise  # without one that ever served it is a mistake in the settings, for example
+                raise  # before any worker has served, it may be a mistake in the settings
             raise WorkerDied(f"{worker.name} did not start: {describe_error(error)}") from error
         if confirmed != started.version:
             raise WorkerDied(f"{worker.name} started on version {started.version.step} and confirms {confirmed.step}")
@@ -325,7 +326,7 @@ class SlotKeeper:
             self.changed()
 
     async def _wait_placed(self, worker: WorkerHandle) -> None:
-        """Wait for room for a worker, without an end while others serve: a machine that comes has room."""
+        """Wait for a machine with room for a worker, without limit while others serve."""
         placing = asyncio.ensure_future(worker.wait_until_running())
         try:
             while not placing.done():
@@ -339,11 +340,11 @@ class SlotKeeper:
             placing.cancel()
 
     async def _join(self, slot: WorkerSlot, worker: WorkerHandle, started: Served) -> None:
-        """Bring a worker that started to the weights that are served, by itself or with the next ones that all are given."""
+        """Bring a started worker to the current weights, separately or with the next load for all."""
         failure: Exception | None = None
         for _ in range(JOINS):
             await self.until(lambda: self.awake or slot.state is not WorkerState.JOINING)
-            async with self._weights.lock:  # all may be given others now, this one with them
+            async with self._weights.lock:  # meanwhile all, this one included, may have loaded newer weights
                 if slot.state is not WorkerState.JOINING:
                     return
                 if not self.awake:
@@ -361,7 +362,10 @@ class SlotKeeper:
                     self.serves(slot, worker)
             except WorkerDied:
                 raise
-            except (ProcessDied, NoLongerHeld):  # the learner, or its successor, has others by now: all are given them
+            except (
+                ProcessDied,
+                NoLongerHeld,
+            ):  # the learner, or its replacement, has newer weights, which all workers will load
                 await self._wait_for_newer(slot, now)
             except Exception as error:
                 failure = error

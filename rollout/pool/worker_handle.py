@@ -1,4 +1,4 @@
-"""A rollout worker as the pool sees it, wherever its process runs."""
+"""The pool's handle of a rollout worker in another process."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from temper.rollout.weights.manifest import WeightManifest
 
 
 class WorkerHandle:
-    """One process with one engine: see `rollout/episodes/worker.py`. Every call raises `WorkerDied` if the process ends, or its
-    engine's.
+    """One process with one engine: see `rollout/episodes/worker.py`. Every call raises `WorkerDied` if the process or its
+    engine ends.
     """
 
     def __init__(self, process: Process, *, number: int, record_experts: bool = False, sleeps: bool = False) -> None:
-        """With `record_experts` the engine records the experts that it chooses; one that `sleeps` shares its device."""
+        """With `record_experts` the engine records expert choices. With `sleeps` it shares its device."""
         self._process = process
         self._record_experts, self._sleeps = record_experts, sleeps
         self.name = f"rollout worker {number}"
@@ -26,18 +26,18 @@ class WorkerHandle:
         return self._process.place
 
     async def wait_until_running(self) -> None:
-        """Wait until the process runs: until a machine has room for it."""
+        """Wait until the process runs, which needs a machine with room."""
         await self._process.wait_until_running()
 
     async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
         return await self._process.call("start", str(model_dir), version.step, self._record_experts, self._sleeps)
 
     async def died(self) -> None:
-        """Wait for as long as worker and engine live."""
+        """Wait until the worker or its engine ends."""
         await self._process.call("died")
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
-        """Return the group. A cancelled call ends in the process too, or it would run along with the next one."""
+        """Return the group. Cancelling the call also cancels it in the process: otherwise it would run beside the next one."""
         return await self._process.call("run_group", ticket, samples, attempt, partial, cancels=True)
 
     async def groups_in_flight(self) -> list[PartialGroup]:
@@ -68,7 +68,7 @@ class WorkerHandle:
         return await self._process.call("heartbeat")
 
     def kill(self) -> None:
-        """End the process at once; a call that waits raises `WorkerDied`."""
+        """End the process at once. Waiting calls raise `WorkerDied`."""
         self._process.kill()
 
     async def close(self) -> None:

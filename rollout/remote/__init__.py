@@ -1,1 +1,1 @@
-"""Models behind OpenAI-compatible servers: episodes over chat messages in place of ids."""
+"""Episodes with models behind OpenAI-compatible servers, over chat messages."""

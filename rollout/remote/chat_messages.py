@@ -1,7 +1,7 @@
-"""Conversations in the form of OpenAI's chat API, and its answers as turns. Pure functions of JSON data.
+"""Conversion between conversations and OpenAI's chat API. Pure functions of JSON data.
 
-Inside, messages are in the Hugging Face format (`envs/core/task.py`): arguments of calls are objects, and calls have no
-ids. Outside they are text, and every call has an id that its result names.
+Internal messages have the Hugging Face format (`envs/core/task.py`): call arguments are objects, and calls have no ids. In
+the API arguments are text, and each call has an id to which its result refers.
 """
 
 import json
@@ -35,17 +35,17 @@ from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Closed, ThinkingStats
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Where servers put a thought."""
+"""Fields in which servers return reasoning."""
 ENDED = ("stop", "tool_calls", "function_call", "end_turn", "tool_use", "stop_sequence", "eos")
 CUT = ("length", "max_tokens", "max_output_tokens", "model_length")
-"""What servers call the end of a whole answer, and of one that a limit on tokens cut off; of other ends neither is known."""
+"""Finish reasons of a whole answer, and of one that a token limit truncated. Other reasons are errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTurn:
-    """One answer of a server: the turn that it is, the message with which the conversation goes on, and its lengths.
+    """A server's answer: the parsed turn, the message for the conversation, and its lengths.
 
-    `finished` is false where a limit on tokens cut it off.
+    `finished` is false if a token limit truncated it.
     """
 
     parsed: ParsedTurn
@@ -57,10 +57,9 @@ class ChatTurn:
 def request_body(
     model: str, messages: Sequence[Message], tools: Sequence[Any], thinking: Thinking, sampling: Sampling, *, seed: int
 ) -> dict[str, Any]:
-    """Return the body of a request for the next turn: what every server knows, and what only some do where it is set.
+    """Return the body of a request for the next turn. Fields that only some servers know are included only if they are set.
 
-    The latter are top_k and min_p, and modes of thinking other than free: the chat template's variables, and the
-    words of this project's own server.
+    Those are top_k, min_p, and the thinking modes: chat template variables, and the keys of Temper's server.
     """
     body: dict[str, Any] = {
         "model": model,
@@ -92,9 +91,9 @@ def request_body(
 
 
 def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return messages with an id for each call, in order, and the results of calls with the ids of theirs.
+    """Return messages with numbered call ids, and results that refer to them.
 
-    A call without a result is left out: servers refuse a conversation that has one.
+    Calls without a result are dropped: servers refuse them.
     """
     told: list[dict[str, Any]] = []
     waiting: list[str] = []
@@ -114,7 +113,7 @@ def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _results(messages: Sequence[Message]) -> int:
-    """Return how many results of calls come next."""
+    """Return the number of tool results at the start."""
     return next((n for n, message in enumerate(messages) if message["role"] != "tool"), len(messages))
 
 
@@ -126,10 +125,10 @@ def _call(call: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> ChatTurn:
-    """Return the turn in a server's answer. Raises `ServerFault` for what is none, `Refused` for what was filtered out.
+    """Return the turn in a server's answer. Raises `ServerFault` for an invalid answer, `Refused` for a filtered one.
 
-    An answer that ended for an unknown reason, such as a server that gave it up, is none. A thought or calls that the server
-    left in the text are read there, in this project's own notation.
+    An unknown finish reason, such as an aborted generation, is invalid. Reasoning and calls inside the text are parsed in
+    Temper's format.
     """
     try:
         choice = reply["choices"][0]
@@ -156,7 +155,7 @@ def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> Cha
 
 
 def _given(function: dict[str, Any]) -> Call | BadCall:
-    """Return a structured call; its arguments are text, or with some servers an object."""
+    """Return a structured call. Its arguments are text, or an object with some servers."""
     name, arguments = function["name"], function.get("arguments") or "{}"
     return call_from_text(name, arguments) if isinstance(arguments, str) else call_of(name, arguments)
 
@@ -164,7 +163,7 @@ def _given(function: dict[str, Any]) -> Call | BadCall:
 def _parsed(
     content: str, reasoning: str | None, given: Sequence[Call | BadCall], *, thinks: bool, cut: bool
 ) -> ParsedTurn:
-    """Return a turn; calls that the server does not give are read in the answer."""
+    """Return a turn. Without structured calls, calls are parsed from the answer."""
     parts = _parts(content, reasoning, called=bool(given), thinks=thinks, cut=cut)
     calls = {"tool_calls": [_shown(call) for call in given]}
     return ParsedTurn(
@@ -179,13 +178,13 @@ def _parsed(
 
 
 def _parts(content: str, reasoning: str | None, *, called: bool, thinks: bool, cut: bool) -> TurnParts:
-    """Tell thought from answer: as the server does, else by the tags that it left in the text.
+    """Separate reasoning and answer: as the server does, else by the tags in the text.
 
-    A text without tags is an answer if it came to its end; one that was cut off may be a thought that the template opened.
+    A complete text without tags is an answer. A truncated one may be thinking that the template opened.
     """
     if reasoning is None:
         return split_turn(content, OWN_TAGS, thinks=thinks, opened=cut or CLOSE_THINKING in content)
-    readable = called or bool(content) or not cut  # else the thought never came to its end
+    readable = called or bool(content) or not cut  # else the thinking never ended
     return TurnParts(reasoning=reasoning, answer=answer_text(content), readable=readable, well_formed=readable)
 
 
@@ -194,14 +193,14 @@ def _shown(call: Call | BadCall) -> dict[str, Any]:
 
 
 def _message(parsed: ParsedTurn) -> Message:
-    """Return what the conversation keeps of a turn: calls in their own place, wherever the server had them."""
+    """Return the conversation's message of a turn, with structured calls."""
     reasoning = {"reasoning_content": parsed.reasoning} if parsed.reasoning else {}
     calls = {"tool_calls": [_shown(call) for call in parsed.calls]} if parsed.calls else {}
     return {"role": "assistant", "content": parsed.content, **reasoning, **calls}
 
 
 def _measure_thinking(reply: dict[str, Any], parsed: ParsedTurn) -> ThinkingStats:
-    """Return the lengths that the server tells, 0 where it does not."""
+    """Return the lengths that the server reports, or 0."""
     usage = reply.get("usage") or {}
     details = usage.get("completion_tokens_details") or {}
     whole, thinking = (int(part or 0) for part in (usage.get("completion_tokens"), details.get("reasoning_tokens")))

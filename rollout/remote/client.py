@@ -1,7 +1,7 @@
-"""Requests to an OpenAI-compatible server: deadlines, retries with backoff, so many at once, typed faults.
+"""Client of an OpenAI-compatible server, with deadlines, retries with backoff, limited concurrency and typed errors.
 
-Redirects are not followed, and the proxy settings and credentials of this machine are not used. The key is in a header of
-the requests alone: no message names it.
+It follows no redirects, and uses no proxy settings or credentials of this machine. The key is only in a request header,
+never in a message.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ from temper.envs.remote.client import is_loopback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatServer:
-    """A server that answers POST `url`/chat/completions. Raises `ValueError` for what can't be one."""
+    """A server that answers POST `url`/chat/completions. Raises `ValueError` for invalid settings."""
 
     url: str
-    """Up to and with its version, such as http://127.0.0.1:8000/v1."""
+    """Base URL including the version, such as http://127.0.0.1:8000/v1."""
     key: str = field(default="", repr=False)
-    """What it asks for as a bearer token; never written, shown or sent in clear to another machine."""
+    """Bearer token. It is never logged, and never sent unencrypted to another machine."""
     concurrency: int = 16
-    """Requests under way at once."""
+    """Concurrent requests."""
     timeout_s: float = 600.0
     """Deadline of one request, in seconds."""
     retries: int = 4
-    """Repetitions of a request that did not reach the server, was turned away (429) or met a fault of it (5xx, no answer)."""
+    """Retries of a request after a connection error, status 429 or 5xx, or an invalid answer."""
     backoff_s: float = 0.5
-    """Pause before the first repetition, in seconds; each further one is twice as long, or what the server asks for."""
+    """Pause before the first retry, in seconds. It doubles each time, unless the server sets it."""
     max_bytes: int = 2**24
     """Largest reply, in bytes."""
 
@@ -53,31 +53,31 @@ class ChatServer:
         not_negative("retries", self.retries)
 
     def route(self, name: str) -> str:
-        """Return the address of one of its routes."""
+        """Return the URL of a route."""
         return f"{self.url.rstrip('/')}/{name}"
 
 
 REPEATED = (408, 429)
-"""Statuses after which the same request may be answered, beside those of a fault of the server (5xx)."""
+"""Statuses that are retried, besides 5xx."""
 LONGEST_PAUSE_S = 60.0
 TOO_LONG = ("context length", "context_length", "maximum context", "max_model_len", "prompt is too long")
-"""What servers say of a conversation that has no room for an answer."""
+"""Servers' error texts for a conversation without room for an answer."""
 
 
 class ServerFault(EnvError):
-    """The server can't be reached, fails, or says what is no answer."""
+    """The server can't be reached, fails, or returns an invalid answer."""
 
     kind = "engine"
 
 
 class Refused(EnvError):
-    """The server understands the request and will not answer it."""
+    """The server refuses the request."""
 
     kind = "refused"
 
 
 class _Passing(Exception):
-    """What the same request may not meet again; `pause_s` is how long the server asks to be left alone, where it does."""
+    """An error that a retry may avoid. `pause_s` is the pause that the server asks for, if any."""
 
     def __init__(self, problem: str, pause_s: float | None = None) -> None:
         super().__init__(problem)
@@ -85,7 +85,7 @@ class _Passing(Exception):
 
 
 class ChatClient:
-    """Asks one server. Use as an asynchronous context manager, in one event loop."""
+    """Client of one server. Use it as an asynchronous context manager, in one event loop."""
 
     def __init__(self, server: ChatServer) -> None:
         self.server = server
@@ -105,15 +105,15 @@ class ChatClient:
         await self._client.aclose()
 
     async def models(self) -> list[str]:
-        """Return the names of the models that the server says it has. Raises as `complete`."""
+        """Return the names of the server's models. Raises as `complete`."""
         found = await self._asked("GET", "models", None)
         data = found.get("data")
         return [one["id"] for one in data if isinstance(one.get("id"), str)] if isinstance(data, list) else []
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the object with which the server answers a chat request.
+        """Return the server's answer to a chat request.
 
-        Raises `ServerFault`, `Refused`, `PromptTooLong`, or `EpisodeTimeout` where there is no answer in time.
+        Raises `ServerFault`, `Refused`, `PromptTooLong`, or `EpisodeTimeout` without an answer in time.
         """
         return await self._asked("POST", "chat/completions", body)
 
@@ -146,7 +146,7 @@ class ChatClient:
 
 
 def _answer(asked: str, reply: httpx.Response, content: bytes) -> dict[str, Any]:
-    """Return the object in a reply of status 2xx; raise what any other reply means."""
+    """Return the object in a 2xx reply. Raise the error of any other reply."""
     status = reply.status_code
     if status in REPEATED or status >= 500:
         raise _Passing(f"status {status}: {_shown(content)}", _asked_for(reply))
@@ -167,7 +167,7 @@ def _answer(asked: str, reply: httpx.Response, content: bytes) -> dict[str, Any]
 
 
 def _asked_for(reply: httpx.Response) -> float | None:
-    """Return the seconds that the server asks to be left alone, where it says so in seconds."""
+    """Return the pause in seconds that the server asks for, or None."""
     try:
         return float(reply.headers.get("retry-after", ""))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Episodes with a model behind a server: the conversation goes out as messages, and the answers come back structured.
+"""Episodes with a model behind a server, over chat messages with structured answers.
 
-What an environment sees and says is the same as in `rollout/episodes/episode.py`; what is not here is what belongs to ids:
-budgets in tokens, log-probabilities, versions, and episodes that go on in another process.
+Environments see no difference from `rollout/episodes/episode.py`. Features that need token ids are missing: budgets,
+log-probabilities, versions, and resuming in another process.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True, slots=True)
 class _Episode:
-    """One episode while it is played."""
+    """The state of one episode."""
 
     task: Task
     seed: int
@@ -42,7 +42,7 @@ class _Episode:
 
 
 class RemoteEpisodes:
-    """Groups of episodes with one model of one server, so many requests at once."""
+    """Groups of episodes with one model of one server, with limited concurrency."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class RemoteEpisodes:
         retries: int = 1,
         make_env: MakeEnv = make_env,
     ) -> None:
-        """`retries` is how often an episode is tried again that failed for a reason that may pass.
+        """`retries` is the number of retries of an episode after a transient failure.
 
-        Of the limits, that of turns counts, and the deadline for what an environment does; a request has its own.
+        Only two limits apply: the number of turns, and the deadline of environment calls. Requests have their own deadline.
         """
         self._client = client
         self._model = model
@@ -67,10 +67,10 @@ class RemoteEpisodes:
         self._places = asyncio.Semaphore(client.server.concurrency)
         self._threads = EnvThreads()
         self.heard = 0.0
-        """When a request has ended last, on the monotonic clock."""
+        """Time of the last finished request, on the monotonic clock."""
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
-        """Return `samples` answers to the ticket's task; those that failed are tried again."""
+        """Return `samples` answers to the ticket's task. Failed ones are retried."""
         group = await self._attempt(ticket, samples, 0)
         for attempt in range(1, self._retries + 1):
             if not group.worth_retrying:
@@ -83,7 +83,7 @@ class RemoteEpisodes:
         return Group.of(ticket, await asyncio.gather(*(self._play(ticket, seed) for seed in seeds)))
 
     async def _play(self, ticket: Ticket, seed: int) -> Trajectory:
-        """Play an episode to its end; a fault outside the model becomes a typed failure."""
+        """Run an episode to its end. A failure outside the model becomes a typed failure."""
         env = EnvEpisode(ticket.task, make=self._make_env)
         clock = Clock(self._limits.timeout_s)
         episode = _Episode(task=ticket.task, seed=seed, sampling=ticket.sampling, env=env, clock=clock)
@@ -152,7 +152,7 @@ class RemoteEpisodes:
 
 
 def _turn(task: Task, said: ChatTurn, result: StepResult, *, times: Times) -> Turn:
-    """Return a turn without ids: a server tells none."""
+    """Return a turn without ids, which servers do not return."""
     return Turn(
         context_ids=as_ids(()),
         sampled_ids=as_ids(()),

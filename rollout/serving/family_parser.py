@@ -1,4 +1,4 @@
-"""Tool calls of served answers, read by the format of the model's family: a parser of vLLM's that no user has to name."""
+"""A vLLM parser of tool calls in the format of the model's family. It is selected automatically."""
 
 import json
 from collections.abc import Sequence
@@ -19,25 +19,25 @@ from temper.envs.core.turn_text import Call
 from temper.rollout.formats.turn_format import TurnFormat
 
 FAMILY = "family"
-"""The name of the parser in vLLM."""
+"""Name of the parser in vLLM."""
 CHANNELS_PARSER = "openai"
-"""vLLM's own for gpt-oss, whose turns it reads as a whole."""
+"""vLLM's parser for gpt-oss, which reads whole turns."""
 REASONING_PARSERS = {
     "<think>": "qwen3",
     "<|channel>thought": "gemma4",
     "<seed:think>": "seed_oss",
     "<|channel|>analysis<|message|>": "openai_gptoss",
 }
-"""vLLM's parsers that tell thought from answer, by what opens a thought."""
+"""vLLM's reasoning parsers, by the opening tag."""
 
 
 def reasoning_parser(form: TurnFormat) -> str:
-    """Return vLLM's parser of the thoughts of a family, "" where it has none or the family does not think."""
+    """Return vLLM's reasoning parser of a family, or ""."""
     return "" if form.tags is None else REASONING_PARSERS.get(form.tags.opening, "")
 
 
 def tool_parser(form: TurnFormat) -> str:
-    """Return the name of the parser of a family's calls, registered with vLLM; "" where they are not understood."""
+    """Return the name of the parser of a family's calls, registered with vLLM, or ""."""
     if form.channels:
         return CHANNELS_PARSER
     if form.calls is None:
@@ -47,7 +47,7 @@ def tool_parser(form: TurnFormat) -> str:
 
 
 class FamilyParser(ToolParser):
-    """Reads calls as rollouts do. An answer with a call that can't be read stays text, for the client to judge.
+    """Parses calls as rollouts do. An answer with an unreadable call stays text.
 
     A streamed call is sent whole, once it is closed.
     """
@@ -60,14 +60,14 @@ class FamilyParser(ToolParser):
         self._said = 0
 
     def adjust_request(self, request: Any) -> Any:
-        """Let the tokens that mark a call stay in the text, where there may be one."""
+        """Keep the tokens that mark a call in the text, if there may be one."""
         request = super().adjust_request(request)
         if request.tools and request.tool_choice != "none":
             request.skip_special_tokens = False
         return request
 
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
-        """Return the calls of an answer, and the answer without them."""
+        """Return the calls of an answer, and the remaining text."""
         turn = self.form.parse(model_output, thinks=False, tools=self._schemas)
         calls = [call for call in turn.calls if isinstance(call, Call)]
         if not calls or len(calls) < len(turn.calls):
@@ -85,7 +85,7 @@ class FamilyParser(ToolParser):
         delta_token_ids: Sequence[int],
         request: Any,
     ) -> DeltaMessage | None:
-        """Return what is new of an answer so far: text that begins no call, and calls that are closed."""
+        """Return the new part of a streamed answer: text before any call, and closed calls."""
         assert self.form.calls is not None
         found, said = self.form.calls.read(current_text, self._schemas)
         begun = self.form.calls.mark.search(said, partial=True)
@@ -94,7 +94,7 @@ class FamilyParser(ToolParser):
         calls = [call for call in found if isinstance(call, Call)]
         new = range(len(self.prev_tool_call_arr), len(calls))
         deltas = [_delta(number, calls[number]) for number in new]
-        for number in new:  # what vLLM compares with at the end of a stream
+        for number in new:  # vLLM compares with it at the end of a stream
             self.prev_tool_call_arr.append({"name": calls[number].name, "arguments": calls[number].arguments})
             self.streamed_args_for_tool.append(_text(calls[number]))
         self.current_tool_id = len(self.prev_tool_call_arr) - 1
@@ -102,7 +102,7 @@ class FamilyParser(ToolParser):
 
 
 def _schema(tool: Any) -> Tool:
-    """Return a tool of a request, in the form of chats or of responses, as environments have it."""
+    """Return a tool of a chat or responses request in the environments' form."""
     given = tool.model_dump(exclude_none=True)
     function = given.get("function", given)
     return {"type": "function", "function": {key: function[key] for key in ("name", "parameters") if key in function}}
@@ -113,7 +113,7 @@ def _text(call: Call) -> str:
 
 
 def _made(call: Call) -> ToolCall:
-    """Return a call with the model's id, or where it gave none with one of vLLM's."""
+    """Return a call with the model's id, or else a new one."""
     given = {"id": call.id} if call.id else {}
     return ToolCall(**given, function=FunctionCall(name=call.name, arguments=_text(call)))
 

@@ -1,8 +1,7 @@
-"""The ASGI middleware before vLLM: it breaks the tags in what clients write, and puts thinking into the words of vLLM.
+"""ASGI middleware before vLLM: it escapes client text, and translates thinking options.
 
-A conversation comes as messages, and the server writes the turns: the tags in all its texts are broken, as in rollouts. A
-raw prompt is a whole conversation in one text, or in token ids. Its author writes the turns and thoughts too, so nothing in
-it can be told apart. It is answered only if the operator of the server trusts its clients.
+The server writes the turns of a conversation, so all client texts are escaped as in rollouts. A raw prompt, as text or
+token ids, holds the turns itself and can't be escaped. It is answered only if the operator trusts the clients.
 """
 
 import json
@@ -19,17 +18,17 @@ CHAT = "/v1/chat/completions"
 CONVERSATIONS = (CHAT, f"{CHAT}/batch", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
 RAW_PROMPTS = ("/v1/completions",)
 UNCHANGED = ("/tokenize", "/detokenize")
-"""What asks the model nothing."""
+"""Routes that do not run the model."""
 EXACT = ("model", "stop", "stop_sequences", "bad_words", "response_format", "structured_outputs", "vllm_xargs")
-"""What of a body never becomes part of a prompt, and means something else where it is altered."""
+"""Keys of a body that never become a part of a prompt, and must not change."""
 MESSAGES = ("messages", "input")
 READS = ("GET", "HEAD", "OPTIONS")
 
 
 def require_served(method: str, path: str, *, raw_prompts: bool) -> None:
-    """Raise `RefusedRequest` for a raw prompt where those are not answered, and for a path that is none of the above.
+    """Raise `RefusedRequest` for untrusted raw prompts, and for unknown paths.
 
-    Among the latter are those by which vLLM is administered, some of which ask for no key.
+    Unknown paths include vLLM's administration, of which some need no key.
     """
     if method in READS or path in CONVERSATIONS or path in UNCHANGED or (raw_prompts and path in RAW_PROMPTS):
         return
@@ -43,9 +42,9 @@ def require_served(method: str, path: str, *, raw_prompts: bool) -> None:
 
 
 def read_conversation(content: bytes, escaper: Escaper) -> dict[str, Any] | None:
-    """Return the body of a conversation with the tags in its texts broken; None for what is no JSON object, which vLLM refuses.
+    """Return an escaped conversation. None if it is no JSON object, which vLLM refuses.
 
-    Raises `RefusedRequest` for what can't be read or made harmless.
+    Raises `RefusedRequest` if it can't be parsed or escaped.
     """
     try:
         body = json.loads(content)
@@ -75,15 +74,15 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 HEALTH = "/health"
-"""The one route without a key, for probes."""
+"""The only route without a key, for probes."""
 MOST_BYTES = 16 * 2**20
 """Longest body of a request: 16 MiB hold more than a million tokens."""
 
 
 class ThinkingMiddleware:
-    """Escapes the bodies of conversations, rewrites the bodies of chats by `rewrite_request`, and refuses requests itself.
+    """Escapes conversations, applies `rewrite_request` to chats, and refuses requests.
 
-    With a `key` every request but those for `HEALTH` must give it: vLLM asks for it on some of its routes only.
+    With a `key` every request except `HEALTH` needs it: vLLM checks it on some routes only.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class ThinkingMiddleware:
         return scheme.lower() == b"bearer" and secrets.compare_digest(given, self._key)
 
     def _prepared(self, content: bytes, path: str) -> bytes:
-        """Return the body that vLLM gets."""
+        """Return the body for vLLM."""
         body = read_conversation(content, self._escaper)
         if body is None:
             return content
@@ -141,7 +140,7 @@ class ThinkingMiddleware:
 
 
 async def _content(receive: Receive) -> bytes | None:
-    """Return the whole body of a request, or None if the client is gone. Raise `RefusedRequest` for one above `MOST_BYTES`."""
+    """Return the whole body of a request, or None if the client is gone. Raise `RefusedRequest` above `MOST_BYTES`."""
     content = bytearray()
     while True:
         message = await receive()
@@ -157,13 +156,13 @@ async def _content(receive: Receive) -> bytes | None:
 
 
 def _headers(scope: Scope, length: int) -> list[tuple[bytes, bytes]]:
-    """Return the request's headers for a body of this many bytes."""
+    """Return the request's headers for a body of this length."""
     kept = [(name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")]
     return [*kept, (b"content-length", str(length).encode("ascii"))]
 
 
 async def _refuse(send: Send, refused: RefusedRequest) -> None:
-    """Return a status with an error object as vLLM gives it."""
+    """Return a status with an error object in vLLM's form."""
     about = {
         "message": str(refused),
         "type": f"{refused.status.phrase.title().replace(' ', '')}Error",

@@ -1,13 +1,13 @@
-"""What a request to the server says about thinking, put into the words of vLLM. Pure functions of JSON bodies.
+"""Translates the thinking options of a request to vLLM's arguments. Pure functions of JSON bodies.
 
-A chat request may carry, beside what vLLM takes:
+A chat request may have these keys besides vLLM's:
 
-    thinking_budget   tokens after which the thought is closed, 0 or more; null is no limit
-    thinking_grace    tokens after the budget in which the model may finish its line; else the server's own
-    thinking          true, false (an answer without a thought) or "low" (the prompt asks for little thought)
+    thinking_budget   tokens of thinking, 0 or more; null is no limit
+    thinking_grace    tokens after the budget in which the model may finish its line; default: the server's
+    thinking          true, false (no thinking) or "low" (the prompt asks for low effort)
 
-vLLM's own words for them are the extra arguments of the logits processor, arguments of the chat template, and the last
-user message. What vLLM itself has to refuse is passed on to it as it came.
+They become extra arguments of the logits processor, arguments of the chat template, and a notice in the last user message.
+Bodies that vLLM itself refuses are passed on unchanged.
 """
 
 from collections.abc import Mapping
@@ -28,24 +28,26 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkingRules:
-    """What the served model can do, and how it is told."""
+    """Capabilities and settings of the served model."""
 
     thinking: ThinkingConfig
     closing: str = ""
-    """The text that closes a thought, whatever the request says."""
+    """Text that ends the thinking. Requests can't change it."""
     no_budget: str = ""
-    """Why budgets are not available, "" where they are."""
+    """Why budgets are not available, or ""."""
     no_switch: str = ""
-    """Why thinking can't be switched off, "" where it can."""
+    """Why thinking can't be switched off, or ""."""
     no_calls: str = ""
-    """Why tool calls are not understood, "" where they are."""
+    """Why tool calls are not available, or ""."""
     think: str = ""
     no_think: str = ""
-    """What the system message has to say in either mode, "" where the chat template opens the turn so without."""
+    """System texts that set the mode, or ""."""
 
 
 def load_thinking_rules(tokenizer: PreTrainedTokenizerBase, thinking: ThinkingConfig) -> ThinkingRules:
-    """Return what a model can do, by its tokenizer and its chat template. Raises `ValueError` for a closing without the tag."""
+    """Return a model's capabilities, from its tokenizer and chat template. Raises `ValueError` for a closing without the
+    tag.
+    """
     closing = no_budget = no_switch = ""
     try:
         closing = ThinkingTags(tokenizer, closing=thinking.closing).closing
@@ -71,14 +73,14 @@ def load_thinking_rules(tokenizer: PreTrainedTokenizerBase, thinking: ThinkingCo
 
 
 def _reason(error: ValueError) -> str:
-    """Return what is wrong, without the advice, which is for a run's configuration."""
+    """Return the error without its remedy, which is about a run's configuration."""
     return str(error).partition(";")[0]
 
 
 def rewrite_request(body: Body, rules: ThinkingRules) -> Body:
-    """Return the body in vLLM's words; the same object where it says nothing about thinking.
+    """Return the body with vLLM's arguments; the same object if it does not mention thinking.
 
-    Raises `RefusedRequest` for a value that means nothing, and for what the model can't do.
+    Raises `RefusedRequest` for an invalid value, and for missing capabilities.
     """
     if rules.no_calls and body.get("tools") and body.get("tool_choice") != "none":
         raise RefusedRequest(
@@ -113,7 +115,7 @@ def rewrite_request(body: Body, rules: ThinkingRules) -> Body:
 
 
 def _mode(body: Body, rules: ThinkingRules) -> Any:
-    """Return what a request says of thinking; where the model is told in words, the template's variables say it too."""
+    """Return the request's thinking mode. If the mode needs a system text, template variables set it too."""
     told = body.get(THINKING)
     if told is not None or not (rules.think or rules.no_think):
         return told
@@ -122,7 +124,7 @@ def _mode(body: Body, rules: ThinkingRules) -> Any:
 
 
 def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
-    """Return the extra arguments that limit the thought; None without a budget. Plain keys go before vLLM's `vllm_xargs`."""
+    """Return the extra arguments of the limit. None without a budget. Plain keys override `vllm_xargs`."""
     given = _mapping(body, "vllm_xargs")
     plain = {name: body[name] for name in (BUDGET, GRACE) if body.get(name) is not None}
     limit: dict[str, Any] = {GRACE: rules.thinking.grace}
@@ -138,7 +140,7 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
 
 
 def _check_limit(body: Body, limit: Mapping[str, Any], thinks: bool | str | None) -> None:
-    """Raise `RefusedRequest` where there is no thought that could be limited."""
+    """Raise `RefusedRequest` if there is no thinking to limit."""
     given = _mapping(body, "chat_template_kwargs")
     told = [given[name] for name in thinking_variables(thinks=True) if name in given]
     switched = all(told) if told else body.get("reasoning_effort") != "none"
@@ -158,7 +160,7 @@ def _mapping(body: Body, key: str) -> Mapping[str, Any]:
 
 
 def _set_mode(messages: Any, text: str) -> Any:
-    """Return the messages with what says the mode; as they are where nothing can be said in the first."""
+    """Return the messages with the system text; unchanged if the first message can't take it."""
     match messages:
         case [{"role": "system", "content": str() | list()}, *_]:
             return set_mode(messages, text)
@@ -168,7 +170,7 @@ def _set_mode(messages: Any, text: str) -> Any:
 
 
 def _add_notice(messages: Any, notice: str) -> Any:
-    """Return the messages with a notice at the end of the user's last one, whose content may be text or a list of parts."""
+    """Return the messages with a notice at the end of the last user message. Its content may be text or a list of parts."""
     if not notice or not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
         return messages
     users = [number for number, message in enumerate(messages) if message.get("role") == "user"]

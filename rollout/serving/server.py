@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server: vLLM's own, in which a request may limit its thought or go without one."""
+"""An OpenAI-compatible server: vLLM's server, with thinking limits per request."""
 
 import asyncio
 import os
@@ -36,9 +36,9 @@ from temper.rollout.serving.request import ThinkingRules, load_thinking_rules
 from temper.rollout.tokenizer import load_tokenizer
 
 READY_CHECK_S = 0.05
-"""Seconds between two looks at whether the server listens."""
+"""Seconds between two checks whether the server listens."""
 GRACE_S = 5
-"""Seconds in which requests may end when the server is stopped."""
+"""Seconds in which requests may finish when the server stops."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,32 +46,32 @@ class ServerConfig:
     """How a model is served."""
 
     host: str = "127.0.0.1"
-    """Address to listen at; the default is this machine alone."""
+    """Address to listen on; the default is only local."""
     port: int = 8000
-    """Port to listen at."""
+    """Port to listen on."""
     dtype: str = "float32" if ON_CPU else "auto"
-    """Precision of the weights; auto is that of the model's files."""
+    """Precision of the weights; auto is the precision of the model's files."""
     max_model_len: int | None = None
-    """Longest sequence, prompt included, in tokens; null is the model's own."""
+    """Longest sequence, prompt included, in tokens; null is the model's maximum."""
     threads: int = 1
-    """CPU threads of the engine; ignored on a GPU."""
+    """CPU threads of the engine. Ignored on a GPU."""
     memory_gib: int = 1
-    """Size of the key-value cache on a CPU, in GiB; ignored on a GPU."""
+    """Size of the key-value cache on a CPU, in GiB. Ignored on a GPU."""
     gpu_memory_utilization: float = 0.9
-    """Share of a GPU's memory that the engine may take; ignored on a CPU."""
+    """Share of a GPU's memory that the engine may take. Ignored on a CPU."""
     reasoning_parser: str | None = None
-    """vLLM's parser that tells thought from answer; null takes that of the model's tags."""
+    """vLLM's reasoning parser; null detects it."""
     tool_call_parser: str | None = None
-    """vLLM's parser of tool calls; null reads them by the format of the model's family."""
+    """vLLM's parser of tool calls; null uses the format of the model's family."""
     raw_prompts: bool = False
-    """Whether prompts that are one text, or token ids, are answered too; whoever writes them can forge any turn."""
+    """Whether to answer raw prompts, as text or token ids; their authors can forge any turn."""
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
 
 
 def serve(model: Path, config: ServerConfig, *, name: str) -> int:
-    """Serve a model directory under a name until SIGINT or SIGTERM; the exit status.
+    """Serve a model directory under a name until SIGINT or SIGTERM. Return the exit status.
 
-    Raises `FileNotFoundError` and `ValueError` for what can't be served, `RuntimeError` where the engine does not start.
+    Raises `FileNotFoundError` and `ValueError` for an unsuitable model, `RuntimeError` if the engine does not start.
     """
     tokenizer = load_tokenizer(model)
     form = find_format(tokenizer)
@@ -105,7 +105,7 @@ def _listen(arguments: Namespace, config: ServerConfig, rules: ThinkingRules, es
 def _arguments(
     model: Path, config: ServerConfig, rules: ThinkingRules, form: TurnFormat, *, name: str, generation: Path
 ) -> Namespace:
-    """Return the arguments of vLLM's server; `generation` is a folder with what ends a turn, and the model's own defaults."""
+    """Return the arguments of vLLM's server. `generation` is a folder with the generation configuration."""
     calls = tool_parser(form) if config.tool_call_parser is None else config.tool_call_parser
     thoughts = reasoning_parser(form) if config.reasoning_parser is None else config.reasoning_parser
     arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
@@ -165,10 +165,10 @@ async def _serve(arguments: Namespace, guard: Middleware, listener: socket.socke
 
 
 async def _run_until_asked(app: Starlette, asked: asyncio.Event, line: str) -> None:
-    """Say once that the server listens, and end it at SIGINT or SIGTERM; its engine ends after it."""
+    """Print the ready line, and stop the server at SIGINT or SIGTERM, before its engine."""
     while not app.state.server.started:
         await asyncio.sleep(READY_CHECK_S)
-    for number in (signal.SIGINT, signal.SIGTERM):  # vLLM's own handlers end the engine first, which then is an error
+    for number in (signal.SIGINT, signal.SIGTERM):  # vLLM's handlers end the engine first, which causes an error
         asyncio.get_running_loop().add_signal_handler(number, asked.set)
     print(line, flush=True)
     await asked.wait()
@@ -176,7 +176,7 @@ async def _run_until_asked(app: Starlette, asked: asyncio.Event, line: str) -> N
 
 
 def _ready_line(name: str, address: str, *, budgets: bool) -> str:
-    """Return where the server is, and a request to try."""
+    """Return the server's address, with an example request."""
     limit = ', "thinking_budget": 64' if budgets else ""
     body = f'{{"messages": [{{"role": "user", "content": "2+2=?"}}]{limit}}}'
     return f"{name} at {address}/v1: curl {address}{CHAT} -H 'Content-Type: application/json' -d '{body}'"

@@ -1,1 +1,1 @@
-"""How weights are handed over from the learner to the engines. No vLLM, no Ray in here."""
+"""Weight sync from the learner to the engines. Imports neither vLLM nor Ray."""

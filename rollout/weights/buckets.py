@@ -1,8 +1,8 @@
-"""A push that travels in pieces: buckets of whole tensors, each with a checksum and a place in the order, and both their ends.
+"""Weight pushes in buckets of whole tensors, each with a checksum and a number: the sending and the receiving side.
 
-A bucket is a range of a segment's tensors, with the same alignment, and a footer of its own. Both ends cut the same buckets
-from the manifest alone, so that nothing but their bytes travels. Bucket n is sent by rank n modulo the number of senders, each
-in a process group of its own with all processes of the engines.
+A bucket is a range of a segment's tensors with its own footer. Both sides compute the buckets from the manifest, so only
+their bytes are sent. Rank n modulo the number of senders sends bucket n, in its own process group with all engine
+processes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,16 +29,16 @@ from temper.rollout.weights.manifest import (
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connect_store
 
 BUCKET_BYTES = 2**26
-"""Most bytes of a bucket, but for one of a single tensor that is larger. Each end holds two; by gloo larger ones are slower."""
+"""Most bytes of a bucket, except for a single larger tensor. Each side holds two. Larger ones are slower with gloo."""
 AHEAD = 2
-"""Buckets that are on their way, or being packed or loaded, at once."""
+"""Number of buckets that are packed, sent or loaded at once."""
 MET = b"yes"
 Named = list[tuple[str, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """One piece of a push: its place in the order, the rank that sends it, and its own manifest."""
+    """One part of a push: its number, its sending rank, and its manifest."""
 
     number: int
     sender: int
@@ -46,12 +46,12 @@ class Bucket:
 
     @property
     def mark(self) -> int:
-        """What its footer says in the place of a version: of which push it is, and which piece of it."""
+        """Identifier of push and bucket, in the place of the footer's version."""
         return self.manifest.version * 2**24 + self.number
 
 
 def split_push(manifest: WeightManifest, *, senders: int, most_bytes: int = BUCKET_BYTES) -> list[Bucket]:
-    """Cut a push into buckets of at most so many bytes each, in the order of its tensors."""
+    """Cut a push into buckets of at most `most_bytes`, in the order of its tensors."""
     end = manifest.nbytes - FOOTER_BYTES
     stops = [*manifest.offsets[1:], end]
     starts = [0]
@@ -78,19 +78,19 @@ def _part(manifest: WeightManifest, first: int, last: int, stop: int) -> WeightM
 
 
 def seal_bucket(segment: torch.Tensor, bucket: Bucket) -> None:
-    """Write what a bucket's footer says, checksum included, which is computed where the bytes lie."""
+    """Write a bucket's footer, with a checksum computed on its device."""
     write_footer(segment, version=bucket.mark, checksum=tensor_checksum(segment_contents(segment)))
 
 
 def open_bucket(segment: torch.Tensor, bucket: Bucket) -> Named:
-    """Return the tensors of a bucket that arrived, as views. Raises `ValueError` where it is damaged, or another one."""
+    """Return a received bucket's tensors, as views. Raises `ValueError` if it is damaged, or the wrong one."""
     found = tensor_checksum(segment_contents(segment))
     require_footer(segment, replace(bucket.manifest, version=bucket.mark, checksum=found))
     return tensors(segment, bucket.manifest)
 
 
 class Buffers:
-    """Memory for buckets at the end that sends, used again and again: new memory costs several times a copy into it."""
+    """Reused memory for buckets to send: an allocation costs several times a copy."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -109,10 +109,10 @@ class Buffers:
 def pack_buckets(
     buckets: Sequence[Bucket], gathered: Iterable[dict[str, torch.Tensor]], *, rank: int, buffers: Buffers
 ) -> Iterator[tuple[Bucket, torch.Tensor]]:
-    """Yield the buckets that a rank sends, sealed, as soon as their tensors were gathered, in the order of their numbers.
+    """Yield the sealed buckets of a rank in order, each as soon as its tensors are gathered.
 
-    Each lies at the beginning of memory of one of the `buffers`, given back by whoever has sent it. Walks through all that is
-    gathered, as that is collective. Raises `ValueError` where it is not exactly what the buckets say.
+    Each is at the start of one of the `buffers`, to which the sender returns it. All of `gathered` is consumed, because
+    gathering is collective. Raises `ValueError` if it does not match the buckets.
     """
     place = {name: (bucket, at) for bucket in buckets for at, name in enumerate(bucket.manifest.names)}
     lacking = {bucket.number: set(bucket.manifest.names) for bucket in buckets}
@@ -153,16 +153,17 @@ def load_buckets(
     *,
     device: torch.device,
 ) -> None:
-    """Load buckets as they arrive; the next one is on its way meanwhile.
+    """Load buckets as they arrive, while the next one is received.
 
-    `begin` begins to receive a bucket into memory, and returns what waits until it is there. Raises `ValueError` where one
-    was damaged, or what `load` raises: the rest is still received, since others share the way, but no longer loaded.
+    `begin` starts to receive a bucket into memory, and returns a function that waits for it. Raises `ValueError` for a
+    damaged bucket, and errors of `load`. After an error the rest is received, but not loaded, because other processes take
+    part.
     """
     coming: list[tuple[Bucket, torch.Tensor, Callable[[], None]]] = []
     damage: Exception | None = None
     for bucket in [*buckets, *[None] * (AHEAD - 1)]:
         if bucket is not None:
-            # New memory each time: what a layer lacks others of is kept until that layer is whole.
+            # New memory each time: the loader keeps the tensors of an incomplete layer.
             memory = torch.empty(bucket.manifest.nbytes, dtype=torch.uint8, device=device)
             coming.append((bucket, memory, begin(bucket, memory)))
         if len(coming) == AHEAD or (bucket is None and coming):
@@ -179,8 +180,8 @@ def load_buckets(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketGroup:
-    """How engines join: the store of rank 0, the number of ranks that send, each in a separate group on that store, and the
-    size limit of a bucket.
+    """How engines join the senders: the store of rank 0, the number of sending ranks, each with its own group on that
+    store, and the bucket size.
     """
 
     rendezvous: GroupMember
@@ -191,21 +192,21 @@ class BucketGroup:
         return split_push(manifest, senders=self.senders, most_bytes=self.bucket_bytes)
 
     def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
-        """Return the group of a rank that sends, as its member of this number: 0 sends."""
+        """Return a sending rank's group, with this process as `member`. Member 0 sends."""
         return ProcessGroup(replace(self.rendezvous, rank=member), store, name=f"sender {sender}")
 
     def join(self, store: Any, *, sender: int, member: int, device: torch.device) -> ProcessGroup:
-        """Return the group of a sender once all its processes have met, as `group` does.
+        """Return a sending rank's group once all its processes have joined.
 
-        Engines meet the senders one after the other. A sender waits until the one before has met them, and only then do the
-        seconds of the group count. It returns when the last one has met them too, so that no bucket waits for a group.
-        Raises `RuntimeError` if a process is missing here, or was in the group of another sender.
+        Engines join one sender after the other. A sender waits for the one before; only then its timeout starts. It returns
+        after the last one, so that no bucket waits for a group. Raises `RuntimeError` if a process is missing, in this or
+        an earlier group.
         """
         group = self.group(store, sender=sender, member=member)
         if member:
             group.join(device)
             return group
-        each = 2 * group.member.limit()  # longer than one takes: one that fails ends the wait of the next
+        each = 2 * group.member.limit()  # longer than one takes, so a failing sender ends the wait of the next
         met = b""
         try:
             if sender:
@@ -223,7 +224,7 @@ def _met(sender: int) -> str:
 
 
 def _require_met(store: Any, sender: int, *, limit: timedelta) -> None:
-    """Wait until a sender and the engines have met. Raises `RuntimeError` if they did not."""
+    """Wait until a sender and the engines have joined. Raises `RuntimeError` if they did not."""
     store.wait([_met(sender)], limit)
     if store.get(_met(sender)) != MET:
         raise RuntimeError(f"sender {sender} and the engines did not meet")
@@ -231,7 +232,7 @@ def _require_met(store: Any, sender: int, *, limit: timedelta) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingWeights:
-    """A push that an engine is about to take in buckets, as number `number` of the engines that it is for."""
+    """A push that an engine, as number `number` of the receivers, gets in buckets."""
 
     manifest: WeightManifest
     bucket_group: BucketGroup
@@ -246,9 +247,9 @@ def send_buckets(
     rank: int,
     buffers: Buffers,
 ) -> None:
-    """Send a rank's share of buckets in their order; the next one is packed while one is on its way.
+    """Send a rank's buckets in order. The next one is packed while one is sent.
 
-    Raises `RuntimeError` if a member is missing for the seconds of the group.
+    Raises `RuntimeError` if a member is missing for the group's timeout.
     """
     going: list[tuple[torch.Tensor, Callable[[], None]]] = []
 
@@ -278,10 +279,10 @@ class BucketReceiver:
         member: int,
         device: torch.device,
     ) -> None:
-        """Take a push, and have its tensors loaded bucket by bucket. `member` is this process's number in each group.
+        """Receive a push, and load its tensors bucket by bucket. `member` is this process's number in each group.
 
-        Raises `ValueError` if a bucket was damaged, and `RuntimeError` if another process of a group is missing. Then only
-        part of the weights is loaded, and the push must be repeated.
+        Raises `ValueError` for a damaged bucket, and `RuntimeError` if another process of a group is missing. Then the
+        weights are incomplete, and the push must be repeated.
         """
         try:
             if self._bucket_group != bucket_group:
@@ -298,7 +299,7 @@ class BucketReceiver:
                 device=device,
             )
         except RuntimeError:
-            self.close()  # nobody meets in these groups again
+            self.close()  # these groups are unusable now
             raise
 
     def close(self) -> None:

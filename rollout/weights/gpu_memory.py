@@ -1,4 +1,4 @@
-"""Memory of a GPU, and names under which other processes on this machine open it (CUDA IPC)."""
+"""GPU memory that other processes on this machine open by name (CUDA IPC)."""
 
 import json
 from functools import lru_cache
@@ -10,7 +10,7 @@ SCHEME = "cuda:"
 
 
 class GpuMemory:
-    """So many bytes of a GPU's memory, which are there for other processes as long as this object is."""
+    """GPU memory that other processes can open while this object exists."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.data = torch.zeros(nbytes, dtype=torch.uint8, device=device)
@@ -18,7 +18,7 @@ class GpuMemory:
 
     @property
     def path(self) -> str:
-        """Its name. What was written to it before is there for whoever opens it."""
+        """Its name. Earlier writes are visible to processes that open it."""
         self._name = self._name or segment_name(self.data)
         torch.cuda.synchronize(self.data.device)
         return self._name
@@ -28,9 +28,9 @@ class GpuMemory:
 
 
 def segment_name(segment: torch.Tensor) -> str:
-    """Return a name of a uint8 tensor on a GPU, good for as long as its owner keeps it. Each call makes another one.
+    """Return a new name of a uint8 tensor on a GPU, valid while its owner keeps it.
 
-    Whoever writes to the tensor later synchronises with the device before others read it.
+    After later writes, synchronize the device before others read it.
     """
     torch.cuda.synchronize(segment.device)
     *_, handle, size, offset, _, counter, counter_offset, event, event_needed = reduce_tensor(segment)[1]
@@ -39,9 +39,9 @@ def segment_name(segment: torch.Tensor) -> str:
     return SCHEME + json.dumps([uuid, *where])
 
 
-@lru_cache(maxsize=4)  # a segment is used for many pushes, and opening it takes milliseconds
+@lru_cache(maxsize=4)  # a segment serves many pushes, and opening it takes milliseconds
 def open_segment(name: str, *, nbytes: int) -> torch.Tensor:
-    """Return the tensor that `segment_name` named, of `nbytes` bytes. Raises `ValueError` where it is on another GPU."""
+    """Return the tensor of a name, of `nbytes` bytes. Raises `ValueError` if it is on another GPU."""
     uuid, handle, size, offset, counter, counter_offset, event, event_needed = json.loads(name.removeprefix(SCHEME))
     ours = {str(torch.cuda.get_device_properties(n).uuid): n for n in range(torch.cuda.device_count())}
     if uuid not in ours:

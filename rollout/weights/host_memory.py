@@ -1,4 +1,4 @@
-"""Memory without a name in any folder, which other processes of this host map as a file of its owner under /proc."""
+"""Anonymous memory that other processes of this host map through /proc."""
 
 import ctypes
 import errno
@@ -11,34 +11,34 @@ from pathlib import Path
 import torch
 
 GROUPS = Path("/sys/fs/cgroup")
-"""Where the kernel shows the control groups."""
+"""Mount point of control groups."""
 SPARE = 0.1
-"""Share of main memory that stays free beside the copy of a checkpoint: near its end a cluster kills processes."""
+"""Share of main memory to keep free besides the copy of a checkpoint. Clusters kill processes near the limit."""
 
 
 class HostMemory:
-    """So many bytes of main memory. They are gone with the last process that has them mapped, however that one ends."""
+    """Shared main memory. It is freed with the last process that maps it."""
 
     def __init__(self, nbytes: int) -> None:
-        """Allocate all of it. Raises `OSError` where the machine has not as much to give."""
+        """Allocate all of it. Raises `OSError` if there is too little."""
         self._descriptor = reserve(nbytes)
         self.path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-        # Kept mapped: the page faults of a new mapping cost as much as a copy into it.
+        # Kept mapped: page faults of a new mapping cost as much as a copy into it.
         self.data = map_file(self.path, nbytes=nbytes)
 
     def close(self) -> None:
-        """Let other processes find it no longer. Those that have it mapped keep it."""
+        """Stop other processes from opening it. Existing mappings stay valid."""
         os.close(self._descriptor)
 
 
 class MappedFiles:
-    """Files of other processes, kept mapped for later use as long as they are there: a new mapping costs half a copy."""
+    """Mapped files of other processes, cached while they exist: a new mapping costs half a copy."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, torch.Tensor]] = {}
 
     def map(self, path: str, *, nbytes: int) -> torch.Tensor:
-        """Return the bytes of a file. Raises `ValueError` like `file_inode`."""
+        """Return the bytes of a file. Raises `ValueError` as `file_inode`."""
         inode = file_inode(path, nbytes=nbytes)
         self._known = {name: known for name, known in self._known.items() if _is_there(name, *known)}
         if path not in self._known:
@@ -50,7 +50,7 @@ class MappedFiles:
 
 
 def _is_there(path: str, inode: int, segment: torch.Tensor) -> bool:
-    """Return whether its owner still has a file at its path: one that is gone takes memory for as long as it is mapped."""
+    """Return whether the same file is still at its path. A mapping keeps a deleted file's memory."""
     try:
         return file_inode(path, nbytes=segment.numel()) == inode
     except ValueError:
@@ -58,9 +58,9 @@ def _is_there(path: str, inode: int, segment: torch.Tensor) -> bool:
 
 
 def reserve(nbytes: int) -> int:
-    """Return the descriptor of new memory, all of it allocated: writing to memory that is full would kill the process.
+    """Return a descriptor of new, fully allocated memory. Writing to unallocated memory could kill the process.
 
-    Raises `OSError` where there is not as much; the kernel itself would kill a process to make room.
+    Raises `OSError` if there is too little. The kernel itself would kill a process.
     """
     available, _ = available_bytes()
     if nbytes > available:
@@ -75,25 +75,25 @@ def reserve(nbytes: int) -> int:
 
 
 def available_bytes(groups: Path = GROUPS) -> tuple[int, int]:
-    """Return what can still be given here without taking memory from a process, and all that there is.
+    """Return the available and the total memory, in bytes.
 
-    That is the machine's, or less in a container or a job with a limit, which the kernel holds by killing processes: see
+    In a container or a job the limits of its control groups count, which the kernel enforces by killing processes: see
     `group_limits`.
     """
     with open("/proc/meminfo", encoding="ascii") as file:
         facts = dict(line.split(":") for line in file)
     available, total = (int(facts[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
-    own = Path("/proc/self/cgroup")  # not there where the kernel has no groups
+    own = Path("/proc/self/cgroup")  # missing if the kernel has no groups
     for limit, used in group_limits(groups, own.read_text(encoding="utf-8") if own.exists() else ""):
         available, total = min(available, max(0, limit - used)), min(total, limit)
     return available, total
 
 
 def group_limits(groups: Path, member: str) -> list[tuple[int, int]]:
-    """Return limit and use in bytes of every control group with a limit of memory that a process is in.
+    """Return limit and use in bytes of every control group of a process that has a memory limit.
 
-    `groups` is where the kernel shows them, in version 1 or 2, and `member` the text of `/proc/PID/cgroup`. Files in memory,
-    which are given back before a process is killed, are not counted as used.
+    `groups` is the mount point, version 1 or 2. `member` is the text of `/proc/PID/cgroup`. Cached files do not count as
+    used, because the kernel drops them first.
     """
     found = []
     for line in member.splitlines():
@@ -102,7 +102,7 @@ def group_limits(groups: Path, member: str) -> list[tuple[int, int]]:
             continue
         old = bool(controllers)
         base = groups / "memory" if old else groups
-        own = base / path.lstrip("/")  # in a container it may not be shown, but as `base` alone
+        own = base / path.lstrip("/")  # a container may show only `base`
         for folder in (one for one in (own, *own.parents) if one.is_relative_to(base)):
             try:
                 limit = int((folder / ("memory.limit_in_bytes" if old else "memory.max")).read_text(encoding="ascii"))
@@ -110,7 +110,7 @@ def group_limits(groups: Path, member: str) -> list[tuple[int, int]]:
                     (folder / ("memory.usage_in_bytes" if old else "memory.current")).read_text(encoding="ascii")
                 )
                 facts = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
-            except (OSError, ValueError):  # not there, or "max": no limit
+            except (OSError, ValueError):  # missing or "max": no limit
                 continue
             kept = [f"{'total_' if old else ''}{state}_file" for state in ("active", "inactive")]
             found.append((limit, used - sum(int(facts.get(name, 0)) for name in kept)))
@@ -118,13 +118,13 @@ def group_limits(groups: Path, member: str) -> list[tuple[int, int]]:
 
 
 def map_file(path: str, *, nbytes: int) -> torch.Tensor:
-    """Return the bytes of a file as a uint8 tensor that shares memory with it. Raises `ValueError` like `file_inode`."""
+    """Return the bytes of a file as a uint8 tensor that shares its memory. Raises `ValueError` as `file_inode`."""
     file_inode(path, nbytes=nbytes)
     return torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
 
 
 def file_inode(path: str, *, nbytes: int) -> int:
-    """Return which file lies at a path. Raises `ValueError` where there is none of that size."""
+    """Return the inode of a file. Raises `ValueError` if there is none of that size."""
     try:
         facts = os.stat(path)
     except FileNotFoundError as error:
@@ -135,19 +135,19 @@ def file_inode(path: str, *, nbytes: int) -> int:
 
 
 PAUSE_S = 5.0
-"""Least seconds between two times that a process gives memory back: its steps may be shorter."""
+"""Least seconds between two releases: steps may be shorter."""
 
 
 class _Next:
-    """When this process gives back next."""
+    """Time of the next release."""
 
     at = 0.0
 
 
 def release_free_memory(*, pause_s: float = PAUSE_S) -> None:
-    """Give the freed pages of all heaps back where this process computes on a CPU, and its C library can do that.
+    """Release the freed pages of all heaps, if this process computes on a CPU and its C library supports it.
 
-    Nothing happens where it was done less than `pause_s` seconds ago.
+    Does nothing within `pause_s` seconds after the last release.
     """
     now = time.monotonic()
     if now >= _Next.at and not torch.cuda.is_available() and (trim := _trim()) is not None:

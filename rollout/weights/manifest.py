@@ -1,7 +1,7 @@
-"""A weight push: its manifest as plain data, and its segment, the bytes of every tensor at its offset, and a footer.
+"""A weight push: its manifest as plain data, and its segment, which holds every tensor at its offset, and a footer.
 
-The footer holds version and checksum, and zeros while the segment is written. A segment is verified once, before generation
-pauses. After that readers look at the footer, which costs nothing and shows whether the segment was overwritten.
+The footer has version and checksum, and zeros during a write. A segment is verified once, before generation pauses. Later
+readers check only the footer, which shows whether the segment was overwritten.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,21 +19,20 @@ from temper.rollout.weights.host_memory import MappedFiles
 
 T = TypeVar("T")
 ALIGNMENT = 64
-"""Every tensor of a segment starts at a multiple of this, in bytes, so that its view is aligned for any dtype."""
+"""Alignment of tensors in a segment, in bytes, for views of any dtype."""
 FOOTER_BYTES = 64
-"""What follows the tensors of a segment: which version they are."""
+"""Size of the footer, which identifies the version."""
 DOWN, UP = ".lora_A", ".lora_B"
-"""The ends of the names of an adapter's two matrices: A, with a row for each rank, and B."""
+"""Name suffixes of an adapter's matrices A (a row per rank) and B."""
 WireDtype = Literal["float32", "bfloat16", "float16"]
-"""The types in which weights travel."""
+"""Types in which weights are sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapted:
-    """The weights that a push of low-rank adapters is to be added to, each product of a pair `scale` times.
+    """The base weights of a push of low-rank adapters, and the scale of their products.
 
-    `base` describes them: a segment of its own, of the version with which it came. It travels too unless the adapters are
-    sent `alone`.
+    `base` describes a separate segment. It is sent too, unless the adapters are sent `alone`.
     """
 
     base: "WeightManifest"
@@ -43,10 +42,10 @@ class Adapted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightManifest:
-    """One push: the transport that brings it, its version, and name, dtype, shape and offset of each tensor of the segment.
+    """One push: its transport and version, and name, dtype, shape and offset of each tensor of the segment.
 
-    `names` are those of a saved Hugging Face checkpoint. `nbytes` is the size of the whole segment. `checksum`
-    covers its tensors, and is empty if each bucket has one. If the tensors are adapters, `adapted` describes their weights.
+    `names` are those of a Hugging Face checkpoint. `nbytes` is the size of the segment. `checksum` covers its tensors; it
+    is empty if each bucket has one. For adapters, `adapted` describes their base weights.
     """
 
     transport: str
@@ -74,7 +73,7 @@ class WeightManifest:
         version: int,
         checksum: str = "",
     ) -> "WeightManifest":
-        """Describe whole weights of these shapes, by their names, which all travel as `dtype`."""
+        """Describe whole weights by name and shape, all sent as `dtype`."""
         offsets, nbytes = layout(shapes, dtype=dtype)
         return cls(
             transport=transport,
@@ -100,43 +99,43 @@ class WeightManifest:
         return self.nbytes if self.adapted is None else self.nbytes + self.adapted.base.nbytes
 
     def whole(self) -> "WeightManifest":
-        """Return the same push with all that it needs: adapters together with the weights to which they are added."""
+        """Return the same push including the base weights of its adapters."""
         return self if self.adapted is None else replace(self, adapted=replace(self.adapted, alone=False))
 
 
 def from_plain(kind: type[T], data: Mapping[str, Any]) -> T:
-    """Return a dataclass, such as a manifest, from what `asdict` made of it, after any way through JSON."""
+    """Return a dataclass from the output of `asdict`, directly or through JSON."""
     return TypeAdapter(kind).validate_python(data)
 
 
 class WholeWeightsNeeded(ValueError):
-    """Adapters alone reached a receiver that does not hold the weights to which they are added: send it the whole weights."""
+    """Adapters reached a receiver without their base weights: send the whole weights."""
 
 
 class NoLongerHeld(ValueError):
-    """The learner has other weights by now than those of a push: engines are given these with the next one."""
+    """The learner no longer holds this version. Engines get its next one."""
 
 
 def require_held(last: WeightManifest | None, version: int) -> WeightManifest:
-    """Return the last push. Raises `NoLongerHeld` where that is not this version."""
+    """Return the last push. Raises `NoLongerHeld` if it is another version."""
     if last is None or last.version != version:
         raise NoLongerHeld(f"the weights of version {version} are no longer held; publish again")
     return last
 
 
 def require_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Raise `ValueError` where a weight has another shape than it was published with."""
+    """Raise `ValueError` if a weight's shape differs from its published shape."""
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {shape}; load the model again")
 
 
 def unknown_weight(name: str) -> ValueError:
-    """Return the error for a weight that is none of the model's."""
+    """Return the error for a weight that the model does not have."""
     return ValueError(f"{name} is not among the weights that were published; load the model again")
 
 
 def layout(shapes: dict[str, tuple[int, ...]], *, dtype: str) -> tuple[dict[str, int], int]:
-    """Return the offset of each tensor in a segment of weights that travel as `dtype`, and the size of the segment."""
+    """Return each tensor's offset in a segment of this dtype, and the segment's size."""
     offsets: dict[str, int] = {}
     nbytes = 0
     for name, shape in shapes.items():
@@ -147,7 +146,7 @@ def layout(shapes: dict[str, tuple[int, ...]], *, dtype: str) -> tuple[dict[str,
 
 
 def wire_dtype(name: str) -> torch.dtype:
-    """Return the torch dtype of a `WireDtype`; raise `ValueError` where weights do not travel in it."""
+    """Return the torch dtype of a `WireDtype`. Raise `ValueError` for another one."""
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if name not in dtypes:
         raise ValueError(f"weights can not be sent as {name!r}; choose one of {', '.join(dtypes)}")
@@ -156,9 +155,9 @@ def wire_dtype(name: str) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalWeights:
-    """A whole segment on this host: its path, under which every process here can map it, and its manifest.
+    """A whole segment on this host: the path to map it, and its manifest.
 
-    Adapters lie beside the segment of their `base`.
+    Adapters have the segment of their `base`.
     """
 
     path: str
@@ -166,8 +165,8 @@ class LocalWeights:
     base: "LocalWeights | None" = None
 
     def map(self, mapped: MappedFiles | None = None) -> torch.Tensor:
-        """Return the segment, by what is `mapped` already. Raises `ValueError` where it no longer holds this version, or is not
-        to be reached.
+        """Return the segment, from the cache `mapped`. Raises `ValueError` if it no longer holds this version, or can't be
+        opened.
         """
         segment = map_segment(self.path, nbytes=self.manifest.nbytes, mapped=mapped)
         require_footer(segment, self.manifest)
@@ -175,9 +174,9 @@ class LocalWeights:
 
 
 def map_segment(path: str, *, nbytes: int, mapped: MappedFiles | None = None) -> torch.Tensor:
-    """Return the bytes of a file, or of a named segment on a GPU, as a uint8 tensor that shares memory with it.
+    """Return the bytes of a file, or of a GPU segment, as a uint8 tensor that shares its memory.
 
-    Raises `ValueError` where it is not that large, or not to be reached from here.
+    Raises `ValueError` if it has another size, or can't be opened.
     """
     if path.startswith(gpu_memory.SCHEME):
         return gpu_memory.open_segment(path, nbytes=nbytes)
@@ -189,25 +188,24 @@ def segment_contents(segment: torch.Tensor) -> torch.Tensor:
 
 
 def write_footer(segment: torch.Tensor, *, version: int, checksum: str) -> None:
-    """Write the version and the checksum behind the tensors of a segment."""
     said = version.to_bytes(8, "little") + bytes.fromhex(checksum)
     segment[-FOOTER_BYTES:] = torch.frombuffer(bytearray(said.ljust(FOOTER_BYTES, b"\0")), dtype=torch.uint8)
 
 
 def clear_footer(segment: torch.Tensor) -> None:
-    """Say that the segment is being written."""
+    """Mark the segment as being written."""
     segment[-FOOTER_BYTES:] = 0
 
 
 def require_footer(segment: torch.Tensor, manifest: WeightManifest) -> None:
-    """Raise `ValueError` where the segment no longer holds the manifest's version."""
+    """Raise `ValueError` if the segment no longer holds the manifest's version."""
     said = segment[-FOOTER_BYTES:].cpu().numpy().tobytes()
     if said[: 8 + CHECKSUM_BYTES] != manifest.version.to_bytes(8, "little") + bytes.fromhex(manifest.checksum):
         raise ValueError(f"the segment was overwritten, it does not hold version {manifest.version}; push again")
 
 
 def verify(segment: torch.Tensor, manifest: WeightManifest) -> None:
-    """Raise `ValueError` where the bytes have another checksum: a torn, damaged or overwritten push."""
+    """Raise `ValueError` if the checksum differs: the push is incomplete, damaged or overwritten."""
     found = tensor_checksum(segment_contents(segment))
     if found != manifest.checksum:
         raise ValueError(
@@ -216,7 +214,7 @@ def verify(segment: torch.Tensor, manifest: WeightManifest) -> None:
 
 
 def tensors(segment: torch.Tensor, manifest: WeightManifest) -> list[tuple[str, torch.Tensor]]:
-    """Return name and tensor of each weight; the tensors are views of the segment."""
+    """Return name and tensor of each weight. The tensors are views of the segment."""
     columns = zip(manifest.names, manifest.dtypes, manifest.shapes, manifest.offsets, strict=True)
     return [
         (name, tensor_view(segment, dtype=wire_dtype(dtype), shape=shape, offset=offset))
@@ -225,7 +223,7 @@ def tensors(segment: torch.Tensor, manifest: WeightManifest) -> list[tuple[str, 
 
 
 def tensor_view(segment: torch.Tensor, *, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:
-    """Return the tensor at `offset` bytes of a segment, whose memory it shares."""
+    """Return the tensor at an offset in bytes, as a view of the segment."""
     nbytes = prod(shape) * dtype.itemsize
     return segment[offset : offset + nbytes].view(dtype).view(shape)
 
@@ -233,10 +231,9 @@ def tensor_view(segment: torch.Tensor, *, dtype: torch.dtype, shape: tuple[int, 
 def read_weights(
     weights: LocalWeights, mapped: MappedFiles, *, device: torch.device
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and tensor of each weight of a push. Those with an adapter are summed on `device`, where they are.
+    """Yield name and tensor of each weight. Weights with an adapter are merged on `device`.
 
-    The others are views of a segment. Raises `ValueError` if a segment differs from the verified one, or if it changed
-    while it was read.
+    The others are views of a segment. Raises `ValueError` if a segment is not the verified one, or changes meanwhile.
     """
     adapted, base = weights.manifest.adapted, weights.base
     assert (adapted is None) == (base is None), "adapters come beside weights"
@@ -257,11 +254,10 @@ def read_weights(
 
 
 def merge_adapter(weight: torch.Tensor, *, down: torch.Tensor, up: torch.Tensor, scale: float) -> torch.Tensor:
-    """Return W + scale B A of a weight W (out, in), A = `down` (rank, in) and B = `up` (out, rank), in the type of W.
+    """Return W + scale B A in the type of W, for W (out, in), A = `down` (rank, in) and B = `up` (out, rank).
 
-    The product is rounded to that type before it is added, and on a CPU computed in float32, as peft does: the sum is the
-    one that a learner pushes which merges them. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", section
-    4.1, 2021.
+    As in peft, the product is computed in float32 on a CPU, and rounded to W's type before the sum. So the result equals a
+    learner's merge. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1, 2021.
     """
     if weight.device.type == "cpu":
         down, up = down.float(), up.float()

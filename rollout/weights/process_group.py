@@ -1,7 +1,7 @@
-"""A group of processes in which buckets of weights are broadcast: a rank of the learner sends, the engines' receive.
+"""A process group for broadcasts of buckets from one rank of the learner to all engine processes.
 
-It stands beside whatever groups training and engines have of their own. Between GPUs it is NCCL, which needs a GPU for each
-process, between CPUs gloo.
+It is independent of the groups for training and inside engines. It uses NCCL between GPUs, with one GPU per process, and
+gloo between CPUs.
 """
 
 import os
@@ -19,15 +19,16 @@ import torch.distributed as dist
 ALONE_S = 40.0
 LEAST = timedelta(seconds=1)
 SLOWEST = 100e6
-"""How long a process waits for the others, to meet and for a broadcast, whose bytes may each second be so few: far less than an
-engine has for a push. Where one dies, others may be waiting for its neighbours, which never hear of it."""
+"""Longest wait for other processes, and lowest assumed speed of a broadcast in bytes per second. They are far below an
+engine's deadline for a push: if one process dies, others may wait for its neighbors, which do not detect it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A process's place in the group. Rank 0 sends, and all meet at its address; port 0 stands for any free one.
+    """A process's place in the group. Rank 0 sends, and all meet at its address. Port 0 takes any free one.
 
-    A process waits `timeout_s` seconds for the others, to meet and in each broadcast, or less: see `ALONE_S`.
+    A process waits at most `timeout_s` seconds for the others, to meet and in each broadcast. See `ALONE_S`.
     """
 
     host: str
@@ -37,29 +38,27 @@ class GroupMember:
     timeout_s: float
 
     def limit(self, nbytes: int = 0) -> timedelta:
-        """Return how long a broadcast of so many bytes may take; of none, how long the others may be awaited to meet."""
+        """Return the timeout of a broadcast of `nbytes`, or without bytes of meeting."""
         return timedelta(seconds=min(self.timeout_s, ALONE_S + nbytes / SLOWEST))
 
 
 RAISES = "TORCH_NCCL_BLOCKING_WAIT"
-"""With it a wait that passes its limit aborts the group and raises; without it torch may end the process."""
+"""With it a late wait aborts the group and raises. Without it torch may end the process."""
 
 
 class ProcessGroup:
-    """One process's end of the group. The processes join each other in `join`, or else in their first broadcast, all at the
-    same time.
-    """
+    """One process's end of the group. Processes meet in `join`, or else in their first broadcast, all at the same time."""
 
     def __init__(self, member: GroupMember, store: Any, *, name: str) -> None:
-        """`store` is where the processes meet, and `name` tells the groups that meet there from each other."""
+        """`store` is where the processes meet. `name` separates the groups on it."""
         self.member = member
         self._store = dist.PrefixStore(name, store)
         self._group: Any = None
 
     def join(self, device: torch.device) -> None:
-        """Meet the other processes, whose broadcasts will be of this device.
+        """Meet the other processes, for broadcasts on this device.
 
-        Raises `RuntimeError` if one of them is missing for the limit of the group.
+        Raises `RuntimeError` if one is missing for the timeout.
         """
         limit, began = self.member.limit(), monotonic()
         self._group = self._join(device)
@@ -69,10 +68,10 @@ class ProcessGroup:
         )()  # NCCL connects in the first broadcast only
 
     def begin(self, segment: torch.Tensor) -> Callable[[], None]:
-        """Begin to send the segment's bytes from rank 0, or to receive them into it; returns what waits until that is done.
+        """Begin to broadcast the segment from rank 0. Return a function that waits for the end.
 
-        Every process gives the same size. Both raise `RuntimeError` where one of them dies, or is missing for the limit of
-        these bytes: nobody meets in the group again then.
+        All processes need the same size. Both raise `RuntimeError` if a process dies, or is missing for the timeout. The
+        group is unusable then.
         """
         if self._group is None:
             self._group = self._join(segment.device)
@@ -101,7 +100,7 @@ class ProcessGroup:
 
 
 def _raising_group(store: Any, rank: int, size: int, options: Any) -> Any:
-    """Return a group of NCCL's whose waits raise. It reads that from the environment when it is made: others keep theirs."""
+    """Return an NCCL group whose waits raise. The variable applies to groups made under it, not to others."""
     before = os.environ.get(RAISES)
     os.environ[RAISES] = "1"
     try:
@@ -114,9 +113,9 @@ def _raising_group(store: Any, rank: int, size: int, options: Any) -> Any:
 
 
 def open_store(member: GroupMember) -> tuple[GroupMember, Any]:
-    """Return the member with its port, and the store where the processes of a group meet. Rank 0 listens, at its host alone.
+    """Return the member with its port, and the group's store. Rank 0 listens, only at its host.
 
-    Raises `DistStoreError` of torch where no rank 0 answers in time.
+    Raises torch's `DistStoreError` if rank 0 does not answer in time.
     """
     if member.rank:
         return member, _store(member, limit=timedelta(seconds=member.timeout_s))
@@ -126,15 +125,15 @@ def open_store(member: GroupMember) -> tuple[GroupMember, Any]:
 
 
 def connect_store(member: GroupMember) -> Any:
-    """Return the store where the processes of a group meet, which another process has opened by now.
+    """Return the group's store, which another process has opened.
 
-    Raises like `open_store`, but after no more than `ALONE_S` seconds.
+    Raises as `open_store`, but after at most `ALONE_S` seconds.
     """
     return _store(member, limit=member.limit())
 
 
 def _store(member: GroupMember, *, limit: timedelta, listening: int | None = None) -> Any:
-    """Return a store, which has the descriptor of the socket where it is `listening`, and waits no longer than the limit."""
+    """Return a store with this timeout. `listening` is the descriptor of a server's socket."""
     listens: dict[str, Any] = {} if listening is None else {"master_listen_fd": listening}
     return dist.TCPStore(  # type: ignore[attr-defined, unused-ignore]  # as torch was built
         member.host,
@@ -150,12 +149,12 @@ def _store(member: GroupMember, *, limit: timedelta, listening: int | None = Non
 def _wait(work: Any, segment: torch.Tensor, limit: timedelta) -> None:
     work.wait(limit)
     if segment.is_cuda:
-        # NCCL's wait is the stream's, not this process's. The next broadcast has another stream, and continues.
+        # NCCL's wait blocks the stream, not this process. The next broadcast uses another stream.
         torch.cuda.current_stream(segment.device).synchronize()
 
 
 def find_own_address(host: str, port: int) -> str:
-    """Return the address of this machine towards another one's."""
+    """Return this machine's address on the route to another one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # sends nothing
         address: str = probe.getsockname()[0]
@@ -163,7 +162,7 @@ def find_own_address(host: str, port: int) -> str:
 
 
 def find_interface(host: str, port: int) -> str:
-    """Return the name of this machine's network interface towards an address."""
+    """Return the name of this machine's network interface on the route to an address."""
     own = find_own_address(host, port)
     names = [name for name, addresses in psutil.net_if_addrs().items() if own in [one.address for one in addresses]]
     return names[0]

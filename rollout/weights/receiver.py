@@ -1,7 +1,7 @@
-"""The engines' end of a push that lies in a segment: verifies what arrived, and has it where the engine's processes map it.
+"""The engines' end of a push in a segment: verifies the data, and stores it where the engine's processes can map it.
 
-Low-rank adapters may travel without the weights to which they are added: then a push is two segments, each with a manifest,
-a footer and a checksum, and both ends keep the weights, which nothing changes.
+Low-rank adapters may be sent without their base weights. Such a push has two segments, each with manifest, footer and
+checksum. Both ends keep the base segment, which never changes.
 """
 
 from dataclasses import dataclass, replace
@@ -22,21 +22,21 @@ from temper.rollout.weights.manifest import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithBase:
-    """The offers of adapters and of the weights to which they are added."""
+    """Offers of adapters and of their base weights."""
 
     adapters: object
     base: object
 
 
 class SegmentReceiver:
-    """Takes segments of one kind. It holds a copy only if the engine's processes can not map what arrived."""
+    """Receives segments of one kind. It copies only if the engine's processes can't map the offer."""
 
     def __init__(self) -> None:
         self._mapped = MappedFiles()
         self._memory: HostMemory | None = None
 
     def receive(self, manifest: WeightManifest, offer: object) -> LocalWeights:
-        """Take the offered weights, and verify them. Raises `ValueError` if it is not what was sent."""
+        """Return the verified weights of an offer. Raises `ValueError` if they are damaged."""
         if isinstance(offer, str):
             path, segment = offer, map_segment(offer, nbytes=manifest.nbytes, mapped=self._mapped)
         else:
@@ -62,7 +62,7 @@ class SegmentReceiver:
 
 
 class WeightReceiver:
-    """Takes pushes for one engine, also those of adapters alone: it keeps the weights to which they are added."""
+    """Receives pushes for one engine. It keeps the base weights for pushes of adapters alone."""
 
     def __init__(self) -> None:
         self._segments = SegmentReceiver()
@@ -70,16 +70,15 @@ class WeightReceiver:
         self._base: LocalWeights | None = None
 
     def receive(self, manifest: WeightManifest, offer: object) -> LocalWeights:
-        """Take the offered weights, and verify them.
+        """Return the verified weights of an offer.
 
-        Raises `WholeWeightsNeeded` for adapters to weights that are not here, and `ValueError` if they were damaged on the
-        way.
+        Raises `WholeWeightsNeeded` for adapters without their base weights, and `ValueError` for damaged data.
         """
         adapted = manifest.adapted
         if adapted is None:
             return self._segments.receive(manifest, offer)
         if isinstance(offer, WithBase):
-            self._base = None  # its memory is about to be written to
+            self._base = None  # its memory is overwritten next
             self._base = self._bases.receive(adapted.base, offer.base)
             offer = offer.adapters
         base = self._require_base(manifest, adapted)

@@ -1,6 +1,6 @@
-"""How the bytes of a weight push travel, by the names of `learner.transport`, and the memory that holds them on the way.
+"""Transports of a weight push, by the names of `learner.transport`, and their memory.
 
-shared_memory   engines on the learner's machine map its memory; to others the bytes travel as an object of Ray's
+shared_memory   engines on the learner's machine map its memory; other machines get the bytes as a Ray object
 broadcast       each rank sends its share in buckets: NCCL between GPUs, gloo between CPUs (`buckets.py`)
 cuda_ipc        the only engine, on the learner's only GPU, opens its memory
 """
@@ -18,12 +18,14 @@ TRANSPORTS = (SHARED_MEMORY, BROADCAST, CUDA_IPC)
 AUTO = "auto"
 """Leaves the choice to the run, which knows the cluster. Without a run it is `SHARED_MEMORY`."""
 COPIES = 2
-"""Copies of the weights that a learner holds unless it sends buckets: engines may still read one while it writes the next."""
+"""Copies of the weights in the learner, unless it sends buckets: engines may read one while it writes the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receivers:
-    """The engines that pushes are for: how many processes, at which address they reach the sender, which audience it is."""
+    """The engines of a push: number of this set of engines, count of their processes, and the host at which they reach the
+    sender.
+    """
 
     number: int
     size: int
@@ -31,12 +33,12 @@ class Receivers:
 
     @property
     def on_one_machine(self) -> bool:
-        """Whether the engines are on the sender's machine: they reach it by loopback."""
+        """Whether all engines are on the sender's machine: they use loopback."""
         return self.host.startswith("127.")
 
 
 class Memory(Protocol):
-    """Bytes under a path by which other processes find them."""
+    """Memory that other processes find by its path."""
 
     data: torch.Tensor
 
@@ -47,27 +49,27 @@ class Memory(Protocol):
 
 
 def resolve_transport(transport: str) -> str:
-    """Return the transport of a name that may be `AUTO`."""
+    """Return the transport of a name, which may be `AUTO`."""
     return SHARED_MEMORY if transport == AUTO else transport
 
 
 def is_non_blocking(transport: str) -> bool:
-    """Return whether a push lies in main memory until the next push: the learner may train while engines load it."""
+    """Return whether a push stays in main memory until the next one, so that the learner may train while engines load it."""
     return resolve_transport(transport) == SHARED_MEMORY
 
 
 def require_usable(transport: str) -> None:
-    """Raise `ValueError` if a learner in this process can not use the transport."""
+    """Raise `ValueError` if a learner in this process can't use the transport."""
     if transport == CUDA_IPC and not torch.cuda.is_available():
         raise ValueError(f"learner.transport={CUDA_IPC}: the learner has no GPU; set learner.transport={AUTO}")
 
 
 def allocate(transport: str, nbytes: int, *, device: torch.device) -> Memory:
-    """Return new memory for a push. Raises `OSError` if there is not as much."""
+    """Return new memory for a push. Raises `OSError` if there is too little."""
     return GpuMemory(nbytes, device) if transport == CUDA_IPC else HostMemory(nbytes)
 
 
 def make_offer(memory: Memory, receivers: Receivers) -> object:
-    """Return a path that engines open, or for engines on other machines the bytes, which Ray brings to each machine once."""
+    """Return a path that engines open, or for other machines the bytes, which Ray copies to each machine once."""
     local = receivers.on_one_machine or memory.data.is_cuda
     return memory.path if local else memory.data.numpy()

@@ -1,4 +1,4 @@
-"""Whether a model directory holds all of its weights, found out from the heads of its files: none is read as a whole."""
+"""Checks that a model directory has all its weights, by the headers of its files."""
 
 import json
 import math
@@ -8,14 +8,14 @@ from typing import Any
 
 INDEX = "model.safetensors.index.json"
 HEAD = struct.Struct("<Q")
-"""A safetensors file begins with the length of its header, which says where each tensor lies behind it."""
+"""A safetensors file begins with the length of its header, which lists the tensors' offsets."""
 
 
 def require_whole(directory: Path) -> int:
-    """Return how many parameters a model directory holds.
+    """Return the number of parameters in a model directory.
 
-    Raises `FileNotFoundError` or `ValueError`, with the file, where it is no model directory, a file is missing, or one
-    has not the size or the tensors that it should have.
+    Raises `FileNotFoundError` or `ValueError`, with the file, if the directory is no model, or a file is missing or
+    incomplete.
     """
     if not (directory / "config.json").is_file():
         raise FileNotFoundError(f"{directory} is no model directory: it has no config.json")
@@ -34,7 +34,7 @@ def require_whole(directory: Path) -> int:
 
 
 def tensor_names(directory: Path) -> list[str]:
-    """Return the names of the tensors in a model directory. Raises `ValueError` where a file is damaged."""
+    """Return the names of the tensors in a model directory. Raises `ValueError` for a damaged file."""
     index = directory / INDEX
     if index.is_file():
         return list(_json(index.read_bytes(), index)["weight_map"])
@@ -42,7 +42,7 @@ def tensor_names(directory: Path) -> list[str]:
 
 
 def _head(path: Path) -> dict[str, Any]:
-    """Return what a file says of its tensors. Raises `ValueError` where it is shorter or longer than it says."""
+    """Return a file's header. Raises `ValueError` if the file's size does not match it."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(HEAD.size)

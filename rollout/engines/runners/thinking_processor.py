@@ -61,7 +61,7 @@ class ThinkingProcessor(LogitsProcessor):
         process_dict_updates(self._requests, batch_update, self._new)
 
     def _new(self, params: SamplingParams, prompt: list[int] | None, sampled: list[int]) -> _Request | None:
-        """Return the state of a new or resumed request; None without a limit."""
+        """Return the state of a new or resumed request. None without a limit."""
         given = params.extra_args or {}
         if BUDGET not in given:
             return None
