@@ -1,1 +1,1 @@
-"""Whether what a run has left agrees: event log, metrics, checkpoints and trajectories, read from its folder alone."""
+"""Consistency of a run's files: event log, metrics, checkpoints and trajectories."""

@@ -24,16 +24,16 @@ EVENT_LOG, METRICS = "event_log.jsonl", "metrics.jsonl"
 
 
 def audit(run: RunDir) -> list[Finding]:
-    """Return the failures, then a line for each stage with what agrees. Raise `FileNotFoundError` if the folder is no run's.
+    """Return the failures, then a line of counts for each stage.
 
-    The last step of a stage that is not done may be unfinished: a run may be at work, or killed.
+    The last step of a stage that is not done may be incomplete. Raise `FileNotFoundError` if the folder has no run.
     """
     found = _Audit(run)
     return [*found.failures, *found.summary()]
 
 
 def failures(run: RunDir) -> list[Finding]:
-    """Return what does not agree. Raise as `audit`."""
+    """Return the inconsistencies. Raise as `audit`."""
     return _Audit(run).failures
 
 
@@ -77,7 +77,7 @@ class _Audit:
         self.failures.append(Finding(level=Level.FAILURE, what=what, where=where))
 
     def _rows(self, path: Path, parse: Callable[[str], T]) -> list[tuple[int, T]]:
-        """Return the rows of a file with the numbers of their lines; add those that are none."""
+        """Return the parsed rows of a file with their line numbers. Report lines that cannot be parsed."""
         found = []
         for number, line in enumerate(_lines(path), 1):
             try:
@@ -90,17 +90,17 @@ class _Audit:
         return [(line, row) for line, row in self._metrics if row.is_step_of(stage)]
 
     def _first_step(self, stage: str) -> int:
-        """Return the first step that this run trained itself: a fork continues from one of another run."""
+        """Return the first step that this run trained. A fork starts after a step of another run."""
         name, _, step = self._state.origin.get("from", "").partition("/")
         return int(step) + 1 if name == stage else 1
 
     def _came_with_fork(self, stage: str) -> bool:
-        """Return whether an instance was done before the one with whose checkpoint a fork began."""
+        """Return whether a stage instance was done before the fork point."""
         name, done = self._state.origin.get("from", "").partition("/")[0], list(self._state.done)
         return bool(name) and stage in (done[: done.index(name)] if name in done else done)
 
     def _follow(self, stage: str) -> TicketLives:
-        """Follow a stage's rows of the event log once. Compare each checkpoint at the length that the log had then."""
+        """Follow a stage's rows of the event log once, and compare each checkpoint with the log at its length."""
         rows = [(line, row) for line, row in self._event_log if row.stage == stage]
         lives = TicketLives()
         paths = {step: place(self._run.checkpoints(stage), step) for step in self._checkpoints.get(stage, [])}
@@ -119,11 +119,11 @@ class _Audit:
         return lives
 
     def _check_checkpoint(self, stage: str, step: int, path: Path) -> LoopState | None:
-        """Check a checkpoint alone. Return its state, or None if it has none or belongs to another run."""
+        """Check one checkpoint. Return its state, or None if it has none or belongs to another run."""
         try:
             verify(path)
         except (DamagedCheckpointError, FileNotFoundError) as error:
-            if path.exists():  # older ones are removed meanwhile
+            if path.exists():  # a running driver removes old ones
                 self._add(path, str(error))
             return None
         if step < self._first_step(stage):
@@ -172,7 +172,7 @@ class _Audit:
             self._check_event_log(stage, rows, lives)
 
     def _check_order(self, stage: str, rows: list[tuple[int, MetricsRow]]) -> None:
-        """Check that steps stand once, in order and without a gap; evaluations between steps may have gaps."""
+        """Check that steps are unique, ordered and without gaps. Evaluations between steps may have gaps."""
         names = {*self._stages, *self._state.done, *self._state.stages}
         is_between = stage in {evaluations_of(name) for name in names}
         newest = -1 if is_between else self._first_step(stage) - 1
@@ -203,7 +203,7 @@ class _Audit:
                 self._add(self._run.metrics, f"{stage}: {name} is {logged}, and {value} in {path.name}", line)
 
     def _check_event_log(self, stage: str, rows: list[tuple[int, MetricsRow]], lives: TicketLives | None) -> None:
-        """Check that metrics and event log have the same steps, and the same counts for each."""
+        """Check that metrics and event log have the same steps and the same counts per step."""
         if lives is None:
             self._add(self._run.event_log, f"no row of {stage}, and {len(rows)} of its steps are measured")
             return
@@ -266,12 +266,12 @@ class _Audit:
                 self._add(path, f"ticket {number} has {here}, and {recorded[0]} and {recorded[1]} in {EVENT_LOG}")
 
     def _due(self, stage: str, lives: TicketLives) -> set[int]:
-        """Return the steps whose file must be there: not those before a restart, or with an event that says why."""
+        """Return the steps that need a file. Steps before a restart and steps with an explaining event do not."""
         rows = [row for _, row in self._metrics if row.stage == stage]
         unwritten = {row.step for row in rows if row.event is not None and row.event["kind"] == UNWRITTEN}
         every, due, newest = int(self._state.fingerprint.get(EVERY, TRAJECTORIES_EVERY)), set(), 0
         for _, row in reversed(self._metrics):
-            if row.event is not None:  # a change says the interval before it
+            if row.event is not None:  # a change event has the interval before it
                 before, _ = row.event["what"].get(EVERY, (every, every))
                 every = TRAJECTORIES_EVERY if before is None else int(before)
             elif row.is_measured and row.stage == stage:
@@ -283,7 +283,7 @@ class _Audit:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the whole lines of a file that may be damaged or removed."""
+    """Return the complete lines of a file that may be damaged or removed."""
     return whole_lines(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else []
 
 
@@ -294,7 +294,7 @@ def _answer(text: str) -> tuple[int, object, bool]:
 
 
 def _by_env(row: MetricsRow, name: str, numbers: Iterable[int], lives: TicketLives) -> dict[str, int]:
-    """Return how many of these tickets each environment has, by metric; nothing if one was never admitted."""
+    """Count the tickets of each environment, by metric. The result is empty if a ticket was never admitted."""
     envs: Mapping[Any, int] = Counter(lives.lives[number].env for number in numbers)
     if None in envs:
         return {}

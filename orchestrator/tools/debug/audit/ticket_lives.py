@@ -7,7 +7,7 @@ from temper.orchestrator.run.event_log import TOTALS, EventRow
 
 ENDS = ("trained", "dropped", "failed")
 WITHOUT_TASK = "without_task"
-"""Dropped because the environment has no share any more, so that there is no task."""
+"""Dropped because the environment no longer has a share, so there is no task."""
 ZERO_ADVANTAGE = "zero_advantage"
 StepTickets = dict[str, list[int]]
 """The tickets that ended between the rows of two steps, by `ENDS` and `WITHOUT_TASK`."""
@@ -29,7 +29,7 @@ class Life:
 
 
 class TicketLives:
-    """The tickets of one stage, as far as its rows were followed. `wrong` has lines and texts of rows that cannot be."""
+    """The tickets of one stage. `wrong` has the lines and errors of rows that do not fit."""
 
     def __init__(self) -> None:
         self.lives: dict[int, Life] = {}
@@ -44,7 +44,7 @@ class TicketLives:
         self._drawn: dict[str, int] = {}
         self._counts = dict.fromkeys(ENDS, 0)
         self._shift = dict.fromkeys(TOTALS, 0)
-        """By how much the totals were wrong before, so that one wrong row is found once."""
+        """The error of the totals so far, so that each wrong row is reported once."""
 
     @property
     def open(self) -> list[int]:
@@ -132,7 +132,7 @@ class TicketLives:
         self.last_step = row.step
 
     def _compare(self, line: int, row: EventRow) -> None:
-        """Compare the totals of a row with those of the tickets' rows."""
+        """Compare the totals of a row with the totals of the ticket rows."""
         try:
             recorded = asdict(row.totals)
         except ValueError as error:

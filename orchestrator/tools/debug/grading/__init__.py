@@ -1,1 +1,1 @@
-"""Grading without a model: given answers, and environments that test themselves."""
+"""Grading without a model: recorded responses, and environments that test themselves."""

@@ -24,11 +24,11 @@ CHECKED_TWICE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvReport:
-    """What the self-test of an environment found."""
+    """The findings of an environment's self-test."""
 
     findings: list[CaseCheck]
     seconds: list[float]
-    """Of each scored script, without the start of child processes, which the first one waits for."""
+    """Per scored script, without the start of child processes."""
 
     @property
     def wrong(self) -> CaseCheck:
@@ -46,7 +46,7 @@ class EnvReport:
         return not any(finding.against for finding in self.findings) and self.findings[0].tried > 0
 
     def table(self, title: str) -> Table:
-        """Lay out the findings for people, the first cases of each failed check included."""
+        """Format the findings as text, with the first cases of each failed check."""
         table = Table(title=title)
         for column in ("check", "tried", "failed", "for example"):
             table.add_column(column, overflow="fold")
@@ -118,7 +118,7 @@ def _same_tasks(env: EnvDefinition) -> CaseCheck:
 
 
 def _gymnasium(env: EnvDefinition, tasks: Sequence[Task]) -> CaseCheck:
-    """Run gymnasium's own check; an environment that generates no tasks is given those of the file to draw from."""
+    """Run the check of gymnasium. An environment without generated tasks gets the tasks of the file."""
     finding = CaseCheck(name="gymnasium's check_env")
     made = drawing_env(env, (lambda rng: rng.choice(tasks)) if env.generate is None else None)
     try:

@@ -1,4 +1,4 @@
-"""`temper env grade`: scores given responses to the tasks of a data file, by the code that training uses."""
+"""`temper env grade`: score responses to the tasks of a data file with the code that training uses."""
 
 import json
 from collections import Counter
@@ -19,19 +19,19 @@ from temper.envs.transcript import TranscriptScore, transcript_turns
 from temper.orchestrator.tools.debug.grading.scoring_pool import ScoringPool, Script
 
 BAD_ROW = "bad_row"
-"""The kind of failure of a response that is none."""
+"""The failure kind of an unreadable response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A row of the responses: its key, and its script or the reason why it has none."""
+    """A response row: its key, and its script or the error."""
 
     key: Any
     script: Script | None = None
     mistake: str = ""
 
     def result(self, scored: TranscriptScore | None) -> dict[str, Any]:
-        """Return the row of the results; `scored` is None without a script."""
+        """Return the row of the results. `scored` is None without a script."""
         scored = scored or TranscriptScore(reward=None)
         failed, outcome = scored.failure, scored.score.outcome
         failure = None if failed is None else {"type": failed.kind.value, "message": failed.message}
@@ -49,10 +49,10 @@ class Response:
 
 
 def grade(tasks: dict[str, Task], responses: Path, out: Path, *, workers: int) -> bool:
-    """Write one row per response, in their order; return whether every one has a reward.
+    """Write one row per response, in order.
 
-    A response row that can't be read, or whose key no task has, gets a failure of type `bad_row`, never a reward.
-    Rows are written as they come: what was done before an interruption is in the file.
+    Return whether every row has a reward. A response that cannot be read, or whose key matches no task, gets a failure of kind
+    `bad_row`. Rows are written at once, so an interruption loses nothing.
     """
     given = _read(responses, tasks)
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Answers that a run has recorded, put to their verifiers again: tasks as the run made them, turns as they were sampled."""
+"""Recorded answers of a run, graded again: the run's tasks with the sampled turns."""
 
 import math
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class RegradedAnswer:
 
 
 class RecordedTasks:
-    """The tasks of one file of a run's folder `trajectories`, made again from the run's configuration and event log."""
+    """The tasks of one trajectory file, rebuilt from the run's configuration and event log."""
 
     def __init__(self, file: Path, rows: list[Row]) -> None:
         """Raise `ValueError` if the file is not in a run that has its configuration."""
@@ -72,7 +72,7 @@ class RecordedTasks:
         return Renderer(load_tokenizer(self._run.root / model), self._config.rollout.thinking)
 
     def task(self, row: Row) -> Task:
-        """Make the task of a row again. Raise `ValueError` if the run does not say how, or another task comes out."""
+        """Rebuild the task of a row. Raise `ValueError` if the run does not record how, or if another task comes out."""
         task = self._drawn(row) if self._instance is not None else self._of_evaluation(row["env"]).get(row["key"])
         if task is None or (task.key, list(task.messages)) != (row["key"], row["messages"]):
             raise ValueError(
@@ -100,7 +100,7 @@ class RecordedTasks:
         return self._heldout[name]
 
     def _admitted(self) -> dict[int, int]:
-        """Return the place of each ticket's task in its environment's source, by the event log."""
+        """Return the index of each ticket's task in its environment's source, from the event log."""
         if not self._run.event_log.is_file():
             return {}
         text = self._run.event_log.read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ def regrade(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regraded
 
 
 def _replay(task: Task, row: Row, renderer: Renderer) -> StepResult:
-    """Play the recorded turns, each read as it was, and cut the episode off where it was cut off."""
+    """Replay the recorded turns, and truncate the episode at the recorded place."""
     episode, stop, ids = EnvEpisode(task), Stop(row["stop"]), list[int]()
     try:
         episode.begin()

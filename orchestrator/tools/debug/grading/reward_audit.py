@@ -15,13 +15,13 @@ from temper.envs.transcript import TranscriptScore, parse_own_turn, score_turns
 from temper.rewards.score import correctness
 
 AUDITED = 30
-"""Tasks that each script is tried on, at most."""
+"""Maximum number of tasks per script."""
 FEWEST = 20
-"""Tasks below which the mean of one answer is no evidence."""
+"""Minimum number of tasks for a mean to be evidence."""
 HOPELESS = 8
-"""Tasks after which a script that has earned nothing is given up."""
+"""A script without any reward is stopped after this many tasks."""
 OTHERS = 10
-"""Tasks whose reference answers are given to all the others."""
+"""Number of tasks whose reference answers are tried on all other tasks."""
 DEGENERATE = (
     *("0", "1", "2", "-1", "0.5", "yes", "no", "True", "False", "None", "A", "B", "x", "[]", "{}", "[[0]]", "(", "."),
     *(
@@ -35,7 +35,7 @@ DEGENERATE = (
     ),
 )
 REPEATED = 3
-"""Turns in which a degenerate text is given."""
+"""Turns that repeat a degenerate text."""
 COPIED_TASKS, COPIED_TURNS = 10, 6
 FLOOD = " ".join(map(str, range(1001)))
 """Numbers that surround the right answer's numbers."""
@@ -46,14 +46,14 @@ RETURNED = re.compile(r"(\w+)\((.*)\) returned .*, expected (.+)")
 ASSERTED = re.compile(r"assert (\w+)\((.*)\) == (.+?)(?: failed: .*)?$", re.MULTILINE)
 PRINTED = re.compile(r"input:\n(.*?)\n(?:output:\n.*?\n)?expected:\n(.*?)(?:\n\n|\Z)", re.DOTALL)
 Copy = Callable[[str, list[str]], str | None]
-"""Gives a turn from the reference answer's names and all feedback of the environment. None gives up."""
+"""Returns the next turn from the reference answer and the environment's messages, or None to stop."""
 Scripts = Mapping[str, Callable[[Task], TranscriptScore]]
-"""Ways to answer a task by their names."""
+"""Answer strategies by name."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CaseCheck:
-    """The cases that one check tried, and the cases that went against it."""
+    """The cases of one check, and the cases that failed."""
 
     name: str
     tried: int = 0
@@ -111,9 +111,9 @@ def _earning(name: str, scripts: Scripts, tasks: Sequence[Task], *, limit: float
 
 
 def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, list[str]]) -> CaseCheck:
-    """Give right answers among many: with theirs among all numbers, and in the middle of other reference answers.
+    """Hide right answers: among all numbers, and among other reference answers.
 
-    An answer may define several functions, and a text of the right form may have any content: these are not listed.
+    Skipped: answers that may define several functions, and tasks that check only the form.
     """
     finding = CaseCheck(name="right answers among many earn nothing")
     single = {key: turns[0] for key, turns in references.items() if len(turns) == 1}

@@ -1,4 +1,4 @@
-"""Scripts scored by several processes, in order; one that dies or hangs loses nothing but the script it had."""
+"""Scripts scored by several processes, in order. A dead or hung process is replaced and its script is retried."""
 
 import multiprocessing
 from collections import deque
@@ -15,7 +15,7 @@ from temper.envs.transcript import TranscriptScore, score_turns
 Script = tuple[Task, list[str]]
 """A task and the model's turns."""
 AHEAD = 8
-"""Scripts that are taken from the source for each process before the first one is yielded."""
+"""Scripts read ahead for each process."""
 START_S = 120.0
 DEADLINE_S = 300.0
 ATTEMPTS = 3
@@ -31,7 +31,7 @@ class _Job:
 class ScoringPool:
     """`workers` processes, each with its own sandbox and graders. Use as a context manager.
 
-    A script that takes longer than `deadline_s` seconds is taken to hang.
+    A script that takes longer than `deadline_s` seconds counts as hung.
     """
 
     def __init__(self, workers: int, *, deadline_s: float = DEADLINE_S) -> None:
@@ -41,10 +41,10 @@ class ScoringPool:
         self._processes = [_Worker() for _ in range(workers)]
 
     def scores(self, scripts: Iterable[Script]) -> Generator[TranscriptScore]:
-        """Yield the score of each script, in their order.
+        """Yield the score of each script, in order.
 
-        If its process dies or hangs, a script is tried again in a new one; after three attempts it is a failure of type
-        `worker`. Raise `RuntimeError` if a process can't be started.
+        If its process dies or hangs, a script is retried in a new one. After three attempts it is a failure of kind `worker`.
+        Raise `RuntimeError` if a process cannot start.
         """
         given = (_Job(script=script) for script in scripts)
         ordered, waiting = deque[_Job](), deque[_Job]()
@@ -62,11 +62,11 @@ class ScoringPool:
                 while ordered and (scored := ordered[0].scored) is not None:
                     ordered.popleft()
                     yield scored
-        finally:  # if nobody asks for the rest; one that is still starting has nothing to lose
+        finally:  # the caller may stop early
             self._processes = [worker if worker.job is None else worker.replaced() for worker in self._processes]
 
     def _lost(self) -> list[_Job]:
-        """Wait for the next answers; return the jobs whose process died or hung and that are to be tried again."""
+        """Wait for the next answers. Return the jobs to retry, whose process died or hung."""
         lost = []
         busy = [worker for worker in self._processes if not worker.idle]
         soonest = min(worker.until for worker in busy)
@@ -100,7 +100,7 @@ class ScoringPool:
 
 
 class _Worker:
-    """A process that scores one script at a time, from its start on busy until it says that it is ready."""
+    """A process that scores one script at a time. It is busy until it reports that it is ready."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -119,7 +119,7 @@ class _Worker:
             self.pipe.send(job.script)
 
     def receives(self) -> bool:
-        """Take the message of the process; False if it has died."""
+        """Receive the message of the process. Return False if it has died."""
         try:
             scored: TranscriptScore | None = self.pipe.recv()
         except (EOFError, OSError):
@@ -130,7 +130,7 @@ class _Worker:
         return True
 
     def replaced(self) -> "_Worker":
-        """End the process and return another one."""
+        """End the process and return a new one."""
         self.close()
         return _Worker()
 

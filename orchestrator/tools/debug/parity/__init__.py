@@ -1,1 +1,1 @@
-"""Parity: the same tokens by decoding, by prefill and by the trainer, the gap by layer type, and the setting that causes it."""
+"""Train-inference parity: the logprob diff between engine and trainer, by layer type and by setting."""

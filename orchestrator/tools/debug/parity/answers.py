@@ -1,6 +1,6 @@
-"""The engine's side: answers with log-probabilities by decoding and by prefill, and the layers of one answer.
+"""The engine side: answers with logprobs by decoding and by prefill, and the hidden states of one answer.
 
-Suffixes: `_T` one entry per sampled token, `_PD` token of a sequence and hidden size.
+Suffixes: `_T` sampled token, `_PD` token of a sequence and hidden size.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ Prompt = tuple[int, ...]
 Stream = dict[str, NDArray[np.float32]]
 """The hidden states of one sequence by the point between layers (`rollout/engines/runners/layer_recorder.py`), (P, D) each."""
 EACH = 2
-"""Answers to each prompt, so that they share what a group shares."""
+"""Answers per prompt, as in a group."""
 AT_ONCE = 8
-"""Sequences that are scored at once: each has a whole row of the vocabulary for every token."""
+"""Sequences scored at once. Each token has logprobs over the whole vocabulary."""
 END_S = 60.0
 """Deadline of an engine's end, in seconds."""
 TEMPORARY = "temper-parity-"
@@ -41,7 +41,7 @@ TEMPORARY = "temper-parity-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The settings that a gap can come from."""
+    """The settings that can cause a logprob diff."""
 
     engine: EngineConfig
     learner: LearnerConfig
@@ -75,10 +75,9 @@ class ScoredAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedAnswer:
-    """One answer and the hidden states of the engine in the passes before its tokens, by decoding and by prefill.
+    """One answer with the engine's hidden states before its tokens, by decoding and by prefill.
 
-    The last token has been through no pass, so both have a row for every other id. `decoding` is None if drafts were
-    computed too.
+    Both have one row for every token but the last. `decoding` is None if drafts were computed too.
     """
 
     answer: ScoredAnswer
@@ -88,21 +87,20 @@ class TracedAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledAnswers:
-    """The answers of one engine: `answers` sampled as in the setup, `plain` ones at temperature 1, and its layers."""
+    """The answers of one engine: `answers` sampled as configured, `plain` ones at temperature 1, and one with hidden states."""
 
     answers: list[ScoredAnswer]
     plain: list[ScoredAnswer]
     traced: TracedAnswer | None
     untraced_reason: str
-    """Why its layers are not seen; empty if they are."""
+    """Why there are no hidden states. Empty if there are."""
 
 
 @contextmanager
 def as_pushed(model: Path, setup: Setup) -> Iterator[Path]:
-    """Give a model directory with the weights that an engine has after a push.
+    """Yield a model directory with the weights that an engine has after a push.
 
-    This is `model`, or, if `learner.wire_dtype` rounds, a temporary copy with rounded weights in the type of the model's
-    files. Buffers are not pushed, so they stay.
+    This is `model`, or a temporary copy with rounded weights if `learner.wire_dtype` rounds. Buffers are not pushed.
     """
     if not setup.wire_rounds:
         yield model
@@ -168,7 +166,7 @@ def _counted(engine: ScoringEngine) -> Callable[[], int]:
 async def _sampled(
     engine: ScoringEngine, sampling: Sampling, prompts: Sequence[Prompt], *, tokens: int, count: SamplingCount
 ) -> list[ScoredAnswer]:
-    """Sample one answer to every prompt at once, then another one: by then an engine may know the prompts."""
+    """Sample an answer to every prompt at once, then another one, which may hit the prefix cache."""
 
     async def answer(group: int, prompt: Prompt, seed: int) -> ScoredAnswer:
         asked = TurnRequest(prompt_ids=prompt, max_tokens=tokens, seed=seed, sampling=sampling)
@@ -207,7 +205,7 @@ async def _scored(engine: ScoringEngine, answers: Sequence[ScoredAnswer]) -> lis
 
 
 async def _traced(engine: ScoringEngine, prompt: Prompt, *, tokens: int) -> tuple[TracedAnswer | None, str]:
-    """Sample and score one answer alone while the layers are recorded. If they can't be recorded, return the reason."""
+    """Sample and score one answer while the layers are recorded. If they cannot be recorded, return the reason."""
     with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
         file = Path(folder) / "layers.safetensors"
         if untraced_reason := await engine.record_layers():
@@ -225,7 +223,7 @@ async def _traced(engine: ScoringEngine, prompt: Prompt, *, tokens: int) -> tupl
 
 
 async def _recorded(engine: ScoringEngine, file: Path, tokens: int) -> Stream | None:
-    """Return the recorded hidden states; None if they are of another number of tokens."""
+    """Return the recorded hidden states. None if their token count is wrong."""
     rows = await engine.take_layers(file)
     stream: Stream = safetensors_numpy.load_file(file)
     return stream if {rows, *map(len, stream.values())} == {tokens} else None

@@ -46,7 +46,7 @@ class LogprobDiff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffRow:
-    """The gaps of the trainer with a setting: to decoding at the sampling of the setup, to prefill of plain samples."""
+    """The logprob diffs of the trainer with one setting: to decoding as sampled, and to prefill at temperature 1."""
 
     setting: str
     """Empty as configured."""
@@ -56,7 +56,7 @@ class DiffRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The rows of gaps, as configured first; the engine's prefill against its own decoding; and the layers."""
+    """The rows, as configured first, the engine's prefill against its decoding, and the layers."""
 
     rows: tuple[DiffRow, ...]
     engine: LogprobDiff
@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def configured(self) -> DiffRow:
-        """The gaps as configured."""
+        """The logprob diffs as configured."""
         return self.rows[0]
 
     @property
@@ -85,10 +85,10 @@ def compare(
     tell: Callable[[str], None] = lambda text: None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare engine and trainer of a model. `tokens` is the most of an answer, which the id `end` ends.
+    """Compare engine and trainer of a model.
 
-    `tell` gets notes, `progress` shows the sampling. Raise the engine's errors, and `ValueError` for log-probabilities
-    that are not finite.
+    `tokens` is the maximum length of an answer, which the id `end` ends. `tell` receives notes, `progress` shows the sampling.
+    Raise the engine's errors, and `ValueError` for logprobs that are not finite.
     """
     began = time.monotonic()
     tell("the engine samples and scores")
@@ -119,13 +119,13 @@ def compare(
 
 
 def variants(setup: Setup) -> list[tuple[str, LearnerConfig]]:
-    """Return settings of the learner to compare with, each with the learner that has it."""
+    """Return the settings to try, each with its learner configuration."""
     learner = setup.learner
     found = []
     if learner.bf16:
         found.append(("learner.bf16=false", replace(learner, bf16=False)))
     elif setup.engine.dtype != "float32":
-        stage = learner.zero_stage or 1  # bfloat16 takes a ZeRO stage above 0
+        stage = learner.zero_stage or 1  # bfloat16 requires a ZeRO stage above 0
         found.append((f"learner.bf16=true learner.zero_stage={stage}", replace(learner, bf16=True, zero_stage=stage)))
     if learner.shared_prompts:
         found.append(("learner.shared_prompts=false", replace(learner, shared_prompts=False)))
@@ -143,9 +143,9 @@ def _row(trainer: Trainer, answered: SampledAnswers, learner: LearnerConfig, *, 
 
 
 def compare_logprobs(ours: Iterable[Logprobs], theirs: Iterable[Logprobs]) -> LogprobDiff:
-    """Return the gap of our log-probabilities to theirs, a sequence of each for every answer.
+    """Return the diff of two lists of logprobs, one sequence per answer.
 
-    Raise `ValueError` if there are no tokens, or a difference is not finite.
+    Raise `ValueError` if there are no tokens, or a value is not finite.
     """
     pairs = zip(ours, theirs, strict=True)
     parts = [np.asarray(own, dtype=np.float64) - np.asarray(other, dtype=np.float64) for own, other in pairs]

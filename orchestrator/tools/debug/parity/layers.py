@@ -28,7 +28,7 @@ DIVERGES = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """The mean relative error that one layer of a type adds, None for the output layer, and the mean nats that all add."""
+    """The mean relative error that one layer of a type adds (None for the output layer), and the mean nats of all of them."""
 
     error: float | None
     nats: float
@@ -36,7 +36,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerType:
-    """A type of layers, how many there are, and what they add by `prefill`, `decoding` or `learner`."""
+    """A layer type, its number of layers, and their effects under `prefill`, `decoding` or `learner`."""
 
     name: str
     layers: int
@@ -47,7 +47,7 @@ class LayerType:
 class Point:
     """A point between layers: its name and the type of the layer before it.
 
-    `errors` are those against the trainer as configured, `added` the part by that one layer: both relative, by way.
+    `errors` are relative to the trainer as configured. `added` is the part of this one layer. Both are by pass.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFindings:
-    """Points in the order of passes, types by what they add, and the point where each way first departs, or None."""
+    """Points in layer order, types by effect, and the point at which each pass first diverges, or None."""
 
     points: list[Point]
     types: list[LayerType]
@@ -66,10 +66,10 @@ class LayerFindings:
 
 
 def compare_layers(trainer: Trainer, traced: TracedAnswer, *, bf16: bool) -> LayerFindings:
-    """Compare the layers of an engine, by prefill and by decoding, with those of the trainer.
+    """Compare the layers of an engine, by prefill and by decoding, with the trainer's layers.
 
-    If the trainer is in bfloat16, also compare it with itself in float32, as the way `learner`. Errors are means over the
-    positions before sampled tokens. Raise `ValueError` for a model whose layers have no known form.
+    A trainer in bfloat16 is also compared with itself in float32, as `learner`. Errors are means over the positions before
+    sampled tokens. Raise `ValueError` for a model with an unknown layer structure.
     """
     answer, first = traced.answer, len(traced.answer.prompt_ids) - 1
     streams = {"prefill": traced.prefill}
@@ -109,7 +109,7 @@ def compare_layers(trainer: Trainer, traced: TracedAnswer, *, bf16: bool) -> Lay
 
 
 def _types(points: Sequence[Point], nats: Mapping[str, Mapping[str, float]]) -> list[LayerType]:
-    """Return what the types add, the one first that adds most by any way."""
+    """Return the effects of the types, the largest first."""
     found = []
     for kind in [*dict.fromkeys(point.type for point in points), OUTPUT]:
         own = [point for point in points if point.type == kind]
@@ -123,15 +123,16 @@ def _types(points: Sequence[Point], nats: Mapping[str, Mapping[str, float]]) -> 
 
 
 def _relative(own_PD: NDArray[np.float32], other_PD: NDArray[np.float32], first: int) -> float:
-    """Return the norm of the difference over that of the other, mean over the positions from `first` on."""
+    """Return the relative norm of the difference, mean over the positions from `first` on."""
     away_P = np.linalg.norm(own_PD[first:].astype(np.float64) - other_PD[first:], axis=-1)
     whole_P = np.linalg.norm(other_PD[first:].astype(np.float64), axis=-1)
     return float((away_P / np.maximum(whole_P, 1e-30)).mean())
 
 
 def _differences(trainer: Trainer, answer: ScoredAnswer, stream: Stream) -> tuple[Stream, NDArray[np.float32]]:
-    """Return the stream less the output of exact layers that begin with it, at each point, and the log-probability of each
-    id but the first by the exact output layer behind the stream's last point.
+    """Return the error that each layer adds to the stream at each point, and the logprobs of the exact output layer.
+
+    The logprobs cover each id but the first, from the last point of the stream.
     """
     deltas: Stream = {}
 
@@ -146,7 +147,7 @@ def _differences(trainer: Trainer, answer: ScoredAnswer, stream: Stream) -> tupl
 
 
 def _moved(trainer: Trainer, answer: ScoredAnswer, deltas: Stream) -> NDArray[np.float32]:
-    """Return the log-probability of each id but the first if these differences are added to the hidden states."""
+    """Return the logprob of each id but the first with these differences added to the hidden states."""
 
     def add(point: str, hidden_1PD: torch.Tensor) -> torch.Tensor:
         changed_1PD = hidden_1PD.clone()
@@ -157,7 +158,7 @@ def _moved(trainer: Trainer, answer: ScoredAnswer, deltas: Stream) -> NDArray[np
 
 
 def _types_of(model: PreTrainedModel, points: Mapping[str, object]) -> dict[str, str]:
-    """Return the type of the layer, or of the part of one, before each of the points, in the order of a pass."""
+    """Return the layer type before each point, in layer order."""
     found = {EMBEDDING: EMBEDDING}
     for number, layer in enumerate(model_layers(model)):
         if inside_layer(number) in points:

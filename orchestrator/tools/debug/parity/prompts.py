@@ -1,4 +1,4 @@
-"""What the engine is asked: tasks of an environment, the prompts of a file, or questions of our own."""
+"""The prompts: tasks of an environment, lines of a file, or built-in questions."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from temper.orchestrator.tools.debug.parity.answers import Prompt
 from temper.rollout.episodes.renderer import Renderer
 
 MOST = 8
-"""Prompts that are asked."""
+"""Maximum number of prompts."""
 BUILTIN = (
     "What is 17 times 23? Think step by step.",
     "Write a Python function that returns the n-th Fibonacci number.",
@@ -25,7 +25,7 @@ BUILTIN = (
 
 
 def builtin_prompts(tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
-    """Return our own questions as the model's chat template writes them."""
+    """Return the built-in questions in the model's chat template."""
     return [_rendered(tokenizer, _question(text)) for text in BUILTIN]
 
 
@@ -35,9 +35,9 @@ def env_prompts(env: BoundEnv, renderer: Renderer, *, seed: int) -> list[Prompt]
 
 
 def file_prompts(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
-    """Return the first `MOST` prompts of a file, one a line: text, or in a .jsonl file an object with `prompt` or `messages`.
+    """Return the first `MOST` prompts of a file, one per line: text, or in a .jsonl file an object with `prompt` or `messages`.
 
-    Raise `FileNotFoundError` if there is no such file, `ValueError` for a line that is no prompt.
+    Raise `FileNotFoundError` if the file does not exist, `ValueError` for a line without a prompt.
     """
     if not path.is_file():
         raise FileNotFoundError(f"--prompts {path}: there is no such file")
@@ -67,13 +67,13 @@ def _messages(line: str, place: str) -> list[dict[str, Any]]:
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]]) -> Prompt:
-    """Return messages as the chat template writes them, up to where the answer begins."""
+    """Return messages in the chat template, up to the beginning of the answer."""
     text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def require_context(prompts: Sequence[Prompt], *, tokens: int, longest: int) -> None:
-    """Raise `ValueError` if a prompt and its answer leave no room for the one token more that scoring them takes."""
+    """Raise `ValueError` if a prompt, its answer and the one extra token for scoring do not fit into the context."""
     if tokens < 1:
         raise ValueError(f"--tokens {tokens}: give 1 or more")
     most = max(map(len, prompts))

@@ -13,11 +13,11 @@ from temper.orchestrator.tools.debug.parity.comparison import EXACT, Comparison
 from temper.orchestrator.tools.debug.parity.layers import DIVERGES, LayerFindings, describe_error
 
 WORST = 5
-"""Layers that are named one by one."""
+"""Number of layers listed by name."""
 
 
 def to_json(found: Comparison, setup: Setup, *, model: str) -> dict[str, Any]:
-    """Return a comparison as plain JSON data; figures that are not relative are in nats."""
+    """Return a comparison as plain JSON data. Values that are not relative are in nats."""
     learner = setup.learner
     names = ("bf16", "shared_prompts", "router_replay", "float32_head", "wire_dtype")
     return {

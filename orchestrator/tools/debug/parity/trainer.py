@@ -1,6 +1,6 @@
-"""The trainer's side: answers scored as the learner scores them, and the hidden states between its layers.
+"""The trainer side: answers scored as in a training step, and the hidden states between layers.
 
-Suffixes: `_T` one entry per sampled token, `_1P` one sequence and token, `_1PD` hidden size too.
+Suffixes: `_T` sampled token, `_1P` one sequence and token, `_1PD` also hidden size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,13 +28,13 @@ from temper.rollout.engines.runners.layer_recorder import EMBEDDING, after_layer
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 
 At = Callable[[str, torch.Tensor], torch.Tensor | None]
-"""Gets a point and the hidden states (1, P, D) there; returns those that replace them, or None."""
+"""Receives a point and its hidden states (1, P, D). Returns their replacement, or None."""
 FIRST = ("self_attn", "linear_attn", "mamba")
-"""What families call the first part of a layer that has two."""
+"""Names of the first part of a layer that has two."""
 
 
 class Trainer:
-    """One model of a directory, read when it is needed, in the precision that is needed."""
+    """A model directory, loaded on demand in the requested precision."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -44,7 +44,7 @@ class Trainer:
         self._device = torch.device(training_device())
 
     def model(self, *, bf16: bool) -> PreTrainedModel:
-        """Return the model in bfloat16, or in float32; the one in the other precision is no longer of use."""
+        """Return the model in bfloat16 or float32. The model in the other precision becomes invalid."""
         if self._model is None or self._bf16 != bf16:
             self._model = self._replay = None
             if self._device.type == "cuda":
@@ -53,13 +53,13 @@ class Trainer:
             recompute(model, "none")
             cast(model, bf16=bf16)
             model.to(self._device)
-            train_without_noise(model)  # as in a step, which takes other kernels on a GPU than in evaluation mode
+            train_without_noise(model)  # as in a step: evaluation mode uses other GPU kernels
             self._model, self._bf16 = model.requires_grad_(False), bf16
             self._replay = ExpertReplay(model, replay=True, device=self._device)
         return self._model
 
     def scores(self, answers: Sequence[ScoredAnswer], learner: LearnerConfig) -> list[NDArray[np.float32]]:
-        """Return the log-probabilities of the sampled tokens of each answer, in nats, as a step of the learner has them."""
+        """Return the logprobs of the sampled tokens of each answer, in nats, as in a training step."""
         model = self.model(bf16=learner.bf16)
         batch = build_batch(
             [_sample(answer, place) for place, answer in enumerate(answers)],
@@ -81,8 +81,9 @@ class Trainer:
         return [found.get(place, np.zeros(0, dtype=np.float32)) for place in range(len(answers))]
 
     def run(self, answer: ScoredAnswer, at: At, *, bf16: bool, points: Sequence[str]) -> NDArray[np.float32]:
-        """Run the model over prompt and answer and call `at` at the points; return the log-probability of each id but the
-        first, in nats at temperature 1.
+        """Run the model over prompt and answer, and call `at` at the points.
+
+        Return the logprob of each id but the first, in nats at temperature 1.
         """
         model = self.model(bf16=bf16)
         ids_1P = torch.tensor([list(answer.ids)], device=self._device)
@@ -93,7 +94,7 @@ class Trainer:
         return scores
 
     def stream(self, answer: ScoredAnswer, *, bf16: bool, points: Sequence[str]) -> Stream:
-        """Return the hidden states at each of the points, of all ids but the last."""
+        """Return the hidden states at each point, for all ids but the last."""
         found: Stream = {}
 
         def keep(point: str, hidden_1PD: torch.Tensor) -> None:
@@ -109,7 +110,7 @@ class Trainer:
 
 @contextmanager
 def _scorer(model: PreTrainedModel, learner: LearnerConfig) -> Iterator[Scorer]:
-    """Give a scorer of a model, whose output layer is afterwards as it was."""
+    """Yield a scorer of a model, and restore its output layer afterwards."""
     layer = model.get_output_embeddings()
     try:
         yield Scorer(model, model, tokens=learner.logit_tokens, float32_head=learner.float32_head)
@@ -126,7 +127,7 @@ def _sample(answer: ScoredAnswer, place: int) -> TrainingSample:
         advantages_T=as_floats([0.0] * count),
         behaviour_T=as_floats([0.0] * count),
         group=answer.group,
-        temperature=answer.sampling.temperature or 1.0,  # a greedy answer's are those of the model at 1
+        temperature=answer.sampling.temperature or 1.0,  # greedy answers use temperature 1
         place=place,
         experts=answer.experts,
     )

@@ -1,1 +1,1 @@
-"""Replaying: a recorded step trained again from the checkpoint before it, offline, and what differs."""
+"""Replay: train a recorded step again from the checkpoint before it, offline, and compare."""

@@ -1,4 +1,4 @@
-"""The command `debug replay`: it lists the steps that can be replayed, or replays one with ranks that it starts and ends."""
+"""The command `debug replay`: list the steps that can be replayed, or replay one."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ LOG = "libraries.log"
 
 
 def answer_replayable(run: Path, *, as_json: bool, out: Path | None) -> int:
-    """Print which steps of a run can be replayed; return the exit status. Raise `FileNotFoundError` if there is no run."""
+    """Print the steps of a run that can be replayed. Return the exit status. Raise `FileNotFoundError` if there is no run."""
     found = replayable(RunDir(run.resolve()))
     steps = [chain.as_json() for chains in found.values() for chain in chains.values()]
     _write({"run": str(run.resolve()), "replayable": steps}, as_json=as_json, out=out)
@@ -41,9 +41,9 @@ def answer_replayable(run: Path, *, as_json: bool, out: Path | None) -> int:
 def answer_replay(
     run: Path, asked: ReplayRequest, *, as_json: bool, out: Path | None, scratch: Path | None, deadline_s: float | None
 ) -> int:
-    """Replay a step and print the differences; return the exit status, 1 unless the step is as recorded.
+    """Replay a step and print the differences. Return the exit status, 1 unless the step matches.
 
-    Raise `ValueError` if it can't be replayed. If the replay fails, the output of libraries and ranks is kept in a file.
+    Raise `ValueError` if it cannot be replayed. If the replay fails, the output of libraries and ranks is kept in a file.
     """
     folder = RunDir(run.resolve())
     chosen(folder, asked.step)  # before anything is started
@@ -91,9 +91,9 @@ def _kept_on_failure(log: Path, folder: Path | None) -> Iterator[None]:
 def replayed(
     run: RunDir, asked: ReplayRequest, *, start: StartRanks, scratch: Path, screen: TextIO, deadline_s: float | None
 ) -> Replay:
-    """Replay a step with ranks that `start` starts, end them in any case, and print notes on the screen.
+    """Replay a step with ranks that `start` starts, and end them.
 
-    Deadlines are those of the run. `deadline_s` is the deadline of a step, and the least of all other waits.
+    Deadlines are the run's. `deadline_s` is the deadline of a step and the minimum of all others.
     """
     note = partial(print, file=screen, flush=True)
 

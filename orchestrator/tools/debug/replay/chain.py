@@ -1,4 +1,4 @@
-"""Which steps of a run can be trained again: those from a checkpoint on, or from the stage's beginning, all recorded."""
+"""The steps of a run that can be trained again: every step since a checkpoint, or since the stage's beginning, is recorded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,9 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The way to a step: `steps` are trained again from `model`, the wanted one last.
+    """The steps that lead to a step: `steps` are trained again from `model`, the requested one last.
 
-    `model` is the checkpoint of step `base`, or for 0 the model that the stage began with.
+    `model` is the checkpoint of step `base`, or for 0 the initial model of the stage.
     """
 
     stage: str
@@ -29,12 +29,12 @@ class Chain:
 
     @property
     def step(self) -> int:
-        """The step that was asked for."""
+        """The requested step."""
         return self.steps[-1]
 
     @property
     def label(self) -> str:
-        """The step as the command takes it."""
+        """The step in the form of the command line."""
         return f"{self.stage}/{self.step}"
 
     def as_json(self) -> dict[str, Any]:
@@ -43,9 +43,9 @@ class Chain:
 
 
 def replayable(run: RunDir) -> dict[str, dict[int, Chain]]:
-    """Return by instance and step the shortest way to each step that can be trained again.
+    """Return the shortest chain to each step that can be trained again, by instance and step.
 
-    Raise `FileNotFoundError` if the folder is no run's.
+    Raise `FileNotFoundError` if the folder has no run.
     """
     if not (run.root / "manifest.json").is_file():
         raise FileNotFoundError(f"{run.root} is the folder of no run: it has no manifest.json")
@@ -70,9 +70,9 @@ def _bases(run: RunDir, stage: str) -> list[tuple[int, Path]]:
 
 
 def chosen(run: RunDir, asked: str) -> Chain:
-    """Return the way to a step, `30` or `rl/30`.
+    """Return the chain to a step, `30` or `rl/30`.
 
-    If there is none, raise `ValueError` with the nearest steps that can be replayed and the settings that keep more. Raise
+    Raise `ValueError` if there is none, with the nearest steps and the settings that record more. Raise
     `DamagedCheckpointError` if the checkpoint is damaged.
     """
     found = replayable(run)
@@ -86,7 +86,7 @@ def chosen(run: RunDir, asked: str) -> Chain:
 
 
 def _asked(asked: str, found: dict[str, dict[int, Chain]], kinds: dict[str, str]) -> tuple[str, int]:
-    """Return the instance and the step that are asked for. Raise `ValueError` if the run has none of this name."""
+    """Return the requested instance and step. Raise `ValueError` if the run does not have them."""
     name, _, number = asked.rpartition("/")
     sampling = [one for one in found if _samples(kinds.get(one, ""))]
     if not number.isdecimal():
@@ -128,7 +128,7 @@ def _why_not(run: RunDir, stage: str, number: int) -> str:
 
 
 def _nearest(found: dict[int, Chain], number: int) -> str:
-    """Return the steps nearest to one that can be replayed, in words."""
+    """Return the nearest steps that can be replayed, as text."""
     if not found:
         return "no step of this stage can be replayed"
     near = [*sorted(step for step in found if step < number)[-1:], *sorted(step for step in found if step > number)[:1]]

@@ -36,7 +36,7 @@ def print_replay(found: Replay, console: Console) -> None:
 
 
 def print_replayable(found: dict[str, dict[int, Chain]], console: Console) -> None:
-    """Print which steps can be replayed, by stage and by where training begins again."""
+    """Print the steps that can be replayed, by stage and starting checkpoint."""
     for stage, chains in found.items():
         by_base: dict[int, list[int]] = {}
         for step, chain in chains.items():
@@ -84,7 +84,7 @@ def _print_tokens(found: TokensCompared, console: Console, head: str, names: tup
 def _print_table(
     console: Console, head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, title: str | None = None
 ) -> None:
-    """Print a table, unless it has no rows."""
+    """Print a table if it has rows."""
     if not rows:
         return
     table = Table(box=None, padding=(0, 1), pad_edge=False, title=title, title_justify="left")
@@ -110,7 +110,7 @@ def _print_metrics(pairs: dict[str, tuple[float, float]], console: Console, name
 
 
 def _print_weights(found: Replay, console: Console) -> None:
-    """Print how the weights after the step compare with those of the run's checkpoint."""
+    """Print how the weights after the step compare with the run's checkpoint."""
     step, stored, after = found.chain.step, found.weights, found.next_checkpoint
     if stored is None:
         following = "" if after is None else f"; --step {found.chain.stage}/{after} has one"
@@ -143,7 +143,7 @@ def _print_changed(changed: Changed, console: Console, chain: Chain) -> None:
 
 
 def furthest_layers(moved: Mapping[str, Moved]) -> list[str]:
-    """Return the layers whose difference is the largest share of the norm without; those without such a norm first."""
+    """Return the layers with the largest relative difference. Layers without a norm come first."""
 
     def share(layer: str) -> float:
         one = moved[layer]

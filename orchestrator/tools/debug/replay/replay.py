@@ -1,4 +1,4 @@
-"""A recorded step trained again: as it was recorded, and with other settings beside that."""
+"""A recorded step trained again, as recorded and with changed settings."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -39,12 +39,12 @@ class Verdict(Enum):
     SAME = "same"
     DIFFERS = "differs"
     NOTHING = "nothing to compare with"
-    """Nothing was recorded of the step: none of its tokens or metrics, and no checkpoint of it."""
+    """The step has no recorded tokens, metrics or checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """The step to replay, with settings `key=value` to compare with. `shown` is how many tokens are described."""
+    """The step to replay, and settings `key=value` to compare. `shown` is the number of tokens to describe."""
 
     step: str
     sets: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompared:
-    """A step beside its record: its tokens, None if the run recorded none, and the metrics that differ, recorded first.
+    """A step against its record: its tokens (None if not recorded) and the metrics that differ, recorded value first.
 
     `metrics_compared` are the metrics that both have.
     """
@@ -76,7 +76,7 @@ class StepCompared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """The last step with other settings beside the same as recorded: tokens, metrics that differ, weights and gradients."""
+    """The last step with changed settings, against the step as recorded: tokens, metrics, weights and gradients."""
 
     sets: tuple[str, ...]
     tokens: TokensCompared
@@ -88,8 +88,8 @@ class Changed:
 class Replay:
     """The findings of a replay.
 
-    `weights` compares with the run's checkpoint of the step, None if it has none; `next_checkpoint` is then the next one.
-    `packages` are those whose version has changed since.
+    `weights` compares with the run's checkpoint of the step. It is None without one, and `next_checkpoint` is then the next
+    one. `packages` are the packages with changed versions.
     """
 
     run: Path
@@ -107,7 +107,7 @@ class Replay:
 
     @property
     def verdict(self) -> Verdict:
-        """The result for the last step: `NOTHING` if nothing of it was recorded, even if the steps before it are the same."""
+        """The result for the last step. `NOTHING` if it was not recorded, even if the steps before it match."""
         if self.differs:
             return Verdict.DIFFERS
         return Verdict.SAME if self.weights is not None or self.compared[-1].is_compared else Verdict.NOTHING
@@ -149,7 +149,7 @@ async def replay(run: RunDir, asked: ReplayRequest, ranks: Ranks, *, note: Calla
 
     def step(trained: Trained) -> StepCompared:
         batch, loss = trained.batch, trained.batch.trained_with.loss
-        # the file has no infinity, and all that is not finite is NaN in its rows
+        # the file has no infinity: all values that are not finite are NaN
         ours = {f"train/{name}": v if math.isfinite(v) else math.nan for name, v in _untimed(trained.metrics).items()}
         both = {name: value for name, value in metrics.get(batch.step, {}).items() if name in ours}
         return StepCompared(
@@ -190,7 +190,7 @@ async def replay(run: RunDir, asked: ReplayRequest, ranks: Ranks, *, note: Calla
 
 
 def _require_teacher(batches: Sequence[StepBatch]) -> None:
-    """Raise `ValueError` if the teacher of a step is no longer there."""
+    """Raise `ValueError` if the teacher of a step no longer exists."""
     for batch in batches:
         if batch.teacher is not None and not (Path(batch.teacher) / "config.json").is_file():
             raise ValueError(
@@ -201,7 +201,7 @@ def _require_teacher(batches: Sequence[StepBatch]) -> None:
 def _decays(one: Trained, other: Trained) -> tuple[float, float] | None:
     """Return the decay of the gradient's running mean in each replay.
 
-    None if a step makes several updates, or one was skipped, which leaves that mean as it was.
+    None if a step makes several updates, or if one was skipped.
     """
     settings = [each.batch.trained_with for each in (one, other)]
     several = any(each.updates_per_step * each.epochs > 1 for each in settings)
@@ -216,16 +216,16 @@ def _untimed(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _unequal(one: dict[str, float], other: dict[str, float]) -> Pairs:
-    """Return the metrics of both that differ, NaN being equal to itself."""
+    """Return the common metrics that differ. NaN equals NaN."""
     pairs = {name: (value, other[name]) for name, value in one.items() if name in other}
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b and not (a != a and b != b)}
 
 
 def changed(given: TrainedWith, sets: Sequence[str], *, stage: str, kind: str, has_state: bool) -> TrainedWith:
-    """Return the settings with `key=value` over them. `stage` is an instance, `kind` its stage; both names are understood.
+    """Return the settings with `key=value` overrides.
 
-    `has_state` says whether the optimiser has a state by then. Raise `ValueError` for a setting that has no part in the
-    training of a recorded batch, an unknown one, and a value that is wrong.
+    `stage` is an instance and `kind` its stage. Keys may use either name. `has_state` tells whether the optimizer already has a
+    state. Raise `ValueError` for an unknown setting, a wrong value, or a setting without effect on recorded batches.
     """
     own = [_own_key(one, stage=stage, kind=kind) for one in sets]
     for key, given_as in zip(own, sets, strict=True):
@@ -241,7 +241,7 @@ def changed(given: TrainedWith, sets: Sequence[str], *, stage: str, kind: str, h
 
 
 def _own_key(given: str, *, stage: str, kind: str) -> str:
-    """Return a setting `key=value` with its key in `TrainedWith`. Raise `ValueError` for one that is not there."""
+    """Return a setting `key=value` with its key in `TrainedWith`. Raise `ValueError` for an unknown key."""
     key, equals, value = given.partition("=")
     if not equals:
         raise ValueError(f"--set {given} is not of the form key=value, for example {stage}.optim.learning_rate=1e-5")

@@ -1,6 +1,6 @@
-"""Two records of the tokens of a step beside each other: what differs, token by token.
+"""Two records of the tokens of a step, compared token by token.
 
-Suffixes: `_MT` measure and token of an answer's sequence, context included, NaN if the token is not trained; `_T` token alone.
+Suffixes: `_MT` measure and token of an answer's sequence, context included, NaN if the token is not trained. `_T` token.
 """
 
 import math
@@ -18,22 +18,22 @@ from temper.orchestrator.session.recording import StepBatch
 from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes
 
 MEASURES = ("logprob", "advantage", "factor")
-"""The numbers that are compared of a token: log pi, A, and the factor of its loss. The last row is why it is left out."""
+"""The compared values of a token: log pi, A, and the factor of its loss. The last row is the mask reason."""
 LEFT_OUT = "left_out"
 BEFORE = 12
-"""Tokens of the text that are shown before one."""
+"""Number of text tokens shown before a token."""
 Record = tuple[Sequence[TokenRecord], LossConfig]
-"""The records of a step, with the loss that made them."""
+"""The records of a step, with the loss that produced them."""
 Values = NDArray[np.float32]
 Pair = tuple[float | str | None, float | str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneToken:
-    """A token that differs: `place` is that of its answer, `row` its row in the file of answers, `token` its place in it.
+    """A token that differs.
 
-    `measures` has each measure that differs, and `left_out`, in the one and in the other record; None if the token is not
-    trained there.
+    `place` is the index of its answer, `row` its row in the trajectory file, `token` its index in the answer. `measures` has
+    each measure that differs, and `left_out`, in both records. A value is None if the token is not trained.
     """
 
     place: int
@@ -48,16 +48,16 @@ class OneToken:
     """The text before it."""
     measures: dict[str, Pair]
     size: float
-    """The largest of its differences; infinite if one record does not train it."""
+    """The largest difference. Infinite if one record does not train the token."""
     link: str | None = None
-    """Its place in the viewer; None if the step has no file of answers."""
+    """Its link in the viewer. None if the step has no trajectory file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensCompared:
-    """`tokens` are those that either record has, `unequal` those that differ in something, to the last digit.
+    """`tokens` is the number of tokens in either record, `unequal` the number that differ in any digit.
 
-    `largest` has the largest difference by measure. `worst` are the tokens with the largest ones.
+    `largest` has the largest difference by measure, `worst` the tokens with the largest differences.
     """
 
     tokens: int
@@ -69,9 +69,9 @@ class TokensCompared:
 def compared(
     batch: StepBatch, one: Record, other: Record, *, tokenizer: TokenBytes | None, shown: int, file: str | None
 ) -> TokensCompared:
-    """Return what differs between two records of a batch; `shown` tokens are described.
+    """Compare two records of a batch, and describe `shown` tokens.
 
-    `file` is the name of the step's file of answers in the viewer, None if there is none.
+    `file` is the name of the trajectory file in the viewer, or None.
     """
     mine, theirs = (_by_place(batch, *record) for record in (one, other))
     tokens = unequal = 0
@@ -119,7 +119,7 @@ def _by_place(batch: StepBatch, records: Sequence[TokenRecord], loss: LossConfig
 
 
 def _pairs(left_M: Values, right_M: Values) -> dict[str, Pair]:
-    """Return what differs of one token."""
+    """Return the differences of one token."""
     pairs: dict[str, Pair] = {}
     for name, *values in zip((*MEASURES, LEFT_OUT), left_M.tolist(), right_M.tolist(), strict=True):
         one, other = (
@@ -138,7 +138,7 @@ def _described(
     tokenizer: TokenBytes | None,
     file: str | None,
 ) -> list[OneToken]:
-    """Describe tokens, each given by its size, answer, place and pairs."""
+    """Describe tokens by their size, answer, index and pairs."""
     answers = [(group.ticket, answer) for group in batch.groups for answer in group.trajectories]
     rows = batch.rows
 

@@ -26,7 +26,7 @@ from temper.rollout.weights.transports import AUTO
 T = TypeVar("T")
 StartRanks = Callable[[LearnerConfig], Awaitable[TrainerGroup]]
 STEP_S = 1800.0
-"""Seconds of a step if neither the command nor the run gives a longer deadline."""
+"""Seconds of a step if neither the command nor the run has a longer deadline."""
 DEADLINE = "--deadline"
 ADVICE = f"the run is unchanged; if that was too short, replay with a longer {DEADLINE}, which applies to all waits"
 
@@ -42,21 +42,21 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where training begins: a model, which has the optimiser's state if it is the checkpoint of a step."""
+    """The starting point: a model, with the optimizer's state if it is the checkpoint of a step."""
 
     model: Path
     has_state: bool
 
 
 def deadlines_of(run: RunDir) -> DeadlineConfig:
-    """Return the deadlines of a run's configuration, the default ones if it has none. Raise `ValueError` if they are wrong."""
+    """Return the deadlines of a run's configuration, or the defaults. Raise `ValueError` if they are invalid."""
     given = written(run.config, "deadlines") if run.config.is_file() else None
     found: DeadlineConfig = typed(DeadlineConfig, given or {}, under="deadlines.")
     return found
 
 
 class Ranks:
-    """The ranks of one replay. They start for the first batch, and restart if the learner's settings change."""
+    """The ranks of one replay. They start with the first batch, and restart if the learner's settings change."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Ranks:
         limits: DeadlineConfig | None = None,
         deadline_s: float | None = None,
     ) -> None:
-        """`start` starts them; `scratch` is a folder for checkpoints; `limits` are the run's deadlines.
+        """`start` starts the ranks. `scratch` is a folder for checkpoints. `limits` are the run's deadlines.
 
-        A step may take `deadline_s` seconds, and no other wait has a shorter deadline.
+        A step may take `deadline_s` seconds, and no other deadline is shorter.
         """
         self._start, self._scratch, self._note = start, scratch, note
         limits, least = limits or DeadlineConfig(), deadline_s or 0.0
@@ -80,9 +80,9 @@ class Ranks:
         self._config: LearnerConfig | None = None
 
     async def train(self, start: Start, batches: Sequence[StepBatch]) -> tuple[list[Trained], Path]:
-        """Train each batch with its settings; return them trained, and the checkpoint after the last one.
+        """Train each batch with its settings. Return the results and the last checkpoint.
 
-        If the settings change between two steps, the learner continues from a checkpoint, as the run did.
+        If the settings change between steps, the learner continues from a checkpoint, as in the run.
         """
         trained: list[Trained] = []
         for settings, members in groupby(batches, key=lambda batch: batch.trained_with):
@@ -94,7 +94,7 @@ class Ranks:
     async def _begin(self, start: Start, settings: TrainedWith, teacher: str | None) -> TrainerGroup:
         """Return the ranks, with the model and the optimiser's state that training begins with."""
         learner = replace(settings.learner, transport=AUTO)
-        if learner.offload_dir is not None:  # that of the run may be in use
+        if learner.offload_dir is not None:  # the run's folder may be in use
             learner = replace(learner, offload_dir=str(self._scratch / "offloaded"))
         if self._config != learner:
             await self.close()
@@ -147,7 +147,7 @@ class Ranks:
         return directory
 
     async def close(self) -> None:
-        """End the ranks, if there are some."""
+        """End the ranks."""
         group, self._group, self._config = self._group, None, None
         if group is not None:
             await group.close()
@@ -157,13 +157,13 @@ class Ranks:
 
 
 class RayRanks:
-    """Starts ranks as a run does, on a cluster of Ray, one group of them at a time."""
+    """Starts ranks as a run does, on a Ray cluster, one group at a time."""
 
     def __init__(self) -> None:
         self._bundles: Bundles | None = None
 
     async def __call__(self, learner: LearnerConfig) -> TrainerGroup:
-        """Return as many ranks as a run with these settings has. Raise `NoRoomError` if the cluster has no room for them."""
+        """Return the ranks for these settings. Raise `NoRoomError` if they do not fit into the cluster."""
         start_ray(slots=learner.ranks, min_sandbox_level=0)
         if self._bundles is not None:
             self._bundles.free()

@@ -1,7 +1,7 @@
-"""Two checkpoints beside each other, tensor by tensor: the weights, and the optimiser's state.
+"""Two checkpoints compared tensor by tensor: weights and optimizer state.
 
-A gradient is the one that the optimiser was given, after clipping: Adam's first moment is m' = b m + (1 - b) g (Kingma and Ba,
-"Adam: A Method for Stochastic Optimization", algorithm 1, 2015), and so is Muon's, so that g = (m' - b m) / (1 - b).
+The gradient is the optimizer's input after clipping. The first moment of Adam (Kingma and Ba, "Adam: A Method for Stochastic
+Optimization", algorithm 1, 2015) and of Muon is m' = b m + (1 - b) g, so g = (m' - b m) / (1 - b).
 """
 
 import math
@@ -29,14 +29,14 @@ MOMENTS = ("exp_avg/", "momentum_buffer/")
 
 
 class Tensors:
-    """The tensors of a checkpoint, read one at a time. `files` has the open file of each by name.
+    """The tensors of a checkpoint, read one at a time.
 
-    `trained` has the name of each weight as it is trained by its parameter's name: the optimiser's float32 copy if there is
-    one. `moments` has the running mean of each parameter's gradient.
+    `files` has the open file of each tensor. `trained` maps parameters to the trained weights: the optimizer's float32 copy if
+    it exists. `moments` has the running mean of each gradient.
     """
 
     def __init__(self, weights: Mapping[str, Any], state: Mapping[str, Any], names: Mapping[str, str]) -> None:
-        """`names` maps names in the file to parameters; others are called as in the file."""
+        """`names` maps names in the file to parameters. Other names stay."""
         self.files = {**weights, **{OPTIMISER + name: file for name, file in state.items()}}
         masters = {name.removeprefix(MASTER): OPTIMISER + name for name in state if name.startswith(MASTER)}
         self.trained = masters or {names.get(name, name): name for name in weights}
@@ -54,7 +54,7 @@ class Tensors:
         return self.read(self.trained[parameter]).double()
 
     def moment(self, parameter: str) -> torch.Tensor | None:
-        """Return the running mean of the gradient of a parameter, in float64; None if there is none."""
+        """Return the running mean of a parameter's gradient in float64, or None."""
         return self.read(self.moments[parameter]).double() if parameter in self.moments else None
 
 
@@ -62,9 +62,9 @@ class Tensors:
 def tensors_of(
     directory: Path, *, with_state: bool = True, names: Mapping[str, str] | None = None
 ) -> Iterator[Tensors]:
-    """Open a model, or a checkpoint with its optimiser's state. `names`: see `Tensors`.
+    """Open a model, or a checkpoint with its optimizer state.
 
-    Raise `ValueError` if there are no weights.
+    `names`: see `Tensors`. Raise `ValueError` if there are no weights.
     """
     with ExitStack() as stack:
 
@@ -94,14 +94,14 @@ class Unequal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Two checkpoints as they are stored: `tensors` were compared, the `unequal` ones differ in some bit."""
+    """Two stored checkpoints: the number of compared `tensors`, and the `unequal` ones."""
 
     tensors: int
     unequal: list[Unequal]
 
 
 def compare_stored(one: Path, other: Path) -> Stored:
-    """Compare what two checkpoints hold. A tensor that one of them lacks differs in all entries, by infinity."""
+    """Compare two checkpoints. A tensor that one of them lacks counts as infinitely different."""
     with tensors_of(one) as mine, tensors_of(other) as theirs:
         names = sorted(mine.files.keys() | theirs.files.keys())
         types = types_of_tensors(dict.fromkeys(name.rpartition("/")[2] for name in names))
@@ -133,7 +133,7 @@ def _unequal(name: str, mine: Tensors, theirs: Tensors, types: Mapping[str, str]
 
 @dataclass(slots=True, kw_only=True)
 class Moved:
-    """Sums of squares over some parameters: of a quantity in one replay, in the other, and of their difference."""
+    """Sums of squares over parameters: of a quantity in both replays, and of its difference."""
 
     one: float = 0.0
     other: float = 0.0
@@ -141,7 +141,7 @@ class Moved:
     product: float = 0.0
 
     def add(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        """Add the entries of a tensor of each."""
+        """Add the entries of a tensor from both."""
         self.one += float(one.square().sum())
         self.other += float(other.square().sum())
         self.difference += float((one - other).square().sum())
@@ -161,10 +161,9 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """The effect of changed settings on a step, by layer type and by layer: on the weights' change, and on the gradient.
+    """The effect of changed settings on a step, by layer type and by layer: weight changes and gradients.
 
-    `left_out` are parameters that one of the replays, or the model before the step, does not name. There are gradients if a
-    step makes one update.
+    `left_out` are parameters that a replay or the initial model does not have. Gradients exist if a step makes one update.
     """
 
     weights: dict[str, Moved] = field(default_factory=dict)
@@ -183,9 +182,9 @@ class Effects:
 
 
 def effects(before: Start, recorded: Path, changed: Path, *, decays: tuple[float, float] | None) -> Effects:
-    """Return the change that a step made to the model before it, as recorded and as changed.
+    """Return the weight changes of a step, as recorded and as changed.
 
-    `decays` are those of the gradient's running mean in each replay, None if there are no gradients to compare.
+    `decays` belong to the gradient's running mean in each replay, None without gradients.
     """
     found, names = Effects(), file_names(recorded)
     began = tensors_of(before.model, with_state=before.has_state, names=names)
@@ -214,6 +213,6 @@ def effects(before: Start, recorded: Path, changed: Path, *, decays: tuple[float
 
 
 def _add(moved: dict[str, Moved], name: str, kind: str, one: torch.Tensor, other: torch.Tensor) -> None:
-    """Add a tensor to the sums of its type and to those of its layer."""
+    """Add a tensor to the sums of its type and layer."""
     moved.setdefault(kind, Moved()).add(one, other)
     moved.setdefault(f"{layer_of(name)} ({kind})", Moved()).add(one, other)
