@@ -26,7 +26,7 @@ SETTINGS = (
 
 
 def collect_files(run: RunDir, name: str) -> dict[str, Path]:
-    """Write the card into the run's folder, and return the files to upload by their names in the repository.
+    """Write the card into the run's folder. Return the files to upload by their names in the repository.
 
     Raise `FileNotFoundError` if the run has no model yet.
     """
@@ -40,7 +40,7 @@ def collect_files(run: RunDir, name: str) -> dict[str, Path]:
 
 
 def upload(files: dict[str, Path], name: str, *, public: bool, run: Path, endpoint: str | None = None) -> str:
-    """Upload files to a repository, private unless `public`, which is made if it does not exist. Return its address.
+    """Upload files to a repository and return its address. The repository is created if needed, private unless `public`.
 
     Raise `ValueError` if there is no token, `ConnectionError` if the hub refuses or cannot be reached.
     """

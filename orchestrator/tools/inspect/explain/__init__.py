@@ -1,4 +1,4 @@
-"""Where a run's metrics bend, and from which groups the update came there.
+"""Change points of a run's metrics, and the groups that caused the update at a change point.
 
-`change_points` finds the places in one series, `update_shares` finds the groups, and `explanation` joins both for a stage.
+`change_points` searches one series, `update_shares` ranks the groups, and `explanation` joins both for a stage.
 """

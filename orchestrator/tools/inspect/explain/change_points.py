@@ -1,12 +1,12 @@
-"""Find where a series of numbers bends: one straight line does not fit it, and two do. Pure functions.
+"""Find change points: places where two straight lines fit a series and one line does not. Pure functions.
 
-Every place is tried as the border of two lines, each with its own level and slope, against one line for all (Quandt, "The
-Estimation of the Parameters of a Linear Regression System Obeying Two Separate Regimes", 1958). The series is cut at the best
-border, and each part is searched again (binary segmentation: Scott and Knott, "A Cluster Analysis Method for Grouping Means in
-the Analysis of Variance", 1974). So a steady rise does not bend. A positive series over more than a decade must bend in its
-logarithms too, in which steady growth is a line.
+Each place is tried as the border of two lines with their own level and slope, against one line (Quandt, "The Estimation of the
+Parameters of a Linear Regression System Obeying Two Separate Regimes", 1958). The series is cut at the best border, and each
+part is searched again (binary segmentation: Scott and Knott, "A Cluster Analysis Method for Grouping Means in the Analysis of
+Variance", 1974). So a steady rise has no change point. A positive series over more than a decade must also change in its
+logarithms, in which steady growth is a line.
 
-Of Gaussian noise about one line, P(RSS_2 / RSS_1 <= q) = q^((n - 4) / 2) at each place. The sum over places bounds the
+For Gaussian noise about one line, P(RSS_2 / RSS_1 <= q) = q^((n - 4) / 2) at each place. The sum over places bounds the
 probability of the best one. Outliers are clipped first.
 """
 
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 Series = NDArray[np.float64]
 MIN_SIDE = 5
-"""Steps on each side of a bend."""
+"""Minimum number of steps on each side of a change point."""
 MIN_STEPS = 2 * MIN_SIDE + 2
 """Shorter series are not searched."""
 MIN_CHANGE = 3.0
-"""The smallest change that counts as a bend, in standard deviations of the noise."""
+"""Minimum change, in standard deviations of the noise."""
 MAX_CHANGE_POINTS = 3
-"""Of one series: a series with more is a wave."""
+"""Per series. A series with more is a wave."""
 CLIP = 4.0
-"""Values this many standard deviations from one line are clipped to it."""
+"""Values this many standard deviations from one line are clipped."""
 TO_SIGMA = 1.4826
 """The standard deviation of Gaussian noise over its median absolute deviation: 1 / Phi^-1(3/4)."""
 DECADE = 10.0
@@ -36,7 +36,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePoint:
-    """A bend whose first step is `step`. `before` and `after` are medians of the parts on both sides.
+    """A change point. `step` is the first step after it. `before` and `after` are medians of the two parts.
 
     `apart` is the largest distance of the two lines from the one line. `noise` is the standard deviation about the two lines.
     """
@@ -49,15 +49,15 @@ class ChangePoint:
 
     @property
     def size(self) -> float:
-        """The larger of the change and `apart`, in units of the noise; infinite without noise."""
+        """The larger of the change and `apart`, in units of the noise. Infinite without noise."""
         change = max(abs(self.after - self.before), self.apart)
         return change / self.noise if self.noise else math.inf if change else 0.0
 
 
 def find_change_points(steps: Sequence[int], values: Sequence[float], *, limit: float) -> list[ChangePoint]:
-    """Return the bends of a series in the order of its steps; steps with a value that is not finite are left out.
+    """Return the change points of a series by step. Steps with values that are not finite are ignored.
 
-    `limit` is the largest probability, 0 to 1, of a bend in Gaussian noise.
+    `limit` is the maximum probability, 0 to 1, of a change point in Gaussian noise.
     """
     known = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
     if len(known) < MIN_STEPS:
@@ -78,7 +78,7 @@ def find_change_points(steps: Sequence[int], values: Sequence[float], *, limit: 
 
 
 def _cut(scales: Sequence[Series], first: int, end: int, limit: float, cuts: list[tuple[float, int]]) -> None:
-    """Add the best border of a part of the series with its alarm to `cuts`, then those of both sides, if they are clear."""
+    """Add the best border of a part of the series to `cuts` if it is clear, then search both sides."""
     if end - first < MIN_STEPS:
         return
     found = [_best_border(_clipped(scale[first:end])) for scale in scales]
@@ -90,7 +90,7 @@ def _cut(scales: Sequence[Series], first: int, end: int, limit: float, cuts: lis
 
 
 def _best_border(values: Series) -> tuple[float, int]:
-    """Return a bound on the probability of the best border in noise about one line, and that border."""
+    """Return a bound on the probability of the best border under noise about one line, and the border."""
     count = len(values)
     centred = values - values.mean()
     whole = _squares_about_lines(centred)
@@ -104,7 +104,7 @@ def _best_border(values: Series) -> tuple[float, int]:
 
 
 def _squares_about_lines(values: Series) -> Series:
-    """Return for each n, 0 included, the sum of squares that the best line through the first n values leaves."""
+    """Return the residual sum of squares of the best line through the first n values, for each n from 0."""
     n = np.arange(1, len(values) + 1)
     times = np.arange(len(values), dtype=np.float64)
     sum_y, sum_yy, sum_ty = np.cumsum(values), np.cumsum(values**2), np.cumsum(times * values)
@@ -114,7 +114,7 @@ def _squares_about_lines(values: Series) -> Series:
 
 
 def _clipped(values: Series) -> Series:
-    """Return the values with outliers about one line clipped, so that no single step makes a bend."""
+    """Return the values with clipped outliers, so that no single step makes a change point."""
     rest = _about_line(values)
     far = CLIP * TO_SIGMA * float(np.median(np.abs(rest)))
     return values - rest + np.clip(rest, -far, far) if far else values

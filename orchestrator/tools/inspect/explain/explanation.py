@@ -1,4 +1,4 @@
-"""The explanation of a stage, from its run's folder alone: its bends by step, and the groups of the update there."""
+"""The explanation of a stage from its run's folder: change points by step, and the groups of the update at the first one."""
 
 import logging
 import math
@@ -19,12 +19,12 @@ from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile,
 
 LOG = logging.getLogger(__name__)
 ALARM = 0.01
-"""Largest probability of a bend in any metric of a stage, if all of them are noise about lines."""
+"""Maximum probability of a false change point in any metric of a stage."""
 NEAR = 3
-"""An event within this many steps of a bend is shown with it."""
+"""Events within this many steps of a change point are shown with it."""
 LOOPS = ("rl", "distill")
 OF_MODEL = ("train/", "rollout/", "env/", "loss", "grad_norm")
-"""Prefixes of metrics of the model; others are clocks, queues and engines, which bend whenever a machine is busy."""
+"""Prefixes of metrics of the model. Times, queues and engine metrics change whenever a machine is busy."""
 OF_SETTINGS = (
     *("train/learning_rate", "train/skipped", "train/lag_"),
     *("rollout/partial", "rollout/dropped", "rollout/episodes_"),
@@ -39,7 +39,7 @@ SHOWN_CHANGE_POINTS = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricChange:
-    """A bend of one metric. `events` are the events of the run near it."""
+    """A change point of one metric. `events` are the nearby events of the run."""
 
     metric: str
     change_point: ChangePoint
@@ -48,23 +48,23 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The bends of a stage with `steps` steps. `metrics` counts the metrics that were searched."""
+    """The change points of a stage with `steps` steps. `metrics` is the number of searched metrics."""
 
     run: str
     stage: str
     steps: int
     metrics: int
     change_points: tuple[MetricChange, ...]
-    """By step, the clearest first if they share one."""
+    """By step, then by size."""
     excluded: tuple[int, ...]
     """The steps with a skipped update or a value that is not finite."""
     at: int | None
-    """The step of the first bend; without one, the first step that was left out."""
+    """The step of the first change point, or else the first excluded step."""
     shares: StepShares | None
     """The groups of the update in the recorded step nearest to it."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the explanation as plain JSON data; an infinite size is null."""
+        """Return the explanation as plain JSON data. An infinite size is null."""
         data = asdict(self)
         for row, one in zip(data["change_points"], self.change_points, strict=True):
             row["change_point"]["size"] = one.change_point.size if math.isfinite(one.change_point.size) else None
@@ -72,7 +72,7 @@ class Explanation:
 
 
 def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
-    """Explain a stage of a run, by default the newest that samples and trains, else the one with most steps.
+    """Explain a stage of a run. The default is the newest stage that samples and trains, or else the longest one.
 
     Raise `FileNotFoundError` if the folder has no run, `ValueError` if the run has no such stage or no steps yet.
     """
@@ -106,7 +106,7 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
 
 
 def print_explanation(found: Explanation, console: Console, *, viewer: str) -> None:
-    """Print a table of bends and a table of groups. `viewer` is the address at which `temper view` serves the run."""
+    """Print tables of change points and groups. `viewer` is the address of `temper view`."""
     for line in _lines(found):
         console.print(line, soft_wrap=True, markup=False)
     if found.change_points:
@@ -153,7 +153,7 @@ def _stage(record: RunRecord, wanted: str | None) -> str:
 
 
 def _series(rows: Sequence[MetricsRow]) -> dict[str, list[tuple[int, float]]]:
-    """Return the finite values of each metric of the model by step, if they are enough and not all the same."""
+    """Return the finite values of each metric of the model by step. Short and constant series are dropped."""
     points: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         for name, value in row.values.items():
@@ -164,14 +164,14 @@ def _series(rows: Sequence[MetricsRow]) -> dict[str, list[tuple[int, float]]]:
 
 
 def _is_of_model(metric: str) -> bool:
-    """Return whether a bend of a metric is one of the model, and no other metric shows it better."""
+    """Return whether a metric describes the model, and no other metric shows it better."""
     return metric.startswith(OF_MODEL) and not metric.startswith(OF_SETTINGS) and not metric.endswith(REPEATED)
 
 
 def _shares(run: RunDir, stage: str, step: int) -> StepShares | None:
-    """Return the shares in the recorded step nearest to a step; None if no recorded step has an update.
+    """Return the shares in the recorded step nearest to a step. None if no recorded step has an update.
 
-    A step within `NEAR` with recorded answers goes before a nearer one with a recorded batch only.
+    A step within `NEAR` with recorded answers is preferred to a nearer one with only a recorded batch.
     """
     shown: dict[int, RecordedFile] = {}
     for file in recorded_files(run):
@@ -191,7 +191,7 @@ def _shares(run: RunDir, stage: str, step: int) -> StepShares | None:
                 shares = shares_of_batch(batches[place], stage=stage, step=place, most=SHOWN_GROUPS)
         except FileNotFoundError:  # a run at work has removed it
             continue
-        except ValueError as error:  # a damaged file: the next one has groups too
+        except ValueError as error:  # a damaged file: try the next one
             LOG.warning("%s", error)
             continue
         if shares.groups:

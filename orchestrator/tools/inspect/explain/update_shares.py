@@ -1,7 +1,7 @@
-"""Where the update of a recorded step came from: the share of each group in the sum of |advantage x factor| over tokens.
+"""The share of each group in the update of a recorded step: the sum of |advantage x factor| over its tokens.
 
-The gradient of a token's loss is its advantage times the factor by which the trainer corrects for the engine, times the
-gradient of its log-probability: the first two are recorded. How the loss averages over answers of different length is not.
+The gradient of a token's loss is its advantage, times the correction factor for the engine, times the gradient of its logprob.
+The first two are recorded. The averaging of the loss over answer lengths is not.
 """
 
 from collections import defaultdict
@@ -17,10 +17,10 @@ from temper.orchestrator.tools.inspect.viewer.table import update_sum, update_su
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShare:
-    """A group's part in the update of a step. `share` is of the sum over all groups, 0 to 1.
+    """A group's part in the update of a step. `share` is 0 to 1 over all groups.
 
-    `towards` is the part of the group's own sum that made its answers likelier. `link` is the place of its largest answer in
-    the viewer, empty if only the batch is recorded.
+    `towards` is the part of the group's sum that made its answers more likely. `link` opens its largest answer in the viewer.
+    It is empty if only the batch is recorded.
     """
 
     ticket: int
@@ -34,7 +34,7 @@ class GroupShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShares:
-    """The groups of a recorded step, the largest share first, and how many there are."""
+    """The groups of a recorded step, the largest share first, and their total number."""
 
     step: int
     label: str
@@ -44,7 +44,7 @@ class StepShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """An answer's part in the update: the sum over its tokens, and the part of it that made them likelier."""
+    """An answer's part in the update: the sum over its tokens, and the part that made them more likely."""
 
     ticket: int
     env: str
@@ -56,7 +56,7 @@ class _Answer:
 
 
 def shares_of(file: RecordedFile, *, most: int) -> StepShares:
-    """Return the `most` groups of a step's file with the largest shares; none if it has no record of training."""
+    """Return the `most` groups of a step's file with the largest shares. Empty without a record of training."""
     answers = []
     for number, row in enumerate(Lines(file.path).rows()):
         total, towards = update_sum_of(row.get("training"))
@@ -67,7 +67,7 @@ def shares_of(file: RecordedFile, *, most: int) -> StepShares:
 
 
 def shares_of_batch(path: Path, *, stage: str, step: int, most: int) -> StepShares:
-    """Return the same from the file of a step's batch, which has no texts and no place in the viewer.
+    """Return the same from a recorded batch, which has no texts and no link to the viewer.
 
     Raise `ValueError` if it is damaged, `FileNotFoundError` if it was removed.
     """

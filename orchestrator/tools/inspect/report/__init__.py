@@ -1,1 +1,1 @@
-"""What a run has left, read back for people: figures, reports, comparisons."""
+"""Reports and comparisons of runs, made from their files."""

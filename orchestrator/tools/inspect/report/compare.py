@@ -1,4 +1,4 @@
-"""Groups of runs at the same thinking budgets: a group is one setting, its runs differ in the seed. From the runs' files."""
+"""Groups of runs at the same thinking budgets. A group is one setting, and its runs differ in the seed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +27,7 @@ MEASURES: dict[str, Callable[[BudgetPoint], float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A number over the runs of a group; NaN if no run has it. `std` is of the sample, NaN for a single run."""
+    """A number over the runs of a group. NaN if no run has it. `std` is of the sample, NaN for a single run."""
 
     mean: float
     low: float
@@ -38,7 +38,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCurves:
-    """One run's curves by environment, from the evaluation after the stage `label`."""
+    """The curves of one run by environment, from the evaluation after stage `label`."""
 
     run: str
     seed: int | None
@@ -53,9 +53,9 @@ Key = tuple[str, Mode, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPoint:
-    """A point of the curves of an environment: the spread of each measure by group.
+    """A point of an environment's curves: the spread of each measure by group.
 
-    `against_first` has each further group against the first, paired by task over the answers of all runs of a group.
+    `against_first` compares each further group with the first, paired by task over the answers of all runs.
     """
 
     env: str
@@ -70,9 +70,9 @@ class ComparedPoint:
 
 
 def read_curves(run_dir: Path, *, label: str | None) -> RunCurves:
-    """Read a run's curves: of its last evaluation that has some, or of the one that `label` names.
+    """Read a run's curves from its last evaluation that has some, or from `label`.
 
-    Raise `FileNotFoundError` for a folder that is no run, `ValueError` if there is no such curve.
+    Raise `FileNotFoundError` if there is no run, `ValueError` if there is no such curve.
     """
     if not run_dir.is_dir():
         raise FileNotFoundError(f"no such run: {run_dir} is no folder")
@@ -109,7 +109,7 @@ def compare(groups: Groups) -> list[ComparedPoint]:
 
 
 def _require_same_budgets(runs: Sequence[RunCurves]) -> None:
-    """Raise `ValueError` if two runs were asked under different budgets in an environment that both have."""
+    """Raise `ValueError` if two runs have different budgets in a common environment."""
     for env in sorted({env for run in runs for env in run.curves}):
         asked = {
             run.run: {p.budget for p in run.curves[env] if p.budget is not None} for run in runs if env in run.curves
@@ -125,7 +125,7 @@ def _require_same_budgets(runs: Sequence[RunCurves]) -> None:
 
 
 def _points(run: RunCurves) -> dict[Key, BudgetPoint]:
-    """Return a run's points; a budget that was asked for twice has the same answers."""
+    """Return a run's points. Repeated budgets share their answers."""
     found: dict[Key, BudgetPoint] = {}
     for env, points in run.curves.items():
         for point in points:
@@ -163,7 +163,7 @@ def spread(measures: Iterable[float]) -> Spread:
 
 
 def _task_scores(points: Iterable[BudgetPoint]) -> list[TaskScore]:
-    """Return the answers of several runs to each task together. Seeds may have different tasks."""
+    """Return the merged answers of several runs by task. Seeds may have different tasks."""
     found: dict[tuple[str, str], TaskScore] = {}
     for score in (score for point in points for score in point.scores):
         same = found.get((score.key, score.content))
@@ -175,7 +175,7 @@ def _task_scores(points: Iterable[BudgetPoint]) -> list[TaskScore]:
 
 
 def write_comparison(groups: Groups, out: Path) -> Path:
-    """Compare, write the page, and the JSON beside it; return the JSON's path. Raise as `compare`."""
+    """Compare, and write the page and a JSON file of the same name. Return the path of the JSON file. Raise as `compare`."""
     points = compare(groups)
     out.parent.mkdir(parents=True, exist_ok=True)
     runs = {name: [{"run": r.run, "seed": r.seed, "label": r.label} for r in listed] for name, listed in groups.items()}

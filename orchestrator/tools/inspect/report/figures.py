@@ -1,4 +1,4 @@
-"""The figures of a report as inline SVG, so that the page needs no other file, and the pictures beside it."""
+"""The figures of a report as inline SVG, also written as separate pictures."""
 
 import io
 import math
@@ -61,7 +61,7 @@ class CaptionedFigure:
     """The figure as an SVG document."""
     wide: bool = True
     file: str | None = None
-    """The file that gets the document too, for pages that show pictures alone."""
+    """The file to write the document to, for pages that show only pictures."""
 
     @property
     def svg(self) -> str:
@@ -74,7 +74,7 @@ class CaptionedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """One point of a line: a value with its interval. `x` is the mean of the tokens that an episode spent."""
+    """A point of a line: a value with its interval. `x` is the mean number of tokens per episode."""
 
     mode: Mode
     x: float
@@ -85,13 +85,13 @@ class Dot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One pair of axes against tokens spent. All panels of a figure have the same lines, though perhaps empty ones."""
+    """A pair of axes against tokens spent. All panels of a figure have the same lines, some of them empty."""
 
     title: str
     measure: str
     lines: dict[str, list[Dot]]
     ends: tuple[float | None, float | None] = SHARES
-    """Limits of the axis. None fits them to the values."""
+    """Limits of the axis. None fits the values."""
 
 
 def draw_figures(record: RunRecord) -> list[CaptionedFigure]:
@@ -112,7 +112,7 @@ def draw_figures(record: RunRecord) -> list[CaptionedFigure]:
 
 
 def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:
-    """Draw the figures of accuracy, answer length and form against thinking budget; none without a curve."""
+    """Draw accuracy, answer length and form against the thinking budget. Empty without a curve."""
     if not record.budget_curves:
         return []
     note = (
@@ -129,7 +129,7 @@ def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:
 
 
 def _result(record: RunRecord, *rewarded: tuple[str, str]) -> CaptionedFigure | None:
-    """Draw the accuracies, and the rewards of the last stage that has some, given by its name and note."""
+    """Draw the accuracies, and the rewards of the last stage with rewards, given as name and note."""
     if not any(evaluation.envs for evaluation in record.evaluations):
         return None
     figure = Figure(figsize=WIDE, layout="constrained")
@@ -149,7 +149,7 @@ def _result(record: RunRecord, *rewarded: tuple[str, str]) -> CaptionedFigure | 
 
 
 def _draw_accuracy(axes: Axes, record: RunRecord) -> None:
-    """Draw a bar for each environment after each evaluated stage, with its value and its 95 % interval."""
+    """Draw a bar with its 95 % interval for each environment and evaluation."""
     envs = sorted({env for evaluation in record.evaluations for env in evaluation.envs})
     width = 0.8 / len(envs)
     for number, env in enumerate(envs):
@@ -268,7 +268,7 @@ def _captioned_curve(curve: Curve, stage: str, instance: str, figure: Figure) ->
 
 
 def accuracy_panels(record: RunRecord) -> list[Panel]:
-    """Return a panel of accuracy for each environment, with a line for each evaluation."""
+    """Return an accuracy panel per environment, with a line per evaluation."""
     return budget_panels(record, "accuracy", lambda point: point.accuracy, interval=lambda point: point.interval)
 
 
@@ -280,7 +280,7 @@ def budget_panels(
     interval: Callable[[BudgetPoint], tuple[float, float]] | None = None,
     ends: tuple[float | None, float | None] = SHARES,
 ) -> list[Panel]:
-    """Return a panel of a measure for each environment, with a line for each evaluation of a run."""
+    """Return a panel of a measure per environment, with a line per evaluation of a run."""
     curves = record.budget_curves
 
     def dots(points: Iterable[BudgetPoint]) -> list[Dot]:
@@ -328,7 +328,7 @@ def _draw(panels: Sequence[Panel]) -> Figure:
 
 
 def _budget_line(axes: Axes, line: Sequence[Dot], *, label: str, colour: str) -> None:
-    """Join the budgets; from the largest of them a dotted line leads to unlimited thought."""
+    """Join the budgets. A dotted line leads from the largest budget to unlimited thinking."""
     joined = sorted((dot for dot in line if dot.mode is Mode.BUDGET), key=lambda dot: dot.x)
     tail = [*joined[-1:], *(dot for dot in line if dot.mode is Mode.UNLIMITED)]
     axes.plot([dot.x for dot in joined], [dot.value for dot in joined], color=colour, linewidth=1.7, label=label)
@@ -341,7 +341,7 @@ def _budget_line(axes: Axes, line: Sequence[Dot], *, label: str, colour: str) ->
 
 
 def smoothed(values: list[float], *, window: int) -> list[float]:
-    """Return a trailing mean over up to `window` finite values; NaN where there is none."""
+    """Return a trailing mean over up to `window` finite values. NaN if there are none."""
     result = []
     for end in range(1, len(values) + 1):
         recent = [value for value in values[max(0, end - window) : end] if math.isfinite(value)]

@@ -16,7 +16,7 @@ NO_TRAINING = ("init", "eval", "report")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccuracyChange:
-    """avg@k of an environment in the first and the last evaluation that have it. `before` is None if there is only one."""
+    """avg@k of an environment in its first and in the last evaluation. `before` is None if there is only one."""
 
     env: str
     before: EnvResult | None
@@ -29,7 +29,7 @@ class AccuracyChange:
 
 
 def describe_run(record: RunRecord, folder: Path) -> dict[str, str]:
-    """Return the facts of a run by their labels. Facts that are not known are left out."""
+    """Return the facts of a run by label, without unknown ones."""
     facts = {
         "model": describe_model(record.config),
         "data": ", ".join(_describe_env(name, env) for name, env in record.config.get("envs", {}).items()),
@@ -44,7 +44,7 @@ def describe_run(record: RunRecord, folder: Path) -> dict[str, str]:
 
 
 def describe_model(config: dict[str, Any]) -> str:
-    """Return the model that a run starts from: its path and revision, or the shape of a fresh one."""
+    """Return the initial model of a run: its path and revision, or the shape of a fresh one."""
     model = config.get("model", {})
     if model.get("path"):
         return f"{model['path']}{' @ ' + model['revision'] if model.get('revision') else ''}"
@@ -59,7 +59,7 @@ def _describe_env(name: str, env: dict[str, Any]) -> str:
 
 
 def source_commit() -> str:
-    """Return the commit of the checkout that runs this code; empty for an installed package."""
+    """Return the commit of the checkout that runs this code. Empty for an installed package."""
     tracked = ["git", "-C", str(Path(__file__).parent), "ls-files", "--error-unmatch", Path(__file__).name]
     try:
         subprocess.run(tracked, check=True, capture_output=True)
@@ -70,7 +70,7 @@ def source_commit() -> str:
 
 
 def accuracy_changes(record: RunRecord) -> list[AccuracyChange]:
-    """Return the change of each environment of the last evaluation, from the first evaluation that has it."""
+    """Return the change of each environment of the last evaluation since its first evaluation."""
     changes = []
     for env, after in record.evaluations[-1].envs.items() if record.evaluations else ():
         first = next(one for one in record.evaluations if env in one.envs)

@@ -1,4 +1,4 @@
-"""Evaluations of different models against each other, task by task: those of one run, or two that a command names."""
+"""Task-by-task comparisons of evaluations: all pairs of one run, or two from the command line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from temper.orchestrator.evaluation.paired import TaskComparison, compare_envs
 from temper.orchestrator.evaluation.record import Evaluation, read_evaluation, read_evaluations
 
 HEAD = ("environment", "tasks", "first", "second", "difference", "95 % interval", "p", "tasks for 0.02", "0.05", "0.1")
-"""The columns of a table of comparisons; the last three are how many tasks would show a difference of so much."""
+"""The columns of a comparison. The last three are the numbers of tasks that would show such a difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,9 @@ def all_pairs(evaluations: Sequence[Evaluation]) -> list[EvaluationPair]:
 
 
 def compare_places(first: Path, second: Path) -> EvaluationPair:
-    """Compare two evaluations: each a file that one left, or the folder of a run, whose last one counts.
+    """Compare two evaluations. Each is an evaluation file, or a run's folder, of which the last evaluation counts.
 
-    Raise `FileNotFoundError` if one is not there, `ValueError` if one has no single tasks or none in common.
+    Raise `FileNotFoundError` if one does not exist, `ValueError` if one has no task results or none in common.
     """
     one, other = _evaluation(first), _evaluation(second)
     for place, found in ((first, one), (second, other)):

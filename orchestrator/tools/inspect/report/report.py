@@ -1,4 +1,4 @@
-"""The report of a run: `report.json` for programs, `report.html` for people, both made from the run's files alone."""
+"""The report of a run: `report.json` for programs and `report.html` for people."""
 
 import math
 import re
@@ -29,18 +29,18 @@ EMPTY = ("", "-", "0")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPaths:
-    """Where the report lies."""
+    """The files of a report."""
 
     html: Path
     json: Path
     pictures: tuple[Path, ...] = ()
-    """`result.svg` of a run that was evaluated, `curves.svg` of one with accuracy against thinking budget."""
+    """`result.svg` if the run was evaluated, `curves.svg` if it has accuracy against thinking budget."""
 
 
 def write_report(run_dir: Path) -> ReportPaths:
-    """Write the report of a run from what its folder holds; a run that is not finished gets what there is.
+    """Write the report of a run, finished or not.
 
-    Raise `FileNotFoundError` or `ValueError` if the folder is not that of a run, or a file in it is broken.
+    Raise `FileNotFoundError` or `ValueError` if the folder has no run, or a file in it is broken.
     """
     record = read_run(run_dir)
     figures, budget_figures = draw_figures(record), draw_budget_figures(record)
@@ -71,12 +71,12 @@ def write_report(run_dir: Path) -> ReportPaths:
 
 
 def summary(record: RunRecord) -> dict[str, Any]:
-    """Return what `report.json` holds, but for what is compared with each other."""
+    """Return `report.json` without the comparisons."""
     tables = [asdict(evaluation) for evaluation in record.evaluations]
     for table, evaluation in zip(tables, record.evaluations, strict=True):
         for env, result in evaluation.envs.items():
             table["envs"][env]["interval"] = list(result.interval)
-        del table["curve"], table["tasks"]  # the one stands under `curves`, the other is long
+        del table["curve"], table["tasks"]  # `curves` has the first, and the second is long
     found: dict[str, Any] = {
         "run": record.name,
         "seed": record.seed,
@@ -100,13 +100,13 @@ def summary(record: RunRecord) -> dict[str, Any]:
 
 
 def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
-    """Return avg@k by environment, then by the stage that made the model."""
+    """Return avg@k by environment, then by evaluation."""
     envs = sorted({env for evaluation in record.evaluations for env in evaluation.envs})
     return {env: {e.label: e.envs[env].avg_at_k for e in record.evaluations if env in e.envs} for env in envs}
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """Render a page from a template of this folder; values are escaped."""
+    """Render a template of this folder with escaped values."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -131,5 +131,5 @@ def filled_columns(table: str) -> str:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    """Write a number as a table shows it; a dash where there is none."""
+    """Format a number for a table, or a dash."""
     return "-" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"

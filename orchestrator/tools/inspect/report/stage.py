@@ -1,4 +1,4 @@
-"""`report`: the report of a run from what its folder holds, which the tracker keeps too."""
+"""`report`: write the report of the run, which is also a tracker artifact."""
 
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run

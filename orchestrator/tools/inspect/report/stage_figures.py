@@ -1,4 +1,4 @@
-"""The figures that a report draws of each stage."""
+"""The figures of each stage in a report."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from temper.orchestrator.loop.step import StepPart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What one figure shows: metrics of a stage over its steps, those that the run has."""
+    """A figure of metrics of a stage over its steps. Metrics that the run does not have are skipped."""
 
     title: str
     note: str
@@ -94,4 +94,4 @@ REWARDS = {
     "rl": "Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
     "distill": "Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",
 }
-"""The caption of the figure of rewards by environment, of the stages that have one."""
+"""The caption of the reward figure, for stages that have rewards."""

@@ -1,4 +1,4 @@
-"""Readable trajectories for the report: a few per environment, right and wrong ones, from the newest files."""
+"""Readable trajectories for the report: a few correct and wrong ones per environment, from the newest files."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ NEWEST_FILES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """One passage of a conversation. `role` is `reasoning`, `answer`, or a chat role."""
+    """A passage of a conversation. `role` is `reasoning`, `answer`, or a chat role."""
 
     role: str
     text: str
@@ -23,7 +23,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """One trajectory as people read it."""
+    """A trajectory as readable text."""
 
     env: str
     key: str
@@ -51,7 +51,7 @@ class Transcript:
 
 
 def pick_transcripts(folder: Path, *, per_env: int = PER_ENV) -> dict[str, list[Transcript]]:
-    """Pick up to `per_env` trajectories of each environment from the newest files, as many kinds of outcome as there are."""
+    """Pick up to `per_env` trajectories per environment from the newest files, with as many kinds of result as possible."""
     files = sorted(folder.glob("*.jsonl"), key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
     by_env: dict[str, dict[str, list[Transcript]]] = {}
     for file in files[:NEWEST_FILES]:
@@ -64,7 +64,7 @@ def pick_transcripts(folder: Path, *, per_env: int = PER_ENV) -> dict[str, list[
 
 
 def _in_turn(kinds: dict[str, list[Transcript]], count: int) -> list[Transcript]:
-    """Take one of each kind, then a second of each, until there are `count`; right ones first."""
+    """Take one of each kind, then a second of each, up to `count`. Correct ones come first."""
     order = sorted(kinds, key=lambda kind: (not kind.startswith("right"), kind))
     deepest = max(len(of_kind) for of_kind in kinds.values())
     turns = [kinds[kind][depth] for depth in range(deepest) for kind in order if depth < len(kinds[kind])]

@@ -29,12 +29,12 @@ MAIN = (
     *("train/loss", "loss", "train/entropy", "train/grad_norm", "grad_norm", "train/mismatch_abs", "train/kl"),
     *("train/lag_tokens", "rollout/nonzero_advantage", "rollout/truncated", *SPEEDS, "time/step_s"),
 )
-"""The main metrics, in the order in which they are shown; rewards of environments come first."""
+"""The main metrics in display order, after the rewards of environments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMemory:
-    """The resident memory of a process and those below it, in bytes; what they share counts for each."""
+    """The resident memory of a process and its children, in bytes. Shared memory counts for each."""
 
     name: str
     bytes: int
@@ -51,11 +51,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """A run at a time `now`, in seconds since 1970.
+    """A run at the time `now`, in seconds since 1970.
 
-    `running` is whether a driver holds the folder, `finished` whether none does since all stages are done. `silent_s` is
-    the age of the driver's status, None if it never wrote one. `seconds_a_step` and `seconds_left` follow from the last
-    steps of the stage, None before there are two.
+    `running`: a driver holds the folder. `finished`: all stages are done. `silent_s` is the age of the driver's status, None
+    without one. `seconds_a_step` and `seconds_left` need two steps of the stage.
     """
 
     run: str
@@ -68,20 +67,20 @@ class RunFacts:
     seconds_a_step: float | None
     seconds_left: float | None
     newest: dict[str, float]
-    """The main metrics of the stage's last step; NaN for one that was not finite."""
+    """The main metrics of the stage's last step. NaN if not finite."""
     alarms: tuple[Note, ...]
-    """The newest ones, first."""
+    """The newest ones, newest first."""
     events: tuple[Note, ...]
     found: tuple[str, ...]
-    """The newest faults in the folder `faults`, first: the name of its file and what was found."""
+    """The newest faults, newest first: the file name in `faults` and its finding."""
     memory: tuple[ProcessMemory, ...]
     free_memory: int
-    """Bytes of this machine's memory that can still be given."""
+    """Available bytes of this machine's memory."""
     recorded: tuple[str, ...] = ()
     """The newest recorded answers, as `temper view` names them."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain JSON data, with the driver's status at its top; numbers that are not finite are null."""
+        """Return plain JSON data, with the driver's status at the top level. Numbers that are not finite are null."""
         data = asdict(self)
         plain: dict[str, Any] = finite((data.pop("status") or {}) | data)
         return plain
@@ -93,7 +92,7 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
     rows = last_rows(run.metrics)
     stage = status.stage if status is not None and status.stage else rows[-1].stage if rows else ""
     finished = not running and _is_finished(run)
-    if finished:  # the report has no metrics: show the stage that trained last
+    if finished:  # the report stage has no metrics: show the last trained stage
         stage = next((row.stage for row in reversed(rows) if row.event is None and _main_metrics(row)), stage)
     own = step_rows(rows, stage)
     pace = _pace(own)
@@ -119,7 +118,7 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
 
 
 def last_rows(path: Path) -> list[MetricsRow]:
-    """Return the rows at the end of a metrics file; a torn line is left out."""
+    """Return the rows at the end of a metrics file, without a torn line."""
     if not path.exists():
         return []
     with path.open("rb") as file:
@@ -147,7 +146,7 @@ def _pace(rows: Sequence[MetricsRow]) -> float | None:
 
 
 def _is_finished(run: RunDir) -> bool:
-    """Return whether each stage that the run's configuration lists is done; False if that can't be read."""
+    """Return whether all configured stages are done. False if the configuration cannot be read."""
     try:
         listed = yaml.safe_load(run.config.read_text(encoding="utf-8"))["stages"]
         reached = json.loads((run.root / "manifest.json").read_text(encoding="utf-8"))
@@ -179,7 +178,7 @@ def _newest_faults(folder: Path) -> tuple[str, ...]:
 
 
 def _memory(status: RunStatus) -> tuple[ProcessMemory, ...]:
-    """Return the memory of the driver and its processes as far as they are on this machine and still there."""
+    """Return the memory of the driver and of its processes on this machine."""
     here = socket.gethostname()
     pids = [("driver", status.pid)] if status.host == here else []
     pids += [(one.name, one.pid) for one in status.processes if one.pid is not None and one.host == here]

@@ -30,7 +30,7 @@ def facts_table(facts: RunFacts) -> RenderableType:
 
 
 def printable(text: str) -> str:
-    """Return a text from a file with each character that would steer a terminal written as its escape."""
+    """Return a text with all terminal control characters escaped."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
@@ -71,7 +71,7 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
 
 
 def _processes(status: RunStatus) -> Table:
-    """Return the processes, with the machine of each where one is on another than the driver, for 80 characters."""
+    """Return the table of processes, 80 characters wide. It has machines if some are not the driver's."""
     elsewhere = any(one.host not in (status.host, None) for one in status.processes)
     table = Table("process", "state", "pid", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for head in (*(["machine"] if elsewhere else []), "answered", "progress", "at work"):

@@ -1,4 +1,4 @@
-"""The columns of one file of answers, packed: its table, and its pieces of a few whole groups with all their tokens."""
+"""The compressed columns of a trajectory file: a table, and pieces of whole groups with all tokens."""
 
 import gzip
 import json
@@ -22,12 +22,12 @@ OF_TURN = ("text", "reasoning", "answer", "observation", "context_ids", "sampled
 
 
 class Archive:
-    """One file of answers as the page reads it: `table`, and pieces by number. Each is JSON, compressed by gzip."""
+    """A trajectory file for the page: `table`, and numbered pieces. Each is JSON compressed by gzip."""
 
     def __init__(self, file: RecordedFile, tokenizer: TokenBytes | None, *, mark: str | None = None) -> None:
-        """Read the whole file once. Raise `ValueError` for a line that is no answer.
+        """Read the whole file once. Raise `ValueError` for an invalid line.
 
-        The page asks for pieces with `mark`, so that they are of the same file as its table; None if the file can't change.
+        The page requests pieces with `mark`, so that they match its table. None if the file cannot change.
         """
         self._tokenizer = tokenizer
         self._lines = Lines(file.path)
@@ -47,23 +47,22 @@ class Archive:
         )
 
     def piece(self, number: int) -> bytes:
-        """Return a piece. Raise `IndexError` if there is none of this number."""
+        """Return a piece. Raise `IndexError` if it does not exist."""
         first, count = self.pieces[number]
         return compress_json(_piece(self._lines.some(first, count), first=first, tokenizer=self._tokenizer))
 
 
 def compress_json(value: dict[str, Any]) -> bytes:
-    """Return plain JSON data, compressed; the same data is the same bytes."""
+    """Return compressed JSON. The same data gives the same bytes."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return gzip.compress(text.encode(), compresslevel=LEVEL, mtime=0)
 
 
 def _piece(rows: Sequence[Row], *, first: int, tokenizer: TokenBytes | None) -> dict[str, Any]:
-    """Return rows as the page reads them. `first` is the number of the first one in its file.
+    """Return rows in the page's format. `first` is the index of the first row in its file.
 
-    Values that stay the same over many tokens are runs: `versions` of [version, count], `forced` of [first token, count].
-    `tool_spans` is null in a turn that was written before calls were timed. `bytes` has the bytes of every id as characters;
-    null if the run's tokenizer is not there.
+    Constant values over many tokens are runs: `versions` of [version, count], `forced` of [first token, count]. `tool_spans` is
+    null in files without call times. `bytes` has the bytes of every id as characters, or is null without a tokenizer.
     """
     return {
         "first": first,
@@ -90,7 +89,7 @@ def _turn(turn: dict[str, Any]) -> dict[str, Any]:
 
 
 def _runs(values: Sequence[Any]) -> list[tuple[Any, int, int]]:
-    """Return equal neighbours as their value, the place of the first one, and their number."""
+    """Return runs of equal values as value, first index and length."""
     runs, first = [], 0
     for value, members in groupby(values):
         count = len(list(members))

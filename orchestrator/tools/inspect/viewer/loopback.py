@@ -1,4 +1,4 @@
-"""A server of pages on loopback alone, by the standard library: a function gives the answer to a path."""
+"""A loopback HTTP server by the standard library: a function maps paths to responses."""
 
 import sys
 from collections.abc import Callable
@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")
 """Its names for a browser on this machine. A request under another name comes from a foreign page, so it is refused."""
 REQUEST_S = 30.0
-"""How long a browser may take to send a request or to take its answer, in seconds."""
+"""Timeout for a browser's request and response, in seconds."""
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 
 
@@ -30,23 +30,23 @@ REFUSED = PageAnswer(body=b"this page answers to 127.0.0.1 and localhost alone\n
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """Serves what `answer` gives for a path, at `address`, from a thread a request."""
+    """Serves the response of `answer` for each path at `address`, with a thread per request."""
 
     daemon_threads = True
 
     def __init__(self, answer: Callable[[str], PageAnswer], *, port: int = 0) -> None:
-        """Listen on a port of loopback, with 0 one that is free. Raise `OSError` if it is taken."""
+        """Listen on a port of loopback. 0 picks a free port. Raise `OSError` if it is taken."""
         super().__init__((LOOPBACK, port), _Request)
         self.answer = answer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print errors, except that of a browser that went away before it had its answer."""
+        """Print errors, except for a browser that disconnected early."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
-        """Where a browser finds it."""
+        """The URL of the page."""
         return f"http://{LOOPBACK}:{self.server_port}/"
 
 

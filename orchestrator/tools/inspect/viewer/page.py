@@ -1,4 +1,4 @@
-"""The page: one HTML document with its style and its code, and for a file on its own with all columns in it."""
+"""The page: one HTML document with style and code. A page for a file also embeds all columns."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile,
 BROWSER = Path(__file__).parent / "browser"
 FRAME, BODY, STYLE = BROWSER / "frame.html", BROWSER / "viewer.html", BROWSER / "viewer.css"
 SCRIPTS = ("element", "theme", "columns", "tokens", "colours", "table", "histogram", "group", "answer", "place", "keys")
-"""The code of the viewer, a file each; it begins with the last one."""
+"""The scripts of the viewer in order. The last one starts it."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 
 
@@ -26,10 +26,10 @@ def run_facts(run: RunDir, files: list[RecordedFile] | None = None) -> dict[str,
 
 
 def render_page(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = None) -> str:
-    """Return the page of a run. Without `archives`, by the names of files, it asks its server for columns.
+    """Return the page of a run. Without `archives`, by file name, it fetches columns from its server.
 
-    Text of a model never becomes HTML: columns are base64, and the code only makes text nodes of them. A Content Security
-    Policy names the page's own code by its hash, so that no other code runs.
+    Model text never becomes HTML: columns are base64, and the code makes text nodes of them. A Content Security Policy allows
+    only the page's own code, by its hash.
     """
     parts = _parts(archives or {}).items()
     data = [f'<script type="text/plain" data-part="{escape(part)}">{text}</script>' for part, text in parts]
@@ -51,7 +51,7 @@ def render_page(run: dict[str, Any], *, archives: Mapping[str, Archive] | None =
 
 
 def _in_script(value: Any) -> str:
-    """Return plain JSON data that may stand in a script element: nothing in it can end that."""
+    """Return plain JSON data that is safe in a script element: nothing in it can end the element."""
     text = json.dumps(value, allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -59,7 +59,7 @@ def _in_script(value: Any) -> str:
 
 
 def _parts(archives: Mapping[str, Archive]) -> dict[str, str]:
-    """Return the table and the pieces of each file by the paths at which a server has them."""
+    """Return the table and the pieces of each file by their server paths."""
     parts = {}
     for name, archive in archives.items():
         parts[f"{name}/table"] = archive.table

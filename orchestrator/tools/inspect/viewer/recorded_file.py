@@ -27,14 +27,14 @@ OF_TURN = {
     *("context_ids", "sampled_ids", "logprobs", "versions", "injected", "text", "reasoning", "answer", "observation"),
     *("thinking_tokens", "closed", "faults", "times"),
 }
-"""The keys of a row and of each of its turns in every file of a run."""
+"""The keys of a row and of its turns in every trajectory file."""
 PIECE_BYTES = 1_000_000
-"""About the bytes of a file in one piece, which is read, sent and decoded at once."""
+"""Approximate bytes of a piece, which is read, sent and decoded at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedFile:
-    """One file of answers: those that a step trained, or those of an evaluation."""
+    """A trajectory file of a trained step or of an evaluation."""
 
     path: Path
     kind: Kind
@@ -65,12 +65,12 @@ class Lines:
 
     path: Path
     ends: list[int] = field(default_factory=lambda: [0])
-    """The end of each row in bytes, behind the file's beginning."""
+    """The end offset of each row in bytes, after a leading 0."""
 
     def rows(self) -> Iterator[Row]:
-        """Yield all rows in their order, and remember their places. A last line that is being written is left out.
+        """Yield all rows in order, and remember their offsets. An incomplete last line is skipped.
 
-        Raise `ValueError`, with its number, for one that is no JSON or no answer.
+        Raise `ValueError` with the line number for a line without JSON or without an answer.
         """
         self.ends = [0]
         with self.path.open("rb") as file:
@@ -94,7 +94,7 @@ class Lines:
             return [_read(file.read(end - start)) for start, end in pairwise(wanted)]
 
     def pieces(self, tickets: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the file in pieces of whole groups, each as its first row and how many; `tickets` has one for each row."""
+        """Return pieces of whole groups as (first row, number of rows). `tickets` has one entry per row."""
         rows, firsts = len(self.ends) - 1, [0]
         for number in range(1, rows):
             is_large = self.ends[number] - self.ends[firsts[-1]] >= PIECE_BYTES
@@ -104,10 +104,10 @@ class Lines:
 
 
 def _read(line: bytes) -> Row:
-    """Return a row; numbers that are not finite, which JSON does not have, are null."""
+    """Return a row. Numbers that are not finite become null."""
     try:
         row: Row = msgspec.json.decode(line)
-    except msgspec.DecodeError:  # Python writes NaN, which is no JSON
+    except msgspec.DecodeError:  # Python writes NaN, which JSON does not allow
         row = json.loads(line, parse_constant=lambda _: None)
     return row
 
@@ -139,9 +139,10 @@ def _recorded(path: Path) -> RecordedFile | None:
 
 
 def find_file(run: RunDir, *, step: str | None = None, evaluation: str | None = None) -> RecordedFile:
-    """Return the file of a step (`30` or `rl/30`) or of an evaluation (`rl`, `rl/30`); the newest step, or else file, without.
+    """Return the file of a step (`30`, `rl/30`) or evaluation (`rl`, `rl/30`). The default is the newest step, or else the
+    newest file.
 
-    Raise `ValueError` if the run has no such file, or several, with those that it has.
+    Raise `ValueError` with the available files if there is none or more than one.
     """
     files = recorded_files(run)
     if not files:

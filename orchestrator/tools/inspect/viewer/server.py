@@ -1,4 +1,4 @@
-"""The server of the viewer: the page of one run, and its columns as they are asked for."""
+"""The server of the viewer: the page of one run, and its columns on request."""
 
 import contextlib
 import json
@@ -20,11 +20,11 @@ HELD = 4
 
 
 class ChangedFileError(Exception):
-    """A file is no longer the one that is asked for."""
+    """A file has changed since the page read its table."""
 
 
 class ArchiveCache:
-    """The columns of a run's files, read again where a file has changed. May be asked from several threads."""
+    """The columns of a run's files, read again after a change. Thread-safe."""
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
@@ -33,12 +33,12 @@ class ArchiveCache:
         self._held: OrderedDict[tuple[str, str], Archive] = OrderedDict()
 
     def archive(self, name: str) -> Archive:
-        """Return the columns of a file of the run. Raise `KeyError` if there is none of this name."""
+        """Return the columns of a file of the run. Raise `KeyError` if it does not exist."""
         file = self._file(name)
         key = (name, file.mark())
         with self._lock:
             if key not in self._held:
-                self._tokenizer = self._tokenizer or tokenizer_of_run(self.run)  # a run that begins has none yet
+                self._tokenizer = self._tokenizer or tokenizer_of_run(self.run)  # a new run has none yet
                 self._held[key] = Archive(file, self._tokenizer, mark=key[1])
             self._held.move_to_end(key)
             while len(self._held) > HELD:
@@ -68,7 +68,7 @@ class ArchiveCache:
             return compress_json({})
         try:
             return self.archive(name).piece(int(which))
-        finally:  # it may have been written again meanwhile
+        finally:  # the run may have rewritten it
             self._check(name, mark)
 
     def _file(self, name: str) -> RecordedFile:
@@ -99,9 +99,9 @@ def _error(text: str, status: HTTPStatus) -> PageAnswer:
 
 
 class ViewServer(LoopbackServer):
-    """Serves the page of one run, at `address`."""
+    """Serves the page of one run at `address`."""
 
     def __init__(self, run: RunDir, *, port: int = 0) -> None:
-        """Listen on a port of loopback, with 0 one that is free. Raise `OSError` if it is taken."""
+        """Listen on a port of loopback. 0 picks a free port. Raise `OSError` if it is taken."""
         self.archives = ArchiveCache(run)
         super().__init__(self.archives.answer, port=port)

@@ -1,4 +1,4 @@
-"""The answers of a file at a glance: a column for each measure, one entry an answer."""
+"""The columns of the viewer's table, with one entry per answer."""
 
 import math
 from collections import defaultdict
@@ -44,7 +44,7 @@ def to_columns(rows: Iterable[Row]) -> dict[str, list[Any]]:
 
 
 def encode_columns(columns: dict[str, list[Any]]) -> dict[str, Any]:
-    """Return columns as JSON has them: those of text as their distinct values and one number for each row."""
+    """Return columns for JSON. Text columns are distinct values and one code per row."""
 
     def code(values: list[Any]) -> dict[str, list[Any]]:
         places = {value: place for place, value in enumerate(dict.fromkeys(values))}
@@ -54,7 +54,7 @@ def encode_columns(columns: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
-    """Return `update_sum` of the tokens of an answer in its file; 0 if it was not trained."""
+    """Return `update_sum` of a recorded answer. 0 if it was not trained."""
     if training is None or "untrained" in training:
         return 0.0, 0.0
     count = len(training["logprobs"])
@@ -79,7 +79,7 @@ def _per_token(value: float | list[float | None] | None, count: int) -> np.ndarr
 
 
 def _engine_logprobs(row: Row) -> np.ndarray:
-    """Return the engine's log-probabilities of the tokens that the model sampled itself, over all turns."""
+    """Return the engine's logprobs of the sampled tokens over all turns."""
     values = [value for turn in row["turns"] for value in turn["logprobs"]]
     forced = [mark for turn in row["turns"] for mark in turn["injected"]]
     return np.array(values, dtype=np.float64)[~np.array(forced, dtype=np.bool_)]
@@ -130,7 +130,7 @@ def _mismatch(training: dict[str, Any] | None, logprobs: np.ndarray) -> float | 
 
 
 def _mean(values: np.ndarray) -> float | None:
-    """Return the mean of the values that are known; None where none is."""
+    """Return the mean of the finite values, or None."""
     known = values[np.isfinite(values)]
     return _rounded(known.mean()) if len(known) else None
 
@@ -145,7 +145,7 @@ def _advantage(training: dict[str, Any] | None) -> float | None:
 
 
 def _masked(training: dict[str, Any] | None) -> str | None:
-    """Return why tokens of it carry no loss, the most frequent reason; empty where all do."""
+    """Return the most frequent reason why tokens carry no loss. Empty if all tokens carry loss."""
     if training is None:
         return None
     if "untrained" in training:

@@ -11,13 +11,13 @@ FILE = "tokenizer.json"
 
 
 class TokenBytes:
-    """The ids of one tokenizer. Nothing is decoded with its neighbours: the bytes of a text are those of its tokens in turn."""
+    """The bytes of the ids of one tokenizer. The bytes of a text are the concatenated bytes of its tokens."""
 
     def __init__(self, path: Path) -> None:
-        """Read a `tokenizer.json`. Raise `ValueError` where it is none."""
+        """Read a `tokenizer.json`. Raise `ValueError` if it is invalid."""
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # its own errors have no type
+        except Exception as error:  # its errors have no type of their own
             raise ValueError(f"{path} is no tokenizer that can be read: {error}") from error
         decoder = self._tokenizer.decoder
         self._of_bytes = decoder is not None and b"ByteLevel" in decoder.__getstate__()
@@ -25,7 +25,7 @@ class TokenBytes:
         self._known: dict[int, str] = {}
 
     def of(self, token_id: int) -> str:
-        """Return the bytes of an id, each as the character of its number (Latin-1); that of an unknown id is its number."""
+        """Return the bytes of an id as Latin-1 characters. An unknown id returns its number."""
         if token_id not in self._known:
             self._known[token_id] = self._bytes(token_id).decode("latin-1")
         return self._known[token_id]
@@ -45,22 +45,22 @@ class TokenBytes:
 
 
 def tokenizer_of(model: Path) -> TokenBytes | None:
-    """Return the ids of a model directory; None if it has no `tokenizer.json`, or there is no directory."""
+    """Return the ids of a model directory. None without a `tokenizer.json`."""
     return TokenBytes(model / FILE) if (model / FILE).is_file() else None
 
 
 def tokenizer_of_run(run: RunDir) -> TokenBytes | None:
-    """Return the ids of the run's newest model; None if it is no longer there."""
+    """Return the ids of the run's newest model. None if it no longer exists."""
     model = run.state().model
     return None if model is None else tokenizer_of(run.root / model)
 
 
 @cache
 def byte_of_character() -> dict[str, int]:
-    """Return the byte that each character stands for in byte-level vocabularies.
+    """Return the byte of each character in byte-level vocabularies.
 
-    Bytes that print stand for themselves, the others for characters from 256 on, in their order: Radford et al., "Language
-    Models are Unsupervised Multitask Learners", section 2.2, 2019, as in the code that came with it.
+    Printable bytes are themselves, and the others are the characters from 256 on: Radford et al., "Language Models are
+    Unsupervised Multitask Learners", section 2.2, 2019, and its published code.
     """
     printing = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     others = [byte for byte in range(256) if byte not in printing]
