@@ -1,4 +1,4 @@
-"""The one way in which every tool shows its findings: as lines of text or as JSON."""
+"""Findings of all tools as lines of text or as JSON."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ def findings_to_json(findings: Iterable[Finding]) -> dict[str, Any]:
 
 
 def counts_line(findings: Iterable[Finding]) -> str:
-    """Return the number of findings of each level, for people."""
+    """Return the number of findings of each level as text."""
     counts = Counter(finding.level for finding in findings)
     bad = [
         f"{counts[level]} {level.value}{'' if counts[level] == 1 else 's'}" for level in (Level.FAILURE, Level.WARNING)

@@ -1,1 +1,1 @@
-"""An environment of one's own, written to begin with: four small ones that work, to be copied under a new name."""
+"""`temper env new`: four small working environments to copy and rename."""

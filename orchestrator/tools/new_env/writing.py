@@ -1,4 +1,4 @@
-"""Writes an environment of the user's own: one of four templates, with its test and its configuration, renamed."""
+"""Write a new environment: one of four templates, renamed, with its test and configuration."""
 
 import importlib.util
 import keyword
@@ -13,12 +13,12 @@ from temper.envs.catalog import ENVIRONMENTS
 from temper.orchestrator.cluster.this_machine import import_folders
 
 Form = Literal["answer", "rows", "tools", "turns"]
-"""Which one: one answer to a task that is made, rows of data, tools that are called, or several turns."""
+"""One answer to a generated task, rows of data, tool calls, or several turns."""
 FORMS: tuple[Form, ...] = get_args(Form)
 TEMPLATES = Path(__file__).parent / "templates"
-"""Files of all forms, and a folder for each with its own."""
+"""Files of all forms, and a folder of specific files for each form."""
 FILES = ("__init__.py", "env.py", "test_env.py", "run.yaml", "rows.jsonl")
-"""Files of an environment, in the order in which they are read; only one over rows has the last."""
+"""The files of an environment in reading order. Only the form `rows` has the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Written:
 
     @property
     def steps(self) -> list[tuple[str, str]]:
-        """The commands that come next, to be given in the same folder, each with what it does."""
+        """The next commands to run in the same folder, each with its purpose."""
         data = f" --data {self.name}/rows.jsonl" if self.form == "rows" else ""
         variables = "".join(f"PYTHONPATH={folder} " for folder in import_folders()[:1])
         pytest = f"{variables}{sys.executable} -P -m pytest -q --import-mode=append {self.name}"
@@ -43,7 +43,7 @@ class Written:
 
 
 def write_env(name: str, form: Form, folder: Path) -> Written:
-    """Write the package `name` into a folder. Raise `ValueError` for a name that can't be one, or that is taken there."""
+    """Write the package `name` into a folder. Raise `ValueError` for an invalid name or one in use."""
     _check(name, folder)
     made = folder / name
     texts = {file: text for file in FILES if (text := _template(file, form)) is not None}
@@ -54,7 +54,7 @@ def write_env(name: str, form: Form, folder: Path) -> Written:
 
 
 def _template(file: str, form: Form) -> str | None:
-    """Return the text of a file of a form; None if the form has no such file."""
+    """Return the text of a file of a form. None if the form does not have it."""
     stored = f"{file}.txt" if file.endswith(".py") else file
     found = [path for path in (TEMPLATES / form / stored, TEMPLATES / stored) if path.is_file()]
     return found[0].read_text(encoding="utf-8") if found else None

@@ -1,9 +1,9 @@
-"""Where hidden states part, and how much of the gap each type of layer adds.
+"""The layer at which hidden states diverge, and the logprob diff that each layer type adds.
 
 A *stream* is the hidden states of one sequence at the points between layers. One pass of the trainer's model in float32 finds
-what a layer adds: behind every layer it continues with the given stream. So each layer begins with the input of the layer
-that it is compared with, and differs by the error of that one layer alone. A pass for each type finds the effect on
-log-probabilities: the layers of that type have this difference added, and the others compute on.
+the error of each layer: the pass continues with the given stream behind every layer. So each layer starts with the input of
+the compared layer, and their difference is the error of this layer alone. Another pass for each type finds the effect on
+logprobs: the error is added to the layers of this type, and the other layers compute as usual.
 
 Suffixes: `_P` token of the sequence but the last, `_PD` hidden size too, `_1PD` a batch of one of them.
 """

@@ -1,4 +1,4 @@
-"""A check, and checks made one after the other."""
+"""A check, and running checks in order."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
@@ -12,37 +12,37 @@ from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 
 SKIPPED = "the cluster that RAY_ADDRESS names is not asked"
 LIMIT_S = 120.0
-"""Seconds of a check that looks at the machine or at a model's small files."""
+"""Answers without the full reward if the environment reads them directly."""
 LONG_S = 900.0
-"""The same of one that reads data, plays environments or asks a cluster, which have deadlines of their own inside."""
+"""Seconds of a check that reads data, runs environments or queries a cluster. These have deadlines of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that is looked at."""
+    """A check of one part."""
 
     name: str
     inspect: Callable[[CheckTarget], Iterable[Finding]]
-    """Yields findings; an exception is a failure. It yields nothing about parts that a configuration does not have."""
+    """Yields findings. An exception is a failure. It yields nothing for parts that a configuration does not have."""
     remedy: str
-    """The remedy of an error that names none."""
+    """The remedy of an error without one."""
     _: KW_ONLY
     of_run: bool = False
     """Whether it needs a configuration."""
     local: bool = False
-    """Whether it looks at hardware of this machine, of which a run that joins a cluster may use none."""
+    """Whether it checks hardware of this machine, which a run on a cluster may not use."""
     quick: bool = False
-    """Whether it takes a moment, so that every run begins with it."""
+    """Whether it is fast enough for the start of every run."""
     after: tuple[str, ...] = ()
-    """Names of checks that must pass before this one is made."""
+    """Names of checks that must pass first."""
     blocks: bool = False
     """Whether its warning counts as a failure for the checks that build on it."""
     limit_s: float = LIMIT_S
-    """Seconds until it is given up: a disk that is gone, a driver or a user's own code may never answer."""
+    """Seconds until the check is abandoned: a lost disk, a driver or custom code may never answer."""
 
 
 def run_check(checks: Sequence[Check], target: CheckTarget) -> Iterator[Finding]:
-    """Yield the findings of checks, one after the other. Raises nothing."""
+    """Yield the findings of checks in order. Never raises."""
     blocked: set[str] = set()
     for check in checks:
         if check.of_run and target.requested is None:

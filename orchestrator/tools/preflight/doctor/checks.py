@@ -1,4 +1,4 @@
-"""The checks, in their order: a new one is a function in the file of its subject, and a line here."""
+"""The checks in order. To add one, write a function in the file of its subject, and add a line here."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 
 
 def inspect_configuration(target: CheckTarget) -> Iterator[Finding]:
-    """Tell why a configuration can't be read."""
+    """Raise the error of an invalid configuration."""
     if target.fault is not None:
         raise target.fault
     if target.requested is not None:
@@ -21,7 +21,7 @@ def inspect_configuration(target: CheckTarget) -> Iterator[Finding]:
 
 MODEL = ("model",)
 PROMPTS = (*MODEL, "end of turn", "rows")
-"""Checks before one that renders prompts."""
+"""Checks that must pass before prompts are rendered."""
 OTHER_MODEL = "download the model again, or name another with model.path="
 BAD_ROWS = "correct the data, or let bad rows pass with envs.NAME.on_error=skip"
 CHECKS = (
@@ -126,14 +126,14 @@ CHECKS = (
 
 
 def examine(target: CheckTarget) -> Iterator[Finding]:
-    """Yield the findings of every check, one after the other. Raises nothing."""
+    """Yield the findings of every check in order. Never raises."""
     return run_check(CHECKS, target)
 
 
 def start_notes(config: Config | None) -> list[str]:
-    """Return a line for each warning and failure of the quick checks, at the start of a run; None examines the machine alone.
+    """Return a line for each warning and failure of the quick checks at the start of a run. None examines the machine only.
 
-    Checks on which they build say nothing: a model that is not here yet is no fault of a run that downloads it.
+    The checks that they depend on report nothing: a run downloads a missing model.
     """
     quick = {check.name for check in CHECKS if check.quick}
     needed = quick.union(*(check.after for check in CHECKS if check.quick))

@@ -11,7 +11,7 @@ from temper.orchestrator.pipeline.start_checks import check_data, check_hangs, c
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget, to_download
 
 MOST_WORDS = 5_000_000
-"""Words of training prompts that are compared with evaluation prompts, which takes a few seconds."""
+"""Words of training prompts to compare with evaluation prompts, which takes a few seconds."""
 
 
 def inspect_rows(target: CheckTarget) -> Iterator[Finding]:
@@ -41,7 +41,7 @@ def _rows_of(env: BoundEnv, data: DataConfig) -> Finding:
 
 
 def inspect_stages(target: CheckTarget) -> Iterator[Finding]:
-    """Let each stage check the data that it will read."""
+    """Run each stage's check of its data."""
     if target.data_is_here:
         for one in target.config.instances:
             target.config.require_stage(one)

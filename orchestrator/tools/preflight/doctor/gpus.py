@@ -24,7 +24,7 @@ IN_USE_MIB = 2048
 
 
 def inspect_driver(target: CheckTarget) -> Iterator[Finding]:
-    """Compare the driver with torch's CUDA, and tell of GPUs that are in use."""
+    """Compare the driver with torch's CUDA, and report GPUs in use."""
     told = _ask_driver()
     yield check_driver(told[0][0] if told else None, cuda=torch.version.cuda, gpus=target.hardware.gpus)
     if torch.version.cuda is not None:
@@ -32,7 +32,7 @@ def inspect_driver(target: CheckTarget) -> Iterator[Finding]:
 
 
 def _ask_driver() -> list[tuple[str, int]]:
-    """Return the driver's version and the MiB in use, by GPU; empty if nvidia-smi is missing or knows of none."""
+    """Return the driver's version and the used MiB by GPU. Empty if nvidia-smi is missing or finds no GPU."""
     if shutil.which(ASK_DRIVER[0]) is None:
         return []
     told = subprocess.run(ASK_DRIVER, capture_output=True, text=True, timeout=QUERY_S, check=False)
@@ -40,13 +40,13 @@ def _ask_driver() -> list[tuple[str, int]]:
 
 
 def read_driver(told: str) -> list[tuple[str, int]]:
-    """Return the same from the output of nvidia-smi; unknown memory (`[N/A]`) counts as free."""
+    """Parse the output of nvidia-smi. Unknown memory (`[N/A]`) counts as free."""
     rows = [line.split(", ") for line in told.splitlines()]
     return [(version, int(used) if used.isdecimal() else 0) for version, used in rows]
 
 
 def gpus_in_use(told: list[tuple[str, int]], chosen: str | None) -> Iterator[Finding]:
-    """Warn if memory is in use of a GPU that CUDA_VISIBLE_DEVICES has `chosen`, of any if it is None."""
+    """Warn if memory of a GPU is in use. `chosen` has the GPUs of CUDA_VISIBLE_DEVICES, None means all."""
     ours = select_visible(list(enumerate(told)), chosen)
     used = [f"GPU {number} has {mib} MiB in use" for number, (_, mib) in ours if mib > IN_USE_MIB]
     if used:
@@ -54,7 +54,7 @@ def gpus_in_use(told: list[tuple[str, int]], chosen: str | None) -> Iterator[Fin
 
 
 def check_driver(driver: str | None, *, cuda: str | None, gpus: int) -> Finding:
-    """Check whether a driver runs torch's CUDA, None being a build for CPUs; `gpus` are those that torch may use."""
+    """Check whether a driver supports torch's CUDA. None is a CPU build. `gpus` are the GPUs that torch may use."""
     if cuda is None:
         if driver is None:
             return ok("torch's build for CPUs, and no GPU")
@@ -93,7 +93,7 @@ def inspect_kernels(target: CheckTarget) -> Iterator[Finding]:
 
 
 def check_kernels(config: PretrainedConfig, *, device: Device) -> None:
-    """Raise `ValueError` if a GPU would compute a model's recurrent layers without kernels. No weights are made."""
+    """Raise `ValueError` if a GPU would compute recurrent layers without kernels. No weights are created."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     require_kernels(model, device=device)
@@ -108,7 +108,7 @@ def inspect_devices(target: CheckTarget) -> Iterator[Finding]:
 
 
 def check_devices(wanted: PlacementRequest, hardware: Hardware) -> Finding:
-    """Check whether one machine has the devices that a run places processes on."""
+    """Check whether one machine has all devices of a run."""
     nodes = [Node(name="", address="this machine", gpus=hardware.gpus, free=hardware.gpus)]
     on_this, has = wanted.resolve_for(nodes), hardware.describe_error()
     if not on_this.fits(nodes):

@@ -17,13 +17,13 @@ from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 
 PYTHONS = ("3.11", "3.12", "3.13")
-"""Those that the locks are made for."""
+"""The Python versions of the lock files."""
 SHOWN = 5
 SETUP = "make setup installs what the lock says"
 FILES = 8192
 """Open files that Ray advises."""
 PORTS_WANTED = 16
-"""Ports that a run takes at a time, about: for the ranks' group, for pushes, and two for each engine."""
+"""Approximate ports per run: for the ranks' group, for pushes, and two per engine."""
 
 
 def inspect_packages(_: CheckTarget) -> Iterator[Finding]:
@@ -38,9 +38,9 @@ def inspect_packages(_: CheckTarget) -> Iterator[Finding]:
 
 
 def check_versions(locked: Mapping[str, str], found: Mapping[str, str], *, name: str) -> Iterator[Finding]:
-    """Compare versions by package; further installed packages do not matter."""
+    """Compare versions by package. Additional installed packages are fine."""
     missing = sorted(package for package in locked if package not in found)
-    # A build such as +cpu counts only if the lock file names one.
+    # A build suffix such as +cpu counts only if the lock file has one.
     same = {package: SpecifierSet(f"=={version}") for package, version in locked.items() if package in found}
     other = sorted(package for package, one in same.items() if not one.contains(found[package], prereleases=True))
     if missing:
@@ -62,7 +62,7 @@ def read_lock(file: Path) -> dict[str, str]:
 
 
 def _installed() -> dict[str, str]:
-    # Of several of one name Python imports the first.
+    # Python imports the first of several packages with the same name.
     return {canonicalize_name(one.metadata["Name"]): one.version for one in reversed(list(distributions()))}
 
 
@@ -71,7 +71,7 @@ def _listed(names: list[str]) -> str:
 
 
 def inspect_open_files(_: CheckTarget) -> Iterator[Finding]:
-    # Ray raises its own limit to this one.
+    # Ray raises its limit to this value.
     yield check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
@@ -106,7 +106,7 @@ def inspect_sandbox(target: CheckTarget) -> Iterator[Finding]:
 
 
 def tried(max_level: int = MAX_LEVEL) -> Isolation:
-    """Return the isolation of a sandbox of this level at most. Raise `SandboxError` if none can be started."""
+    """Return the isolation of a sandbox of at most this level. Raise `SandboxError` if no sandbox can start."""
     sandbox = Sandbox(min_level=0, max_level=max_level)
     try:
         sandbox.warm()

@@ -1,4 +1,4 @@
-"""Memory, push and disk: the plan of a run against this machine, and room for checkpoints."""
+"""Memory, pushes and disk: the plan of a run against this machine, and space for checkpoints."""
 
 import shutil
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.rollout.weights.host_memory import available_bytes
 
 MARGIN = 0.15
-"""Share of a GPU by which a plan may exceed it and the run still fit: activations and overheads are estimates."""
+"""Share of a GPU by which a plan may exceed it. Activations and overheads are estimates."""
 GB = 1e9
 
 
@@ -34,14 +34,14 @@ def inspect_memory(target: CheckTarget) -> Iterator[Finding]:
 
 
 def inspect_push(target: CheckTarget) -> Iterator[Finding]:
-    """Look for room for a push of the weights by its transport on this machine."""
+    """Check the space for a weight push by its transport on this machine."""
     yield check_shm(shutil.disk_usage(SHM).free if SHM.is_dir() else 0)
     if target.requested is not None:
         yield from map(check_limit, push_limits(target.plan))
 
 
 def check_memory(plan: Plan) -> Iterator[Finding]:
-    """Check each limit of memory. One that holds on GPUs that are larger by the margin is a warning."""
+    """Check each memory limit. A limit that would hold on slightly larger GPUs is a warning."""
     machines = [replace(one, gpu_gib=(1 + MARGIN) * one.gpu_gib) for one in plan.site.hardware.machines]
     larger = replace(plan.site, hardware=Hardware(machines=tuple(machines)))
     over = {one.what for one in memory_limits(Plan(plan.config, plan.model, larger, plan.assumptions)) if not one.holds}
@@ -50,7 +50,7 @@ def check_memory(plan: Plan) -> Iterator[Finding]:
 
 
 def check_limit(limit: Limit, *, within: bool = False) -> Finding:
-    """Check a limit; one that does not hold is a warning if it is `within` the margin."""
+    """Check a limit. If it fails `within` the margin, it is a warning."""
     said = f"{limit.what}: needs {limit.needed}" + (f", there are {limit.has}" if limit.has else "")
     if limit.holds:
         return ok(said)
@@ -93,9 +93,9 @@ def inspect_disk_space(target: CheckTarget) -> Iterator[Finding]:
 
 
 def check_disk_space(folder: Path, *, free: int, size: int, keep: int, there: list[int]) -> Finding:
-    """Check whether a folder has room for all checkpoints that a run keeps, and one that is being written.
+    """Check whether a folder has space for all kept checkpoints and one in progress.
 
-    `there` are the bytes of those that it has, by stage; each stage keeps `keep` of them, of `size` bytes.
+    `there` has the bytes of existing checkpoints by stage. Each stage keeps `keep` checkpoints of `size` bytes.
     """
     needed = size + sum(max(0, keep * size - nbytes) for nbytes in there)
     more = " more" if any(there) else ""

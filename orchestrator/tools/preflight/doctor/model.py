@@ -20,7 +20,7 @@ def inspect_files(target: CheckTarget) -> Iterator[Finding]:
 
 
 def check_thinking_tags(target: CheckTarget) -> Iterator[Finding]:
-    """Look for the tags of a thought, and whether thoughts can be limited and left out as stages do."""
+    """Check the thinking tags, and whether the stages' thinking modes work."""
     if target.model is not None:
         check_model(target.model, target.config)
     tags = target.start.renderer.format.tags
@@ -47,7 +47,7 @@ def inspect_tool_calls(target: CheckTarget) -> Iterator[Finding]:
 
 
 def inspect_output_layer(target: CheckTarget) -> Iterator[Finding]:
-    """Compare the output layer in the configuration, which may be the embedding (tied), with the files."""
+    """Compare the output layer of the configuration, which may be tied to the embedding, with the files."""
     if target.model is None:
         yield ok("a layer of its own")
         return

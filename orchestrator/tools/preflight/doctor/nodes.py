@@ -1,4 +1,4 @@
-"""The nodes of the cluster that a run would join: the same code and clocks, room, and connections to each other."""
+"""The nodes of a cluster: same code and clocks, disk space, and mutual connections."""
 
 import os
 import socket
@@ -13,11 +13,11 @@ from temper.orchestrator.tools.preflight.plan.limits import LEAST_SHM, size
 MOST_APART_S = 1.0
 """Seconds between two clocks beyond which lines of logs, rows of metrics and deadlines of files disagree."""
 LEAST_DISK = 0.05
-"""Free share of a disk below which Ray puts no objects on it, so that objects without room in its memory are lost."""
+"""Free share of a disk below which Ray stores no objects on it. Objects that exceed its memory are then lost."""
 
 
 def inspect_nodes(target: CheckTarget) -> Iterator[Finding]:
-    """Ask every node of the cluster that RAY_ADDRESS names. Without one there is no finding."""
+    """Query every node of the cluster in RAY_ADDRESS. Without a cluster there are no findings."""
     if not target.joins:
         return
     nobody = check_head(os.environ["RAY_ADDRESS"])
@@ -28,9 +28,9 @@ def inspect_nodes(target: CheckTarget) -> Iterator[Finding]:
 
 
 def check_head(address: str) -> Finding | None:
-    """Return a failure if nobody listens at the address of a cluster, for which Ray would wait long, else None.
+    """Return a failure if nothing listens at a cluster's address, else None. An address without a port is skipped.
 
-    An address without a port is not tried.
+    Ray itself would wait for a long time.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -46,7 +46,7 @@ def check_head(address: str) -> Finding | None:
 
 
 def check_nodes(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
-    """Compare the nodes with the first one, which is the driver's, and check each for faults that would disturb a run."""
+    """Compare the nodes with the driver's node, which is the first, and check each for faults."""
     found = [one for node in nodes for one in _check_node(node, like=nodes[0])]
     yield from found
     first = nodes[0].facts

@@ -1,4 +1,4 @@
-"""The environments: whether their reference answers get the full reward if the model gives them in its own format."""
+"""The environments: whether reference answers in the model's format get the full reward."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,9 @@ from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.formats.messages import REASONING
 
 TASKS = 8
-"""Tasks of each environment whose reference answers are played."""
+"""Number of tasks per environment."""
 REASONING_OF = "It is known."
-"""The thought before a reference answer if the model thinks."""
+"""The thinking before a reference answer of a thinking model."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class PlayedTask:
 
     tried: int = 0
     env_errors: list[str] = field(default_factory=list)
-    """Answers without the full reward if the environment itself reads them."""
+    """Answers without the full reward if the environment reads them directly."""
     template_errors: list[str] = field(default_factory=list)
     """Answers without it only if the model's template writes and reads them."""
     longest: int = 0
@@ -41,7 +41,7 @@ class PlayedTask:
 
 
 def inspect_environments(target: CheckTarget) -> Iterator[Finding]:
-    """Play reference answers of every environment."""
+    """Run the reference answers of every environment."""
     check_entry_points(target.config)
     for name, env in target.config.environments.items():
         if any(map(to_download, data_of(env))):
@@ -58,7 +58,7 @@ def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, l
     """Count the reference answers of tasks with the full reward, in turns that the renderer writes and reads."""
     played = PlayedTask()
     for task in tasks:
-        # In a context of its own a thread would download.
+        # a thread with a new context would download
         playing = in_thread(copy_context().run, _play, env, task, renderer, played)
         try:
             asyncio.run(asyncio.wait_for(playing, limits.timeout_s))
@@ -96,7 +96,7 @@ def _play(env: BoundEnv, task: Task, renderer: Renderer, played: PlayedTask) -> 
     assert env.definition.reference is not None
     try:
         turns = env.definition.reference(task)
-    except ValueError:  # the task holds none
+    except ValueError:  # the task has none
         return
     played.tried += 1
     context = renderer.prompt_ids(task)

@@ -31,7 +31,7 @@ def inspect_store(target: CheckTarget) -> Iterator[Finding]:
 
 
 def check_store(uri: str) -> Finding:
-    """Check whether a store answers; one in a file is not created."""
+    """Check whether a store answers. A file is not created."""
     shown = blanked(uri)
     file = Path(uri.removeprefix(SQLITE))
     if uri.startswith(SQLITE) and not file.exists():
@@ -55,7 +55,7 @@ def check_store(uri: str) -> Finding:
 
 
 def _check_place(place: str, config: Config) -> Finding:
-    """Say where a further place has a run. A run would not begin without it."""
+    """Describe the run at a further tracker. Without the tracker a run does not start."""
     tracking = config.tracking
     try:
         require_usable([place], tracking.wandb)

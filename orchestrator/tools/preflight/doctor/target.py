@@ -25,7 +25,7 @@ from temper.orchestrator.tools.preflight.plan.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class CheckTarget:
-    """A machine, and a configuration or None. Each part is found out once."""
+    """A machine and an optional configuration. Each part is computed once."""
 
     requested: Config | None = None
     fault: Exception | None = None
@@ -38,30 +38,30 @@ class CheckTarget:
 
     @property
     def joins(self) -> bool:
-        """Whether a run would join a cluster. It is not asked: its hardware is not this machine's."""
+        """Whether a run would join a cluster, whose hardware is not this machine's. The cluster is not queried."""
         return "RAY_ADDRESS" in os.environ
 
     @property
     def folder(self) -> Path:
-        """The folder of runs, or the nearest one above it that exists."""
+        """The folder of runs, or its nearest existing parent."""
         wanted = Path.cwd() if self.requested is None else Path(self.requested.runs_dir).resolve()
         return next(folder for folder in (wanted, *wanted.parents) if folder.exists())
 
     @property
     def config(self) -> Config:
-        """The configuration of a check that needs one."""
+        """The configuration, which must exist."""
         assert self.requested is not None
         return self.requested
 
     @property
     def to_download(self) -> str:
-        """The name on the hub of a model that is not on this machine; "" if none has to be downloaded."""
+        """The hub name of a model to download. Empty if no download is needed."""
         source = self.config.model.source
         return "" if source is None or not source.on_hub or is_whole(source) else source.path
 
     @cached_property
     def model(self) -> Path | None:
-        """The folder of the model; None for a fresh one. Raise `FileNotFoundError` or `ValueError` if it is not here."""
+        """The model's folder. None for a fresh model. Raise `FileNotFoundError` or `ValueError` if it is not local."""
         source = self.config.model.source
         return None if source is None else source.folder
 
@@ -81,7 +81,7 @@ class CheckTarget:
 
     @cached_property
     def model_config(self) -> PretrainedConfig:
-        """The model's own configuration."""
+        """The configuration of the model."""
         if self.model is None:
             return hybrid_config(self.config.model.fresh, byte_tokenizer())
         found: PretrainedConfig = AutoConfig.from_pretrained(self.model, trust_remote_code=False)
@@ -104,10 +104,10 @@ def to_download(data: DataConfig) -> bool:
 
 
 def read_target(path: Path | None, overrides: list[str]) -> CheckTarget:
-    """Return this machine with the configuration of a file, or of a run's folder; without a file this machine alone.
+    """Return this machine with the configuration of a file or a run's folder, or the machine only.
 
-    The profile chooses for this machine. If the model can't be read nothing is chosen, and the check of the model says why.
-    Nothing is downloaded, and no cluster is joined. Raise `FileNotFoundError` if there is no such file.
+    The profile is resolved for this machine. If the model cannot be read, nothing is resolved, and the model check reports the
+    reason. Nothing is downloaded, and no cluster is joined. Raise `FileNotFoundError` if the file does not exist.
     """
     if path is None:
         return CheckTarget()

@@ -1,6 +1,6 @@
-"""Values that a plan assumes: the shares of the hardware's peaks that kernels reach, and the lengths of prompts and answers.
+"""Assumptions of a plan: the reached shares of hardware peaks, and lengths of prompts and answers.
 
-None of them is known before a run. A plan prints them, and `--assume answer_tokens=2000` replaces one.
+They are unknown before a run. A plan prints them, and `--assume answer_tokens=2000` replaces one.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Assumptions:
     """Assumptions about machines, kernels and answers."""
 
     host_gib_per_gpu: float = 128.0
-    """Main memory of a named machine (`--gpus`) for each of its GPUs, in GiB."""
+    """Main memory of a named machine (`--gpus`) per GPU, in GiB."""
     shm_gib: float = 0.0625
     """Size of /dev/shm of a named machine, in GiB: the default of a container."""
     engine_overhead_gib: float = 2.0
@@ -32,13 +32,13 @@ class Assumptions:
     answer_share: float = 0.5
     """Mean sampled tokens of an answer, as a share of the limits of its turns and of the episode."""
     answer_tokens: float = 0.0
-    """The same in tokens. 0 takes the share."""
+    """Mean tokens of an answer. 0 uses `answer_share`."""
     longest_times: float = 2.0
-    """The longest answer of a step as a multiple of the mean, within those limits."""
+    """The longest answer of a step as a multiple of the mean, within the limits."""
     kept_groups: float = 1.0
     """Share of the groups that are trained on. Groups without signal are sampled in vain."""
     flops_learning: float = 0.0
-    """Share of a GPU's peak in bfloat16 that the learner's passes reach. 0 takes 0.3, or 0.1 for a model with experts."""
+    """Share of a GPU's bfloat16 peak that the learner reaches. 0 uses 0.3, or 0.1 for a model with experts."""
     flops_prefill: float = 0.5
     """The same of engines over prompts."""
     bandwidth_decoding: float = 0.7
@@ -48,15 +48,15 @@ class Assumptions:
     link_share: float = 0.7
     """Share of the bandwidth between GPUs, and between machines, that collectives reach."""
     network_gbs: float = 50.0
-    """Bandwidth between two machines for each GPU, in GB/s: a 400 Gb/s adapter each. Collectives use all of a machine."""
+    """Bandwidth between two machines per GPU, in GB/s: a 400 Gb/s adapter each. Collectives use all adapters of a machine."""
     pcie_gbs: float = 25.0
-    """Copies of pinned memory between main memory and a GPU, in GB/s in one direction."""
+    """Copies of pinned memory between main memory and a GPU, in GB/s per direction."""
     host_copy_gbs: float = 6.0
     """Copies between main memory and a GPU, or within main memory, in GB/s for a process, with their checksums."""
     ray_gbs: float = 2.0
     """Rate at which Ray transfers an object to another machine, in GB/s."""
     tensor_ms: float = 0.6
-    """Milliseconds of an engine to load a tensor of a push, without its bytes. Each expert has its own tensors."""
+    """Milliseconds of an engine to load a pushed tensor, without its bytes. Each expert has separate tensors."""
     connect_s: float = 2.0
     """Seconds to connect a group of a broadcast, before the first push."""
     storage_gbs: float = 20.0

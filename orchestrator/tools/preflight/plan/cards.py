@@ -1,9 +1,9 @@
-"""GPUs by name with their makers' figures, and the hardware that `--gpus 8xH100-80G` names.
+"""GPUs by name with data-sheet figures, and the hardware that `--gpus 8xH100-80G` names.
 
-Memory is counted as by nvidia-smi, in MiB. Peaks are dense bfloat16 with float32 sums, bandwidths those of its own memory, and
-links one direction to other GPUs of the machine: NVLink, or PCIe without it. From NVIDIA's data sheets: A100 (2021),
-A10 (2021), L4 (2023), L40S (2023), H100 (SXM, 2023), H200 (SXM, 2024), HGX B200 (2025); the GA102 (2021), Ada (2022) and RTX
-Blackwell (2025) architecture white papers for the RTX 3090, 4090 and 5090.
+Memory is in MiB as in nvidia-smi. Peaks are dense bfloat16 with float32 sums. Bandwidths belong to the GPU's memory. Links are
+one direction to other GPUs of the machine: NVLink, or PCIe without it. Sources are NVIDIA's data sheets: A100 (2021), A10
+(2021), L4 (2023), L40S (2023), H100 (SXM, 2023), H200 (SXM, 2024), HGX B200 (2025), and the architecture white papers GA102
+(2021), Ada (2022) and RTX Blackwell (2025) for the RTX 3090, 4090 and 5090.
 """
 
 import re
@@ -15,7 +15,7 @@ from temper.orchestrator.cluster.node_facts import SHM
 
 FORM = re.compile(r"(?:(\d+)x)?(\d+)x([A-Za-z0-9-]+)")
 CORES_PER_GPU = 8
-"""CPU cores of a named machine for each of its GPUs; nothing in a plan but the profile's threads depends on them."""
+"""CPU cores of a named machine per GPU. Only the profile's threads depend on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +52,20 @@ class Site:
     hardware: Hardware
     card: Card | None
     shm_bytes: int | None
-    """Size of /dev/shm of each machine; None if it is not known."""
+    """Size of /dev/shm of each machine. None if unknown."""
     named: bool = False
     """Whether it was named, not found."""
 
 
 def found_site(hardware: Hardware) -> Site:
-    """Return a found hardware, each machine with a /dev/shm as large as this machine's."""
+    """Return detected hardware. Each machine gets the /dev/shm size of this machine."""
     return Site(hardware=hardware, card=None, shm_bytes=shutil.disk_usage(SHM).total if SHM.is_dir() else None)
 
 
 def named_site(text: str, *, host_gib_per_gpu: float, shm_gib: float) -> Site:
-    """Return the machines that a text names: `8xH100-80G`, or `2x8xH100-80G` for two of them.
+    """Return the machines of a text:
 
-    Raise `ValueError` if it names none.
+    `8xH100-80G`, or `2x8xH100-80G` for two machines. Raise `ValueError` for any other text.
     """
     names = ", ".join(card.name for card in CARDS)
     found = FORM.fullmatch(text)

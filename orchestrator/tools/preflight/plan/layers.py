@@ -1,9 +1,9 @@
-"""The layers of a planned model: their parameters and the widths of their tensors, read from the modules themselves.
+"""The layers of a planned model: parameters and tensor widths, read from the modules.
 
-What a layer keeps for the backward pass is counted tensor by tensor, as autograd keeps it of the classes in transformers:
-inputs of matrices, results of activations, and of norms their float32 input and its result (Korthikanti et al., "Reducing
-Activation Recomputation in Large Transformer Models", section 4.1, 2022, counts a plain transformer the same way). Scores of
-attention are not kept: fused kernels compute them again.
+Tensors kept for the backward pass are counted as autograd keeps them in transformers: inputs of matrices, results of
+activations, and float32 input and result of norms. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+Models", section 4.1, 2022, count a plain transformer in the same way. Attention scores are not kept, because fused kernels
+recompute them.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from transformers import PretrainedConfig, PreTrainedModel
 FLOAT32 = 4
 """Bytes of a number."""
 SCAN_KEPT = 3
-"""Float32 matrices of a chunk by itself that the scan on a CPU keeps for each head: gaps, their exponentials, scores."""
+"""Float32 matrices of a chunk that the CPU scan keeps per head: decay differences, exponentials, scores."""
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer of the stack. A count is 0 if the layer has no such part."""
+    """A layer of the stack. A count is 0 if the layer has no such part."""
 
     parameters: int
     active: int
@@ -32,10 +32,10 @@ class Layer:
     queries: int = 0
     """Numbers of a token's queries, all heads together."""
     keys: int = 0
-    """Those of its keys, and of its values."""
+    """Width of its keys, and of its values."""
     head_dim: int = 0
     head_norms: bool = False
-    """Whether queries and keys have norms of their own."""
+    """Whether queries and keys have norms."""
     mlp: int = 0
     """Width of its MLP, or of all the experts together that a token goes to."""
     gated: bool = False
@@ -45,7 +45,7 @@ class Layer:
     """Channels of a Mamba-2 layer."""
     mamba_heads: int = 0
     mixed: int = 0
-    """Channels of its convolution: its own, and those of both projections of the state."""
+    """Channels of the convolution: the inner ones, and both projections of the state."""
     kernel: int = 0
     """Positions that the convolution sees."""
     state: int = 0
@@ -54,9 +54,9 @@ class Layer:
     """Tokens of a chunk of its scan."""
 
     def kept_bytes(self, *, width: int, gpu: bool, scans: bool = True) -> int:
-        """Return the bytes that a token leaves for the backward pass; `width` is that of a number in the passes.
+        """Return the bytes per token kept for the backward pass. `width` is the bytes of a number in the passes.
 
-        Without `scans` the insides of a scan on a CPU are computed again; a GPU's kernels keep none.
+        Without `scans`, a CPU scan is recomputed. GPU kernels keep nothing of it.
         """
         norm = 2 * width + FLOAT32
         kept = self.norms * self.hidden * norm + width * (2 * self.queries + 2 * self.keys)
@@ -70,7 +70,7 @@ class Layer:
 
 
 def layers_of(model: PreTrainedModel, config: PretrainedConfig) -> tuple[Layer, ...]:
-    """Return the layers of a model's stack. Raise `ValueError` if it has no stack of as many layers as it names."""
+    """Return the layers of a model's stack. Raise `ValueError` if the stack does not have the configured number of layers."""
     count = config.num_hidden_layers
     stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
     if not stacks:
@@ -107,7 +107,7 @@ def _layer(module: nn.Module, config: PretrainedConfig) -> Layer:
 
 
 def _mamba(shapes: Shapes, config: PretrainedConfig) -> dict[str, int]:
-    """Return the counts of a Mamba-2 layer; empty for another layer."""
+    """Return the counts of a Mamba-2 layer. Empty for another layer."""
     convolution = next((shape for name, shape in shapes.items() if name.endswith("conv1d.weight")), None)
     heads = _rows(shapes, "A_log")
     if convolution is None or not heads:
@@ -120,5 +120,5 @@ def _mamba(shapes: Shapes, config: PretrainedConfig) -> dict[str, int]:
 
 
 def _rows(shapes: Shapes, end: str) -> int:
-    """Return the first size of the first tensor whose name ends so; 0 without one."""
+    """Return the first size of the first tensor with this ending. 0 if there is none."""
     return next((shape[0] for name, shape in shapes.items() if name.endswith(end)), 0)

@@ -1,6 +1,6 @@
-"""Limits that a run would exceed, each with a setting that helps.
+"""Limits that a run would exceed, each with a remedy.
 
-The remedy for a rank is calculated: the rank fits with it. Other remedies name settings; plan again with new values.
+The remedy for a rank is calculated: the rank fits with it. Other remedies name settings. Plan again with new values.
 """
 
 import math
@@ -16,7 +16,7 @@ from temper.rollout.weights.transports import AUTO
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 LEAST = 0.1
-"""Of a unit, below which the next smaller one is taken."""
+"""Amounts below this many units use the next smaller unit."""
 LEAST_SHM = 2**30
 """Advised size of /dev/shm for Ray's objects and the processes of an engine. A container has 64 MiB."""
 MOST_SHARE = 0.9
@@ -25,13 +25,13 @@ MOST_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The amount of a resource that a run needs, and the amount that there is."""
+    """The needed and the available amount of a resource."""
 
     what: str
     needed: str
     has: str = ""
     remedy: str = ""
-    """Settings that help; empty if the limit holds."""
+    """Settings that help. Empty if the limit holds."""
 
     @property
     def holds(self) -> bool:
@@ -52,7 +52,7 @@ def run_limits(plan: Plan) -> list[Limit]:
 
 
 def advised_limits(plan: Plan) -> list[Limit]:
-    """Return limits that a run may exceed; empty if the size of /dev/shm is not known."""
+    """Return limits that a run may exceed. Empty if the size of /dev/shm is unknown."""
     return [] if plan.site.shm_bytes is None else [shm_limit(plan.site.shm_bytes)]
 
 
@@ -80,12 +80,12 @@ def _gpu_limits(plan: Plan) -> list[Limit]:
 
 
 def _rank_remedy(plan: Plan) -> str:
-    """Return the first settings with which a rank fits, the cheapest in time first; else the GPUs that hold it."""
+    """Return the first settings with which a rank fits, the fastest first, or else the number of GPUs that fit it."""
     learner, changed = plan.config.learner, dict[str, Any]()
     for changes in _less_memory(learner, longest=plan.longest if plan.plays else 0):
         try:
             learner = replace(learner, **changes)
-        except ValueError:  # these settings exclude each other
+        except ValueError:  # mutually exclusive settings
             continue
         changed |= changes
         if plan.rank_with(learner).peak <= plan.rank_free_memory:
@@ -95,7 +95,7 @@ def _rank_remedy(plan: Plan) -> str:
 
 
 def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, Any]]:
-    """Yield settings that take less memory of a rank, each on top of those before."""
+    """Yield settings that reduce a rank's memory, each on top of the earlier ones."""
     if learner.ranks > 1 and learner.zero_stage < 3:
         yield {"zero_stage": 3}
     shorter = max(longest, learner.micro_batch_tokens // 2)
@@ -143,7 +143,7 @@ def _engine_remedy(plan: Plan, engine: EngineMemory) -> str:
 
 
 def _position_limits(plan: Plan) -> Iterator[Limit]:
-    """Yield whether the model has a position for each token of an episode, if it names their number."""
+    """Yield whether the model has enough positions for an episode, if it has a limit."""
     longest, positions = plan.longest, plan.model.shape.positions
     if positions is not None:
         fewer = f"rollout.limits.total_tokens={positions} rollout.engine.max_model_len={positions}"
@@ -162,7 +162,7 @@ def _main_memory_remedy(plan: Plan) -> str:
 
 
 def push_limits(plan: Plan) -> list[Limit]:
-    """Return whether pushes reach the engines and find room; empty for a run without any."""
+    """Return whether pushes reach the engines and fit into memory. Empty for a run without pushes."""
     if not (plan.trains and plan.plays):
         return []
     push, what = plan.push, f"a push by {plan.push.transport}"

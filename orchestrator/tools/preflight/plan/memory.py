@@ -1,14 +1,14 @@
-"""Memory of a run's processes, part by part: of a rank and an engine on their devices, of a machine, of pushes.
+"""Memory of a run's processes by part: a rank and an engine on their devices, a machine, pushes.
 
-Weights, gradients and states of a rank go by ZeRO stage (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
-Trillion Parameter Models", section 3, 2020), with the further tensors of DeepSpeed if gradients are added up in float32: at
-stage 1 the whole gradient, from stage 2 on its share; at stage 3 a bucket through which it is shared out. Every stage but 0 has
-a float32 copy of the weights. The tensors of ranks on CPUs were measured to be these.
+Weights, gradients and states of a rank depend on the ZeRO stage (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
+Training Trillion Parameter Models", section 3, 2020). If gradients are accumulated in float32, DeepSpeed has further tensors:
+the whole gradient at stage 1, its share from stage 2 on, and a communication bucket at stage 3. Every stage but 0 has a float32
+copy of the weights. The tensors of CPU ranks were measured to match.
 
-Keys, values and states of an engine lie in pages of vLLM (Kwon et al., "Efficient Memory Management for Large Language Model
-Serving with PagedAttention", 2023). In a hybrid all layers have pages of one size, that of a Mamba-2 layer's states: a page of
-keys holds as many tokens as fill one. Layers form groups of as many as there are of the rarer kind, and each group has pages of
-its own for a sequence (`vllm/v1/core/kv_cache_utils.py`, `vllm/platforms/interface.py` of 0.32).
+Keys, values and states of an engine are in vLLM's pages (Kwon et al., "Efficient Memory Management for Large Language Model
+Serving with PagedAttention", 2023). In a hybrid, all layers have pages of the size of a Mamba-2 layer's states: a page of keys
+holds as many tokens as fit. Layers form groups of the size of the rarer kind, and each group has separate pages for a sequence
+(`vllm/v1/core/kv_cache_utils.py`, `vllm/platforms/interface.py` of 0.32).
 """
 
 from dataclasses import dataclass
@@ -23,26 +23,28 @@ MOMENTS = 8
 BUCKET = 500_000_000
 """Most parameters in DeepSpeed's bucket for gradients, as the learner sets it."""
 LOGIT_BYTES = 14
-"""Bytes that a scored token takes for each entry of the vocabulary while its gradient is computed: logarithms, probabilities
-and gradient in float32, and the gradient as the output layer takes it."""
+"""Bytes per scored token and vocabulary entry for the gradient of the logits.
+
+They are logprobs, probabilities and gradient in float32, and the gradient in the output layer's type.
+"""
 BLOCK_GPU, BLOCK_CPU = 16, 128
 """Tokens of a page in a model with nothing but attention."""
 NEAR = 1.5
-"""Layers of the commoner kind over those of the rarer below which the rarer are padded to as many."""
+"""Ratio of the layer counts below which the rarer kind is padded to the commoner one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """Bytes of a rank by part; on a CPU in main memory."""
+    """Bytes of a rank by part. On a CPU they are main memory."""
 
     weights: int
     gradients: int
     optimiser: int
-    """Its states, and the float32 weights in addition to those of the passes."""
+    """The states, and the float32 weights if the passes use another type."""
     buckets: int
-    """Buffers of gradients on their way to other ranks."""
+    """Buffers of gradients in transfer to other ranks."""
     gathered: int
-    """At stage 3 the layer that is computed and the one after it, whole."""
+    """At stage 3, the gathered current layer and the next one."""
     reference: int
     """The weights of a reference or a teacher."""
     activations: int
@@ -57,8 +59,11 @@ class RankMemory:
     """Copies of the weights that a push keeps on the device, by `cuda_ipc`."""
     overhead: int
     loading: int
-    """Bytes while the model is loaded: at stage 3 DeepSpeed has all of it on each GPU before it partitions it. A reference
-    or a teacher follows the model itself."""
+    """Bytes while the model loads.
+
+    At stage 3, DeepSpeed has the whole model on each GPU before it partitions it. A reference or a teacher loads after the
+    model.
+    """
 
     @property
     def states(self) -> int:
@@ -67,7 +72,7 @@ class RankMemory:
 
     @property
     def moved(self) -> int:
-        """Bytes that make room for an engine if both take the device in turns: all but the overhead."""
+        """Bytes that are offloaded for an engine on a shared device: all but the overhead."""
         return self.states - self.overhead
 
     @property
@@ -123,7 +128,7 @@ def rank_memory(
 
 
 def _moments(model: PlannedModel, optim: OptimConfig) -> int:
-    """Return the bytes of the optimiser's running means: Muon has one for the matrices inside the layers."""
+    """Return the bytes of the optimizer's running means. Muon has one mean for matrices inside the layers."""
     if optim.kind == "adamw":
         return MOMENTS * model.trained
     ends = model.parts.get("embedding", 0) + model.parts.get("output layer", 0)
@@ -131,7 +136,10 @@ def _moments(model: PlannedModel, optim: OptimConfig) -> int:
 
 
 def _token_activations(model: PlannedModel, learner: LearnerConfig, *, width: int, gpu: bool) -> int:
-    """Return the bytes that a pass keeps of a token. Recomputed layers keep their input alone, and one at a time all."""
+    """Return the bytes per token that a pass keeps.
+
+    Recomputed layers keep their input only, and one layer at a time keeps all.
+    """
     each = [layer.kept_bytes(width=width, gpu=gpu, scans=learner.recompute != "selective") for layer in model.layers]
     return width * model.shape.hidden * len(each) + max(each) if learner.recompute == "full" else sum(each)
 
@@ -143,7 +151,7 @@ class Pages:
     bytes_each: int
     """Bytes of a page for all layers of a group."""
     tokens: int
-    """Tokens whose keys and values one page holds; 0 in a model without attention."""
+    """Tokens of keys and values per page. 0 for a model without attention."""
     attention_groups: int
     state_pages: int
     """Pages of a sequence for its states, at any length."""
@@ -158,15 +166,15 @@ class Pages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
-    """Bytes of one process of an engine; on a CPU in main memory."""
+    """Bytes of one process of an engine. On a CPU they are main memory."""
 
     processes: int
     weights: int
     overhead: int
     cache: int
-    """Bytes left for keys, values and states; on a CPU those of `rollout.engine.memory_gib`."""
+    """Bytes left for keys, values and states. On a CPU, `rollout.engine.memory_gib`."""
     allowed: int
-    """Bytes that it may take of its GPU; 0 on a CPU."""
+    """Bytes that it may use on its GPU. 0 on a CPU."""
     pages: Pages
     state_bytes: int
     """States of a sequence, exact, without the rest of their pages."""
@@ -184,14 +192,14 @@ class EngineMemory:
 
     @property
     def blocks(self) -> int:
-        """Number of pages. vLLM does not start if a model has states and not a page for each of `max_sequences`."""
+        """Number of pages. A model with states needs a page for each of `max_sequences`, or vLLM does not start."""
         return max(0, self.cache) // max(1, self.pages.bytes_each)
 
 
 def engine_memory(
     model: PlannedModel, engine: EngineConfig, *, gpu_bytes: float, overhead: int, cached_prefixes: bool
 ) -> EngineMemory:
-    """Return the memory of a process of an engine; `gpu_bytes` is the memory of its GPU, 0 on a CPU."""
+    """Return the memory of an engine's process. `gpu_bytes` is the memory of its GPU, 0 on a CPU."""
     width, tensor = 4 if engine.dtype == "float32" else 2, engine.tensor_parallel
     weights = width * model.parameters // engine.processes
     allowed = int(engine.gpu_memory_utilization * gpu_bytes)
@@ -208,7 +216,7 @@ def engine_memory(
 
 
 def pages_of(model: PlannedModel, *, width: int, tensor: int, gpu: bool, cached_prefixes: bool) -> Pages:
-    """Return the cache's layout in a process that has one of `tensor` parts of each layer."""
+    """Return the cache layout of a process with one of `tensor` parts of each layer."""
     tokens, states = _token_bytes(model, width=width, tensor=tensor), _state_bytes(model, width=width)
     block = BLOCK_GPU if gpu else BLOCK_CPU
     if not states:
@@ -218,7 +226,7 @@ def pages_of(model: PlannedModel, *, width: int, tensor: int, gpu: bool, cached_
         block *= -(-state // (block * token))
     few, many = sorted((len(tokens) or len(states), len(states)))
     group = many if many < NEAR * few else few
-    copies = 2 if cached_prefixes else 1  # one that is written, and the last that others may begin with
+    copies = 2 if cached_prefixes else 1  # the current one, and the last one for prefixes
     return Pages(
         bytes_each=(block * token if tokens else state) * group,
         tokens=block if tokens else 0,
@@ -229,34 +237,34 @@ def pages_of(model: PlannedModel, *, width: int, tensor: int, gpu: bool, cached_
 
 
 def _token_bytes(model: PlannedModel, *, width: int, tensor: int) -> list[int]:
-    """Return the bytes of a token's keys and values in each attention layer; heads that are too few to share are copied."""
+    """Return the bytes of a token's keys and values per attention layer. Too few heads are replicated."""
     return [2 * width * max(layer.keys // tensor, layer.head_dim) for layer in model.layers if layer.queries]
 
 
 def _state_bytes(model: PlannedModel, *, width: int) -> list[int]:
-    """Return the bytes of a sequence's states in each Mamba-2 layer: a scan's in float32, a convolution's as weights are."""
+    """Return the bytes of a sequence's states per Mamba-2 layer: scans in float32, convolutions in the weights' type."""
     kept = [layer for layer in model.layers if layer.mamba]
     return [FLOAT32 * layer.state + width * layer.mixed * (layer.kernel - 1) for layer in kept]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Bytes of main memory of the machine of rank 0, with as many of the other ranks, and of engines, as lie there."""
+    """Bytes of main memory on the machine of rank 0, with the other ranks and the engines on it."""
 
     reading: int
-    """The model in float32, which each rank reads whole before it is spread; free afterwards."""
+    """The model in float32, which each rank reads whole. Freed after partitioning."""
     held: int
     """Bytes all the time: on a CPU weights, states and caches, on a GPU all that is offloaded or waits for its turn."""
     passes: int
     """Bytes of the passes of ranks on a CPU."""
     push: int
-    """The copies of the weights that a push keeps, and Ray's of it."""
+    """The copies of the weights for a push, with Ray's copy."""
     checkpoint: int
-    """The copy of a checkpoint that rank 0 writes while training continues; without room for it the loop waits meanwhile."""
+    """The copy of a checkpoint that rank 0 writes during training. Without space for it, the loop waits."""
 
     @property
     def peak(self) -> int:
-        """Most bytes at a time, without a checkpoint's copy: that is written piece by piece if there is no room."""
+        """Peak bytes without a checkpoint's copy, which is written in pieces if memory is short."""
         return max(self.reading, self.held + self.passes + self.push)
 
     @property
@@ -273,11 +281,13 @@ class PushPlan:
     why: str
     nbytes: int
     sent: int
-    """Bytes of a push after the first: those of the adapters, if they travel alone."""
+    """Bytes of a push after the first: the adapters, if only they are pushed."""
     copies: int
-    """Copies of the weights in main memory on the learner's machine: those that take turns, and on several
-    machines one in Ray's object store."""
+    """Copies of the weights in main memory on the learner's machine:
+
+    the alternating buffers, and one in Ray's object store on several machines.
+    """
     copies_on_device: int
-    """Those that rank 0 keeps on its GPU."""
+    """Copies that rank 0 keeps on its GPU."""
     lacks: str
-    """Why it has no room or does not reach the engines, with the remedy. Empty if it works."""
+    """Why the push does not fit or does not reach the engines, with the remedy. Empty if it works."""

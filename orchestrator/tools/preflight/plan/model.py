@@ -1,8 +1,7 @@
-"""The model of a plan: its own class, built without memory, so that the counts are those of training and pushes.
+"""The model of a plan: its real class without memory, so that counts match training and pushes.
 
-transformers builds it on torch's meta device from `config.json` alone, which takes tenths of a second at any size. A model
-whose configuration names code of its own is built by the class that transformers has for its `model_type`; without one it can't
-be trained here either.
+transformers builds it on torch's meta device from `config.json`, in tenths of a second at any size. A configuration with custom
+code uses transformers' class for its `model_type`. Without one, the model cannot be trained either.
 """
 
 import math
@@ -31,28 +30,29 @@ from temper.rollout.weights.manifest import WireDtype, layout
 
 CONFIG = "config.json"
 PART = {"linear attention": "linear attention", "mamba": "Mamba", "attention": "attention", "mlp": "MLP"}
-"""Parts of a model by the type of their layer (`learner.models.layer_types`). Embedding and output layer, routed experts and
-those that every token goes to (an MLP) are parts of their own; all else is `norms and routers`.
+"""Parts of a model by layer type (`learner.models.layer_types`).
+
+Embedding, output layer, routed experts and shared experts (an MLP) are separate parts. Everything else is `norms and routers`.
 """
 REST = "norms and routers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedModel:
-    """The counts of a model that is not there yet."""
+    """The counts of a model that may not be downloaded yet."""
 
     name: str
-    """Its path or name; "a fresh hybrid" for one that `init` makes."""
+    """Its path or name, or "a fresh hybrid" for a model of `init`."""
     kind: str
     """Its `model_type`."""
     parameters: int
-    """Tied ones once, adapters not included."""
+    """Tied parameters count once. Adapters are excluded."""
     trained: int
-    """Those that the optimiser has, adapters among them."""
+    """Parameters of the optimizer, including adapters."""
     active: int
-    """Those that a token goes through: of the routed experts as many as it is given to; the embedding is only looked up."""
+    """Parameters that a token uses: only its routed experts count. The embedding is a lookup."""
     largest_layer: int
-    """Those of the largest layer, which ZeRO-3 gathers whole; the embedding and the output layer count as layers."""
+    """Parameters of the largest layer, which ZeRO-3 gathers whole. Embedding and output layer count as layers."""
     parts: dict[str, int]
     """Parameters by part (`PART`)."""
     layers: tuple[Layer, ...]
@@ -61,15 +61,15 @@ class PlannedModel:
     push_tensors: int
     """Tensors of a push of the whole weights."""
     push_bytes: dict[str, int]
-    """Bytes of a push of the whole weights, by the type in which they travel."""
+    """Bytes of a push of the whole weights, in the wire type."""
     saved_bytes: int
-    """Bytes of the tensors that a checkpoint has of the model itself."""
+    """Bytes of the model's tensors in a checkpoint."""
     state_bytes: int
-    """Bytes of those that it has of the training state, at the most (`temper.learner.training_state.state_bytes`)."""
+    """Maximum bytes of the training state in a checkpoint (`temper.learner.training_state.state_bytes`)."""
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes of a checkpoint without the heads of its files and its few small ones."""
+        """Bytes of a checkpoint without file headers and small files."""
         return self.saved_bytes + self.state_bytes
 
 
@@ -84,14 +84,14 @@ def planned_model(model: ModelConfig, learner: LearnerConfig) -> PlannedModel:
 
 
 def source_config(source: ModelSource) -> PretrainedConfig:
-    """Return a model's configuration, read of its folder or downloaded alone. Raise as `planned_model`."""
+    """Return a model's configuration from its folder, or download only it. Raise as `planned_model`."""
     if source.on_hub:
         return read_config(snapshot(source.path, kind="model", revision=source.revision, patterns=(CONFIG,)).folder)
     return read_config(source.folder)
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """Return the configuration in a folder. Raise `FileNotFoundError` or `ValueError` if it has none that is known."""
+    """Return the configuration in a folder. Raise `FileNotFoundError` or `ValueError` if there is no known one."""
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(f"{folder} has no {CONFIG}; a plan needs no more of a model than that file")
     try:

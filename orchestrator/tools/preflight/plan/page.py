@@ -25,7 +25,7 @@ SUMS = {
 
 
 def as_json(plan: Plan) -> str:
-    """Return all of a plan as one JSON object."""
+    """Return a plan as one JSON object."""
     found: dict[str, Any] = {"run": plan.config.name, "ranks": plan.wanted.ranks, "engines": plan.wanted.engines}
     found |= {name: getattr(plan, name) for name in PARTS}
     for name, sums in SUMS.items():

@@ -1,4 +1,4 @@
-"""The plan of a run: the memory and the seconds of its processes, worked out for one configuration on one hardware."""
+"""The plan of a run: memory and seconds of its processes for one configuration on one hardware."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -72,14 +72,14 @@ class Plan:
 
     @property
     def gpus(self) -> int:
-        """GPUs of its processes; 0 on CPUs."""
+        """Number of GPUs. 0 on CPUs."""
         if not self.gpu:
             return 0
         return 1 if self.halves else self.wanted.gpus
 
     @cached_property
     def turns(self) -> int | None:
-        """Most turns of an episode; None if neither the run nor an environment limits them."""
+        """Maximum turns of an episode. None without a limit."""
         settings = [env.ref.settings for env in self.config.environments.values()]
         own = [one.tool_turns if one.tools and one.max_turns else one.max_turns for one in settings]
         most = max((turns or 0 for turns in own), default=0) if all(own) else 0
@@ -87,7 +87,7 @@ class Plan:
 
     @cached_property
     def rank(self) -> RankMemory | None:
-        """None for a run that trains nothing."""
+        """None for a run without training."""
         return self.rank_with(self.config.learner) if self.trains else None
 
     def rank_with(self, learner: LearnerConfig) -> RankMemory:
@@ -110,13 +110,13 @@ class Plan:
 
     @property
     def rank_free_memory(self) -> int:
-        """Bytes that a rank may fill: its GPU, or its part of one that it shares with an engine all the time; 0 on a CPU."""
+        """Bytes that a rank may use: its GPU, or its part of a GPU that it always shares with an engine. 0 on a CPU."""
         taken = self.engine.allowed if self.halves and self.engine is not None else 0
         return int(self.gpu_bytes - taken) if self.gpu else 0
 
     @cached_property
     def engine(self) -> EngineMemory | None:
-        """None for a run that plays nothing."""
+        """None for a run without sampling."""
         if not self.plays:
             return None
         engine = self.config.rollout.engine
@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def sequences(self) -> tuple[int, int]:
-        """Longest sequences that an engine holds, and sequences of the mean length; at most `max_sequences`."""
+        """Number of sequences that an engine holds, of maximum and of mean length. At most `max_sequences`."""
         most, engine = self.config.rollout.engine.max_sequences, self.engine
         if engine is None:
             return 0, 0
@@ -197,7 +197,7 @@ class Plan:
 
     @cached_property
     def work(self) -> Work | None:
-        """A step of the first stage that runs the loop; None without one."""
+        """A step of the first loop stage. None without one."""
         if self.loop is None:
             return None
         loop = self.config.settings(self.loop)
@@ -205,15 +205,15 @@ class Plan:
 
     @cached_property
     def time(self) -> StepTime | None:
-        """The seconds of a step; None as `fleet`."""
+        """The seconds of a step. None if `fleet` is None."""
         phase_s, rank, engine = 0.0, self.rank, self.engine
-        if self.wanted.colocated and rank is not None and engine is not None:  # each side goes and comes once
+        if self.wanted.colocated and rank is not None and engine is not None:  # each side is loaded and offloaded once
             phase_s = 2 * (rank.moved + engine.weights) / (self.assumptions.host_copy_gbs * 1e9)
         return None if self.fleet is None else step_time(self.fleet, one_device=self.halves, phase_s=phase_s)
 
     @cached_property
     def fleet(self) -> Fleet | None:
-        """The ground of all rates; None without a loop, named GPUs, or an engine on them that holds a sequence."""
+        """The inputs of all rates. None without a loop, without named GPUs, or if an engine holds no sequence."""
         loop, engine, work = self.loop, self.engine, self.work
         if loop is None or work is None or engine is None or self.site.card is None:
             return None
@@ -242,7 +242,7 @@ class Plan:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The stages that `time` leaves out: all that train or play but the first that runs the loop."""
+        """The stages that `time` does not cover: all training or sampling stages but the first loop stage."""
         if self.time is None:
             return ()
         others = (one for one in self.config.instances if one is not self.loop)
@@ -250,7 +250,7 @@ class Plan:
 
     @cached_property
     def _frozen(self) -> dict[str, PlannedModel]:
-        """The frozen model of each stage that trains with one: a teacher, or a reference, which is the model itself."""
+        """The frozen model of each stage that has one: a teacher, or a reference, which is the model itself."""
         found = {}
         for one in self.config.instances:
             settings = self.config.settings(one) if one.stage.trains else None
@@ -263,7 +263,7 @@ class Plan:
 
 
 def _choice_anyway(transport: str, ground: ClusterFacts) -> TransportChoice:
-    """Return the choice with unlimited room, or the wanted transport if that reaches no engine."""
+    """Return the transport choice with unlimited memory, or the configured transport if it reaches no engine."""
     try:
         return choose_transport(transport, ground, nbytes=0)
     except ValueError:
@@ -280,16 +280,16 @@ def plan_of(path: Path, overrides: Sequence[str], *, gpus: str | None, assumptio
 
 
 def site_of(gpus: str | None, assumptions: Assumptions) -> Site:
-    """Return the named hardware, else that of the cluster. Raise `ValueError` for an unknown name."""
+    """Return the named hardware, or else the cluster's hardware. Raise `ValueError` for an unknown name."""
     if gpus is None:
         return found_site(query_hardware())
     return named_site(gpus, host_gib_per_gpu=assumptions.host_gib_per_gpu, shm_gib=assumptions.shm_gib)
 
 
 def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Config, PlannedModel]:
-    """Return the configuration as it would be on the hardware, and its model; raise as `plan_of`.
+    """Return the configuration resolved for the hardware, and its model. Raise as `plan_of`.
 
-    On named hardware the profile chooses anew and ignores its choice for an earlier run.
+    On named hardware the profile ignores its choice for an earlier run.
     """
     given = read_run_settings(path, list(overrides))
     shape = planned_model(model_config(resolved(given)), LearnerConfig()).shape

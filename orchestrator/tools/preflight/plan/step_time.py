@@ -1,12 +1,12 @@
 """The seconds of a step, from the peaks of named GPUs (a roofline).
 
-Decoding is bound by the bytes that a pass reads: the weights once, of experts those that any sequence goes to, and the cache of
-each sequence (Pope et al., "Efficiently Scaling Transformer Inference", section 2, 2022). Learning is bound by its products: 2
-operations a parameter and token forward, 4 backward (Kaplan et al., "Scaling Laws for Neural Language Models", section 2.1,
-2020), the operations of attention's scores, and ZeRO's transfers between ranks and to main memory, one after the other.
+Decoding is bound by the bytes that a pass reads: the weights once, only the experts in use, and the cache of each sequence
+(Pope et al., "Efficiently Scaling Transformer Inference", section 2, 2022). Learning is bound by its products: 2 operations per
+parameter and token forward, 4 backward (Kaplan et al., "Scaling Laws for Neural Language Models", section 2.1, 2020), the
+operations of attention scores, and ZeRO's transfers between ranks and to main memory in sequence.
 
-With G for generating, L for learning and publishing, and D for the load that pauses the engines, a step takes G + L + D at
-`max_lag` 0. Above it both sides work at once: max(G + D, L). Halves of one GPU compute by turns: there both sides add up.
+G is generation, L is learning and publishing, and D is the load that pauses the engines. A step takes G + L + D at `max_lag` 0.
+Above it both sides overlap: max(G + D, L). Halves of one GPU alternate, so both sides add up.
 """
 
 import math
@@ -27,14 +27,14 @@ DENSE, EXPERTS = 0.3, 0.1
 """Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5
 on 8 H100s (2026). The other is assumed."""
 PREFIX_UNIT = 16
-"""Tokens by which prefixes match (`prefix_match_unit` of vLLM, a page of keys in models without states)."""
+"""Granularity of prefix matches in tokens (`prefix_match_unit` of vLLM, a page of keys in models without states)."""
 STATE_TRAFFIC = 28
 """Bytes a trained parameter that a step of AdamW reads and writes: float32 weights, gradient, moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A step of `rl` or `distill`; lengths are means."""
+    """A step of `rl` or `distill`. Lengths are means."""
 
     stage: str
     steps: int
@@ -44,7 +44,7 @@ class Work:
     in_flight: int
     """Answers that are sampled at once, over all engines."""
     prompt_tokens: float
-    """Tokens of an answer's sequence that were not sampled, including those of environments."""
+    """Input tokens of an answer's sequence, including environment messages."""
     answer_tokens: float
     longest_answer: float
     kept: float
@@ -60,7 +60,7 @@ class Work:
 
     @property
     def sampled(self) -> float:
-        """Sampled tokens, including those of dropped groups."""
+        """Sampled tokens, including dropped groups."""
         return self.answers * self.answer_tokens / self.kept
 
     @property
@@ -70,7 +70,7 @@ class Work:
 
 
 def work_of(name: str, loop: LoopConfig, limits: EpisodeLimits, assumed: Assumptions, *, turns: int | None) -> Work:
-    """Return the work of a stage's step; `turns` are the most of an episode, None if there is no limit.
+    """Return the work of a stage's step. `turns` is the maximum per episode, None without a limit.
 
     Raise `ValueError` if no groups are assumed to be kept.
     """
@@ -102,20 +102,20 @@ def mean_lengths(limits: EpisodeLimits, assumed: Assumptions, *, turns: int | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Tokens a second of one engine and of all ranks, and the seconds of a push."""
+    """Tokens per second of one engine and of all ranks, and the seconds of a push."""
 
     sampled_per_s: float
     """Tokens that an engine samples a second, with the time of prompts."""
     token_s: float
-    """Seconds from one token of a sequence to its next."""
+    """Seconds between two tokens of a sequence."""
     trained_per_s: float
-    """Tokens that the learner trains on a second, all ranks together, those of a further epoch again."""
+    """Tokens that all ranks train per second. Further epochs count again."""
     updates_s: float
     """Seconds of the optimiser's updates, including transfers of offloaded states."""
     publish_s: float
     """Seconds of a push on the learner's side."""
     load_s: float
-    """Seconds of a push on the engines' side, which generate nothing meanwhile."""
+    """Seconds of a push at the engines, during which they do not generate."""
     source: str
     """The name of the GPUs."""
     first_push_s: float
@@ -140,7 +140,7 @@ class Fleet:
     """GPUs of a machine. Ranks are placed on as few machines as hold them."""
     push: PushPlan
     scores: float
-    """Further forward passes of a step, in passes of the model itself: of the old policy, a reference, a teacher."""
+    """Further forward passes per step, in passes of the model: old policy, reference, teacher."""
     scored: int
     """Parameters that these further passes go through."""
     updates: int
@@ -172,10 +172,10 @@ class Fleet:
 
     @property
     def prompt_s(self) -> float:
-        """Seconds that an engine computes prompts, for each token that it samples.
+        """Seconds that an engine computes prompts, per sampled token.
 
-        With cached prefixes all answers of a group but the first compute only the tokens after the last whole unit of the
-        prompt, and always at least one.
+        With prefix caching, only the first answer of a group computes the whole prompt. The others compute the tokens after its
+        last whole unit, at least one.
         """
         cached = self.engine.prefix_caching != "off" and not self.learner.router_replay
         unit = int(self.engine.extra.get("prefix_match_unit") or PREFIX_UNIT)
@@ -216,7 +216,7 @@ class Fleet:
 
     @property
     def learn_s(self) -> float:
-        """Seconds of the passes over a step's sequences, and of the ranks' transfers to each other and to main memory."""
+        """Seconds of the passes over a step's sequences, and of transfers between ranks and to main memory."""
         return self._products_s + self._sending_s + self._offloading_s
 
     @property
@@ -248,7 +248,7 @@ class Fleet:
 
     @property
     def _offloading_s(self) -> float:
-        """Seconds to add each pass's gradient to an offloaded one: it comes to the GPU and goes back."""
+        """Seconds to add each pass's gradient to an offloaded gradient, which moves to the GPU and back."""
         if self.learner.offload == "none":
             return 0.0
         share = FLOAT32 * self.model.trained / self.learner.ranks
@@ -256,12 +256,11 @@ class Fleet:
 
     @property
     def _sending_s(self) -> float:
-        """Seconds of ZeRO to gather the weights and to add up gradients (Rajbhandari et al., section 7, 2020).
+        """Seconds of ZeRO to gather weights and reduce gradients (Rajbhandari et al., section 7, 2020).
 
-        Each rank sends, and gets, all of a tensor but its own share: once to gather it, once to add it up if each rank keeps
-        its share of the sum, and twice if each has it all, of which DeepSpeed then takes a share at stages 1 and 2 too. These
-        gather the updated weights after each update; stage 3 gathers them for each pass forward and backward, and adds up
-        after each as stage 2 does.
+        Each rank sends and receives a whole tensor minus its share: once to gather, once for a reduce-scatter, twice for an
+        all-reduce. DeepSpeed uses an all-reduce at stages 1 and 2 too. These stages gather the updated weights once per update.
+        Stage 3 gathers them for each forward and backward pass, and reduces after each pass.
         """
         learner, model, epochs = self.learner, self.model, self.work.epochs
         if learner.ranks == 1:
@@ -279,9 +278,9 @@ class Fleet:
         return (gathered + added) * others / (self._link_gbs(adapters) * 1e9)
 
     def _link_gbs(self, adapters: int) -> float:
-        """Return the GB/s between GPUs: by so many network adapters of a machine at once, or by its own links alone with 0.
+        """Return the GB/s between GPUs: over so many network adapters of a machine, or over its internal links with 0.
 
-        A collective has a ring for each adapter, so that a machine's traffic is shared out over them.
+        A collective has a ring per adapter, which share a machine's traffic.
         """
         link, network = self.card.link_gbs, adapters * self.assumed.network_gbs
         return self.assumed.link_share * (min(link, network) if adapters else link)
@@ -294,7 +293,7 @@ class Fleet:
 
     @property
     def push_s(self) -> tuple[float, float]:
-        """Seconds of a push at the learner, and while the engines load it: vLLM loads each tensor by a call of Python."""
+        """Seconds of a push at the learner, and of the load in the engines: vLLM loads each tensor by a Python call."""
         push, assumed, spread = self.push, self.assumed, self.gpus > self.together
         copy_s = push.sent / (assumed.host_copy_gbs * 1e9)
         tensors_s = self.model.push_tensors * assumed.tensor_ms / 1000
@@ -308,7 +307,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Seconds of a step of the loop by part; parts of both sides overlap above `max_lag` 0."""
+    """Seconds of a step by part. Both sides overlap if `max_lag` is above 0."""
 
     rates: Rates
     work: Work
@@ -317,7 +316,7 @@ class StepTime:
     publish_s: float
     load_s: float
     phase_s: float
-    """Seconds in which learner and engines hand each other the devices that they share."""
+    """Seconds to hand over shared devices between learner and engines."""
     step_s: float
     longest_s: float
     """Seconds of the longest answer."""
@@ -344,7 +343,7 @@ class StepTime:
 
 
 def step_time(fleet: Fleet, *, one_device: bool = False, phase_s: float = 0.0) -> StepTime:
-    """Return the seconds of a step; `one_device`: learner and engine are halves of one GPU."""
+    """Return the seconds of a step. `one_device`: learner and engine are halves of one GPU."""
     rates, work = fleet.rates, fleet.work
     longest_s = work.longest_answer * rates.token_s
     together = work.sampled / fleet.engines / rates.sampled_per_s

@@ -1,1 +1,1 @@
-"""A run at any scale in virtual time: the product's loop, buffer and pool, with engines and a learner that only take time."""
+"""A run at any scale in virtual time: the real loop, buffer and pool, with simulated engines and learner."""

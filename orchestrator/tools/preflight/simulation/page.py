@@ -21,7 +21,7 @@ WIDTH = 160
 
 
 def format_simulation(cases: Sequence[Scenario], *, as_json: bool) -> str:
-    """Simulate all cases and return their figures as text; each is named on standard error before."""
+    """Simulate all cases and return their figures as text. Print each case on standard error first."""
     keep_driver_small()
     found = []
     for number, case in enumerate(cases, start=1):

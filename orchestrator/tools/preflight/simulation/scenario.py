@@ -16,7 +16,7 @@ from temper.orchestrator.tools.preflight.plan.step_time import Fleet
 START_S = 120.0
 """Seconds of an engine's start in addition to reading the weights: processes, graphs, a first pass. Assumed."""
 OF_TASK = 0.5
-"""Share of the variance of the logarithm that the answers to a task have in common; assumed."""
+"""Assumed share of the log-length variance that answers to the same task have in common."""
 MOST_TAIL = 3.0
 
 
@@ -24,9 +24,8 @@ MOST_TAIL = 3.0
 class Speeds:
     """Seconds of an engine's pass, of a learner's step, of a push and of a start.
 
-    `pass_s[n]` is a pass with n sequences, including their share of prompts; an engine has as many places as that has entries,
-    less the one for none. A step of the learner takes `learn_fixed_s` and `learn_token_s` for each token of its sequences,
-    `prompt_tokens` of which were not sampled in each.
+    `pass_s[n]` is a pass with n sequences, including their share of prompts. An engine has `len(pass_s) - 1` slots. A step
+    takes `learn_fixed_s`, and `learn_token_s` per token. `prompt_tokens` of each sequence are not sampled.
     """
 
     pass_s: tuple[float, ...]
@@ -46,10 +45,10 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogNormal:
-    """Log-normal lengths, drawn by the number of a ticket, the same in every run. A task makes its answers alike.
+    """Log-normal lengths, drawn by ticket number, the same in every run. Answers to a task are correlated.
 
-    `tail` is the standard deviation of their logarithm, 0 for answers of one length. None is above `longest`. The mean is that
-    before this cut; the mean of drawn lengths may be lower.
+    `tail` is the standard deviation of the log length, 0 for equal lengths. Lengths are cut at `longest`. `mean` is the mean
+    before the cut.
     """
 
     mean: float
@@ -58,7 +57,7 @@ class LogNormal:
     seed: int
 
     def of(self, ticket: int, answers: int) -> list[int]:
-        """Return the tokens of each of so many answers to the task of a ticket."""
+        """Return the lengths in tokens of so many answers to the task of a ticket."""
         draw = random.Random(f"{self.seed}/{ticket}")
         centre = math.log(self.mean) - self.tail**2 / 2
         task = centre + self.tail * math.sqrt(OF_TASK) * draw.gauss(0, 1)
@@ -84,9 +83,9 @@ def with_mean(lengths: LogNormal, mean: float) -> LogNormal:
 
 
 def cut_mean(lengths: LogNormal) -> float:
-    """Return the mean of log-normal lengths none of which is above the longest.
+    """Return the mean of log-normal lengths after the cut.
 
-    E[min(X, c)] = E[X] Phi(d - s) + c (1 - Phi(d)), with s the deviation of the logarithm and d = (log c - its mean) / s.
+    E[min(X, c)] = E[X] Phi(d - s) + c (1 - Phi(d)), with s the standard deviation of the log and d = (log c - its mean) / s.
     """
     if not lengths.tail:
         return min(lengths.mean, lengths.longest)
@@ -97,7 +96,7 @@ def cut_mean(lengths: LogNormal) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A run to simulate, with the settings of its stage. `steps` are counted after `filling` ones at the start."""
+    """A run to simulate, with the settings of its stage. `steps` are counted after `filling` warm-up steps."""
 
     loop: LoopConfig
     engines: int
@@ -131,10 +130,10 @@ def scenarios(
     steps: int,
     seed: int,
 ) -> list[Scenario]:
-    """Return every combination of `engines` and `lags`; None takes the configuration's value.
+    """Return every combination of `engines` and `lags`. None uses the configuration.
 
-    `tail` is the deviation of the logarithm of answers' lengths. With `grow` the groups of a step and the learner's ranks grow
-    with the engines. Raise `FileNotFoundError` or `ValueError` for invalid input.
+    `tail` is the standard deviation of the log of answer lengths. With `grow`, groups per step and ranks grow with the engines.
+    Raise `FileNotFoundError` or `ValueError` for invalid input.
     """
     if min(engines or [1]) < 1:
         raise ValueError(f"--engines {min(engines or [1])}: must be 1 or more")
@@ -178,9 +177,9 @@ def _require_fleet(plan: Plan) -> Fleet:
 
 
 def _speeds(planned: Fleet, *, engines: int, times: float) -> Speeds:
-    """Return the speeds of so many engines, and of a step and a learner of `times` the planned size, on such machines.
+    """Return the speeds of so many engines, and of a step and learner of `times` the planned size.
 
-    More ranks send more to each other, over more machines, and all engines read the model from the same storage.
+    More ranks send more to each other, over more machines. All engines read the model from the same storage.
     """
     ranks, processes = max(1, round(times * planned.learner.ranks)), engines * planned.engine.processes
     fleet = replace(

@@ -1,4 +1,4 @@
-"""The parts of a simulated run that only take time: the driver's CPU, engines in workers, the learner.
+"""The simulated parts of a run, which only take time: driver CPU, engines in workers, learner.
 
 All methods belong to one event loop of virtual time.
 """
@@ -52,7 +52,7 @@ class Driver:
 
 
 class GroupInEngine:
-    """Answers that are sampled together; `done` has the second at which each ended, in their order."""
+    """Answers that are sampled together. `done` has the end time of each in seconds."""
 
     def __init__(self, answers: int) -> None:
         self.ended = [0.0] * answers
@@ -68,14 +68,14 @@ class GroupInEngine:
 
 
 class EngineModel:
-    """An engine whose pass gives each of its sequences a token, and takes longer the more there are.
+    """An engine whose pass adds a token to each sequence, and takes longer with more sequences.
 
-    All sequences advance at the same rate between two changes, so the events are only their beginnings and ends. Sequences
-    without room wait in order. A simulation of single passes gives the same ends, to less than a pass.
+    All sequences advance at the same rate between two events, so only starts and ends are simulated. Excess sequences wait in
+    order. The end times match a pass-by-pass simulation to within a pass.
     """
 
     def __init__(self, pass_s: Sequence[float]) -> None:
-        """`pass_s[n]` are the seconds of a pass with n sequences; the longest of these is a full one."""
+        """`pass_s[n]` are the seconds of a pass with n sequences. The longest entry is a full engine."""
         self._pass_s = pass_s
         self._loop = asyncio.get_running_loop()
         self._at = self._loop.time()
@@ -86,12 +86,12 @@ class EngineModel:
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self.sampled = 0.0
-        """Tokens, including those of abandoned answers."""
+        """Tokens, including abandoned answers."""
         self.busy_s = self.sequence_s = 0.0
-        """Seconds with a sequence and without a pause, and the sum of those of all sequences, up to the last event."""
+        """Busy seconds without pauses, and their sum over all sequences, up to the last event."""
 
     def add(self, tokens: Sequence[int]) -> GroupInEngine:
-        """Begin a group of answers of these lengths, as soon as there is room for each."""
+        """Start a group of answers of these lengths when slots are free."""
         group = GroupInEngine(len(tokens))
         self.advance()
         self._waiting.extend((length, group, answer) for answer, length in enumerate(tokens))
@@ -114,7 +114,7 @@ class EngineModel:
         self._arm()
 
     def advance(self) -> None:
-        """Add up the time since the last event, in which the sequences did not change."""
+        """Account for the time since the last event, during which the sequences did not change."""
         now, running = self._loop.time(), len(self._running)
         if running and not self._paused:
             passed = (now - self._at) / self._pass_s[running]
@@ -125,7 +125,7 @@ class EngineModel:
         self._at = now
 
     def _fill(self) -> None:
-        """Begin waiting sequences while there is room, and set the timer of the next end."""
+        """Start waiting sequences while slots are free, and set the timer of the next end."""
         while self._waiting and len(self._running) < len(self._pass_s) - 1:
             length, group, answer = self._waiting.popleft()
             self._running.append((self._work + length, next(self._numbers), group, answer))
@@ -141,7 +141,7 @@ class EngineModel:
             self._timer = self._loop.call_at(self._at + left, self._due)
 
     def _due(self) -> None:
-        """End the answers that have their last token; waiting ones take their places."""
+        """End finished answers, and start waiting ones."""
         self._timer = None
         self.advance()
         while self._running and self._running[0][0] - self._work <= LEAST_TOKENS:
@@ -151,7 +151,7 @@ class EngineModel:
 
 
 class SimulatedWorker(WorkerHandle):
-    """A rollout worker as the pool sees one. It overrides the calls that a loop without checkpoints makes."""
+    """A rollout worker for the pool. It overrides the calls of a loop without checkpoints."""
 
     place: Place | None = None
 
@@ -200,7 +200,7 @@ class SimulatedWorker(WorkerHandle):
         return Group(ticket=ticket, trajectories=tuple(answers))
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
-        """Pause for the time of a load, after the driver's call of it."""
+        """Pause for the time of a load, after the driver's call."""
         await self._driver.take(CALL_S)
         self.engine.pause(paused=True)
         try:
@@ -220,7 +220,7 @@ class SimulatedWorker(WorkerHandle):
 
 
 def _turn(length: int, version: int) -> Turn:
-    """Return a turn of so many tokens, all sampled by one version. Its arrays repeat one value, which takes no memory."""
+    """Return a turn of so many tokens from one version. Its arrays repeat one value, without memory."""
     return Turn(
         context_ids=PROMPT,
         sampled_ids=np.broadcast_to(np.int32(2), length),
@@ -242,7 +242,7 @@ class SimulatedLearner:
         """Seconds of steps and pushes so far."""
 
     def batches(self, groups: Sequence[Group]) -> list[TrainBatch]:
-        """Record the seconds of a step on these groups; there are no arrays to train on."""
+        """Record the seconds of a step on these groups. There are no arrays to train on."""
         answers = [answer for group in groups for answer in group.trajectories]
         tokens = sum(answer.sampled_tokens for answer in answers) + self._speeds.prompt_tokens * len(answers)
         self._batch_s = self._speeds.learn_fixed_s + tokens * self._speeds.learn_token_s
@@ -277,7 +277,7 @@ class SimulatedLearner:
         return offered
 
     async def send(self, version: int) -> None:
-        """Take no time: the engines' load counts it."""
+        """Take no time: the engines' load includes it."""
 
     async def _work(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

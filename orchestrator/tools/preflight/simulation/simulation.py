@@ -32,7 +32,7 @@ from temper.rollout.trajectory import WeightVersion
 
 Floats = NDArray[np.float64]
 START_DEADLINE = 3.0
-"""Multiple of its planned start that an engine may take: starts never fail here."""
+"""Multiple of the planned start time of an engine before a start fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,11 @@ class Outcome:
     """Share of the engines' places for sequences that were taken."""
     learner_idle: float = 0.0
     driver_busy: float = 0.0
-    """Share of the time in which the driver's CPU works; 1 means that it is the limit."""
+    """Busy share of the driver's CPU. 1 means that it is the bottleneck."""
     lag_mean: float = 0.0
     lag_max: int = 0
     ended: str = ""
-    """Why the run gave up before its last step; empty if it did not."""
+    """Why the run gave up before its last step. Empty if it did not."""
 
 
 def simulate(scenario: Scenario) -> Outcome:
@@ -76,7 +76,7 @@ class _Tasks:
 
 
 class _Run:
-    """The product's classes, the stand-ins, and the sums over counted steps."""
+    """The real classes, the simulated parts, and the sums over counted steps."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -168,7 +168,7 @@ class _Run:
         return np.array([asyncio.get_running_loop().time(), busy, places, self._learner.busy_s, self._driver.busy_s])
 
     def _outcome(self, start_s: float, ended: str) -> Outcome:
-        """Return the figures of the counted steps; all of them 0 if the run gave up before one."""
+        """Return the figures of the counted steps. All are 0 if the run gave up before one."""
         engines, lag, first, last = self._scenario.engines, self._scenario.loop.max_lag, self._first, self._last
         if not self._steps or first is None or last is None:
             return Outcome(engines=engines, max_lag=lag, steps=0, start_s=start_s, ended=ended)

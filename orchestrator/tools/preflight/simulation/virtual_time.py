@@ -1,7 +1,7 @@
-"""An event loop with virtual time: if nothing is left to do now, it jumps to the next timer.
+"""An event loop with virtual time: if nothing is ready, it jumps to the next timer.
 
-Coroutines that use the loop's time for waits and deadlines run unchanged, hours in seconds. A call in a thread runs at once in
-the loop's own thread and takes no time, so the same coroutines do the same things in the same order.
+Coroutines that use the loop's time run unchanged, hours in seconds. A call in a thread runs at once in the loop's thread and
+takes no time, so the order of events is reproducible.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class NoEventsLeft(RuntimeError):
-    """Every task waits for another one, and no timer is set: real processes would wait for ever."""
+    """Every task waits for another one, and no timer is set. Real processes would wait forever."""
 
 
 class _Jumping(selectors.SelectSelector):
