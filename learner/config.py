@@ -156,7 +156,8 @@ class LearnerConfig:
         least = {"none": 0, "cpu": 1, "nvme": 3}[self.offload]
         if self.zero_stage < least:
             raise ValueError(
-                f"learner.offload={self.offload} with learner.zero_stage={self.zero_stage}: set zero_stage to {least} or more"
+                f"learner.offload={self.offload} with learner.zero_stage={self.zero_stage}: set learner.zero_stage={least} "
+                "or more"
             )
         if (self.offload == "nvme") != (self.offload_dir is not None):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What is done with actors of Ray, whatever they do: placing, asking and ending them."""
+"""Actors of Ray: awaiting their results, running functions on nodes, and ending them."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ CLOSE_S = 30.0
 NO_GROUPS: Mapping[str, str] = {}
 NODES_S = 30.0
 PROCESS_FAILURES = (RayActorError, OutOfMemoryError, NodeDiedError)
-"""What Ray raises where an actor's process has ended: it has an error of its own for one that it ends before memory is full."""
+"""Ray's errors for a dead actor process. It has a separate one for processes that it kills before memory is full."""
 
 
 async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied], cancels: bool = False) -> Any:
-    """Return an actor's answer. Raise `died` with its name if its process has ended, or if it can't continue.
+    """Return an actor's result. Raise `died` with its name if its process has ended or can't continue.
 
-    Raise `RuntimeError` if its constructor failed, and `ProcessDied` if another process died that had to give it something.
-    With `cancels`, cancelling the wait cancels the call in the actor too.
+    Raise `RuntimeError` if its constructor failed, and `ProcessDied` if the process of an argument died. With `cancels`,
+    cancelling the wait also cancels the call in the actor.
     """
     try:
         return await call
@@ -43,17 +43,17 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
             raise died(f"{name}: {error.cause}") from error
         if isinstance(error.cause, PROCESS_FAILURES):
             raise ProcessDied(
-                f"{name} was given nothing by a process that died ({describe_error(error.cause)})"
+                f"{name} lacks an argument from a process that died ({describe_error(error.cause)})"
             ) from error
         raise
     except PROCESS_FAILURES as error:
-        if isinstance(error, RayActorError) and error.actor_init_failed:  # which it would again
+        if isinstance(error, RayActorError) and error.actor_init_failed:  # a retry would fail again
             raise RuntimeError(f"{name} could not start ({' '.join(str(error).split())})") from error
         raise died(f"{name} died ({' '.join(str(error).split())})") from error
 
 
 class ActorProcess:
-    """An actor of Ray as a `Process`. Its death is raised as `died`, with its name."""
+    """An actor of Ray as a `Process`. If it dies, `died` is raised with its name."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class ActorProcess:
         groups: Mapping[str, str] = NO_GROUPS,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`groups` are the concurrency groups of methods that have one; `on_end` is called when it was ended from here."""
+        """`groups` maps methods to concurrency groups. `on_end` runs when this process ends the actor."""
         self._actor, self._name, self._died = actor, name, died
         self._groups, self._on_end = groups, on_end
         self.place: Place | None = None
 
     async def wait_until_running(self) -> None:
-        """See `Process.wait_until_running`. The process writes its stacks on a signal from then on."""
+        """See `Process.wait_until_running`. Afterwards the process writes its stacks on a signal."""
         pid, host, node = await self._await(self._actor.__ray_call__.remote(_locate_process))
         here = ray.get_runtime_context().get_node_id()
         self.place = Place(pid=pid, host=host, node=None if node == here else node)
@@ -81,7 +81,7 @@ class ActorProcess:
         return await self._await(self.begin(method, *args, named=named), cancels=cancels)
 
     def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[Any]:
-        """See `Process.begin`: return Ray's reference, in place of which another actor is given the answer itself."""
+        """See `Process.begin`: return Ray's reference. Passed to another actor, it becomes the result."""
         bound = getattr(self._actor, method)
         if method in self._groups:
             bound = bound.options(concurrency_group=self._groups[method])
@@ -89,11 +89,11 @@ class ActorProcess:
         return reference
 
     async def put(self, data: object) -> object:
-        """See `Process.put`: copy it into shared memory, beside the event loop."""
+        """See `Process.put`: copy the data into shared memory, in a thread."""
         return await in_thread(ray.put, data)
 
     async def host(self) -> str:
-        """See `Process.host`: loopback if the cluster has no other machine for processes of the run."""
+        """See `Process.host`: loopback if the run's processes have only one machine."""
         if len(await list_nodes(hosts=True)) == 1:
             return LOOPBACK
         address: str = await self._await(self._actor.__ray_call__.remote(lambda _: ray.util.get_node_ip_address()))
@@ -104,7 +104,7 @@ class ActorProcess:
         self._on_end()
 
     async def close(self) -> None:
-        """See `Process.close`: it may take `CLOSE_S` seconds."""
+        """See `Process.close`: waits at most `CLOSE_S` seconds."""
         closing = asyncio.gather(self._actor.close.remote(), return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(closing, CLOSE_S)
@@ -115,14 +115,14 @@ class ActorProcess:
 
 
 async def list_nodes(*, hosts: bool = False) -> list[str]:
-    """Return the ids of the living nodes; with `hosts` without those that offer no CPU and no GPU, such as a mere head.
+    """Return the ids of living nodes; with `hosts` only those with a CPU or a GPU, so no head-only node.
 
     Raise `RuntimeError` if the cluster does not answer within `NODES_S` seconds.
     """
     try:
         nodes = await asyncio.wait_for(in_thread(ray.nodes), NODES_S)
     except TimeoutError:
-        raise RuntimeError(f"the cluster did not name its nodes within {NODES_S:.0f} s") from None
+        raise RuntimeError(f"the cluster did not list its nodes within {NODES_S:.0f} s; check `ray status`") from None
     alive = [node for node in nodes if node["Alive"]]
     return [node["NodeID"] for node in alive if not hosts or any(node["Resources"].get(one) for one in ("CPU", "GPU"))]
 
@@ -133,7 +133,7 @@ def _locate_process(_actor: object) -> tuple[int, str, str]:
 
 
 async def run_at_place(place: Place, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-    """Run a plain function on the node of a process, that of the driver in a thread; return or raise its result.
+    """Run a plain function on the node of a process, on the driver's node in a thread and return or raise its result.
 
     Raise `RuntimeError` if the cluster loses the node. The caller sets the deadline.
     """
@@ -143,7 +143,7 @@ async def run_at_place(place: Place, function: Callable[[*Arguments], T], *args:
 
 
 async def run_on_node(node: str, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-    """Run a plain function in a process on a node; return its result. Raise `RuntimeError` with its error.
+    """Run a plain function in a process on a node and return its result. Raise `RuntimeError` with its error.
 
     The caller sets the deadline.
     """
@@ -160,7 +160,7 @@ async def run_on_node(node: str, function: Callable[[*Arguments], T], *args: *Ar
 
 @contextlib.contextmanager
 def kill_on_failure(actors: list[Any]) -> Iterator[None]:
-    """End the actors where the block fails or is given up: they hold memory and GPUs, and nobody else knows them yet."""
+    """Kill the actors if the block fails or is cancelled. They hold memory and GPUs, and no other code knows them yet."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""What a run has reserved of a cluster from its start to its end: placement groups of Ray, a bundle for each process."""
+"""Reserved resources of a run: placement groups of Ray, one bundle per process."""
 
 import asyncio
 import os
@@ -22,46 +22,46 @@ Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 
 RESERVE_S = 5.0
-"""How long the processes of a run before may take to go, in seconds."""
+"""Time for the processes of an earlier run to end, in seconds."""
 GPU_QUERY_S = 10.0
-"""How long a message waits for the cluster's account of its GPUs, in seconds."""
+"""Timeout for the cluster's GPU counts in a message, in seconds."""
 RETRY_S = 0.5
-"""The seconds between two looks at machines of which one was lost."""
+"""Seconds between two checks after a machine is lost."""
 SOME_CPU = 0.01
-"""What a process takes of Ray's account of CPUs where there are no GPUs: next to nothing, since its threads are set in the
-configuration. A machine that offers none, such as a head that only leads, gets no process."""
+"""CPU share of a process in Ray's accounting without GPUs: near 0, since the settings limit its threads. A machine without
+CPUs, such as a head-only node, gets no process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What is reserved for one process, which asks for a share of its GPUs."""
+    """The reserved resources of one process, which requests a share of its GPUs."""
 
     group: PlacementGroup
     number: int
     gpus: float
     own: bool = False
-    """Whether the group has this bundle alone, and goes with its process."""
+    """Whether the group has only this bundle and ends with its process."""
 
     def options(self) -> dict[str, Any]:
         there = PlacementGroupSchedulingStrategy(self.group, self.number)
         return {"num_cpus": 0, "num_gpus": self.gpus, "scheduling_strategy": there}
 
     def free(self) -> None:
-        """Give it back if it was its process's own."""
+        """Release the group if it belongs to this process alone."""
         if self.own:
             remove_placement_group(self.group)
 
 
 class Bundles:
-    """The bundles of a run. Where a machine is lost, Ray finds another one for those on it, as soon as there is one."""
+    """The bundles of a run. After a machine is lost, Ray moves its bundles as soon as another one has room."""
 
     def __init__(self, request: PlacementRequest, *, on_gpus: bool) -> None:
-        """Ask for those of the ranks, on few machines; where they share their GPUs with engines, for all."""
+        """Request the ranks' bundles on few machines, and if colocated the engines' too."""
         self._request = request
         self._on_gpus = on_gpus
         self._ranks: PlacementGroup | None = None
         self._engines: PlacementGroup | None = None
-        packed = "PACK" if on_gpus else "SPREAD"  # cores are shared by whatever lies on a machine: each takes its part
+        packed = "PACK" if on_gpus else "SPREAD"  # spread, because processes of a machine share its cores
         if request.colocated:
             self._ranks = self._engines = _group(request.gpus, self._need(), strategy=packed)
         elif request.ranks:
@@ -73,7 +73,7 @@ class Bundles:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs the processes have; 0 where the cluster has none."""
+        """Number of GPUs of the processes, 0 if the cluster has none."""
         return self._on_gpus * self._request.gpus
 
     @property
@@ -81,7 +81,7 @@ class Bundles:
         return self._request.colocated
 
     async def ready(self) -> None:
-        """Wait until all are reserved. The ranks come first: what they leave is spread over."""
+        """Wait until all are reserved. The ranks come first, engines spread over the rest."""
         if self._ranks is not None:
             await self._ranks.ready()
         if self._engines is None and self._request.engines:
@@ -90,9 +90,9 @@ class Bundles:
             await self._engines.ready()
 
     async def ranks(self) -> list[tuple[Bundle, Node]]:
-        """Return the bundle of each rank, and its node: those of a machine follow each other, the driver's first.
+        """Return the bundle and node of each rank, grouped by machine, the driver's machine first.
 
-        Wait while a node does not answer: one that was lost a moment ago still counts as there.
+        Wait while a node does not answer, because a lost node may still be listed.
         """
         assert self._ranks is not None
         names = await _bundle_nodes(self._ranks)
@@ -105,21 +105,21 @@ class Bundles:
         return [(self._bundle(self._ranks, number), there[names[number]]) for number in order]
 
     async def at_first_rank(self, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-        """Run a plain function on the machine of rank 0; return or raise what it does. The caller sets the deadline."""
+        """Run a plain function on rank 0's machine and return or raise its result. The caller sets the deadline."""
         _, node = (await self.ranks())[0]
         if node.name == ray.get_runtime_context().get_node_id():
             return await in_thread(function, *args)
         return await run_on_node(node.name, function, *args)
 
     def engine(self, number: int) -> Bundle:
-        """Return the bundle of an engine, a new one for one beyond those of the start, which may have to wait for room."""
+        """Return the bundle of an engine. An engine beyond the initial ones gets a new bundle, which may have to wait."""
         if self._engines is None or number >= self._request.engines:
             added = _group(1, self._need(self._request.processes), strategy="PACK")
             return Bundle(group=added, number=0, gpus=self._request.processes if self._on_gpus else 0, own=True)
         return self._bundle(self._engines, number, self._request.processes)
 
     async def require_folder(self, folder: Path) -> None:
-        """Raise `ValueError` where a machine of these bundles does not see this folder. The caller sets the deadline."""
+        """Raise `ValueError` if a machine of these bundles does not see this folder. The caller sets the deadline."""
         groups = [group for group in (self._ranks, self._engines) if group is not None]
         used = {name for group in groups for name in await _bundle_nodes(group)} - {
             ray.get_runtime_context().get_node_id()
@@ -127,12 +127,12 @@ class Bundles:
         for node in cluster_nodes():
             if node.name in used and not await run_on_node(node.name, os.path.isdir, str(folder)):
                 raise ValueError(
-                    f"runs_dir: {folder} is not there on {node.address}, which the run needs too; give a folder that all "
-                    "machines share at one path"
+                    f"runs_dir: {folder} does not exist on {node.address}; use a folder that all machines share under the "
+                    "same path"
                 )
 
     def free(self) -> None:
-        """Give all back but what engines have of their own."""
+        """Release all but the engines' separate bundles."""
         for group in {self._ranks, self._engines} - {None}:
             remove_placement_group(group)
 
@@ -154,7 +154,7 @@ def build_request(config: RunConfig, *, trains: bool = True, plays: bool = True)
 
 
 async def reserve(request: PlacementRequest) -> Bundles:
-    """Reserve what a run wants. The only GPU of a cluster is given in halves to a rank and an engine.
+    """Reserve the requested resources. A single GPU is split between a rank and an engine.
 
     Raise `NoRoomError` at once if the cluster is too small, or after `RESERVE_S` seconds if others use it.
     """
@@ -169,7 +169,7 @@ async def reserve(request: PlacementRequest) -> Bundles:
     except BaseException as error:
         bundles.free()
         if isinstance(error, TimeoutError):
-            await asyncio.sleep(RESERVE_S / 10)  # what was reserved counts as free again
+            await asyncio.sleep(RESERVE_S / 10)  # until released bundles count as free
             raise NoRoomError(describe_shortage(request, cluster_nodes())) from None
         raise
     return bundles
@@ -180,17 +180,17 @@ def _group(count: int, each: dict[str, float], *, strategy: str) -> PlacementGro
 
 
 async def _bundle_nodes(group: PlacementGroup) -> list[str]:
-    """Return the node of each bundle of a group, once all have one that is there."""
+    """Return the node of each bundle of a group, once all nodes are alive."""
     while True:
         await group.ready()
         found: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
         if set(found.values()) <= {node.name for node in cluster_nodes()}:
             return [found[number] for number in range(len(found))]
-        await asyncio.sleep(RETRY_S)  # a machine was lost, and its bundles are not yet known to be
+        await asyncio.sleep(RETRY_S)  # a machine is lost, and Ray has not moved its bundles yet
 
 
 async def _answer(names: set[str]) -> bool:
-    """Return whether all these nodes run what they are given; one that was lost is waited for until that is known."""
+    """Return whether all these nodes run functions. Wait a moment if one is lost."""
     others = names - {ray.get_runtime_context().get_node_id()}
     try:
         await asyncio.gather(*(run_on_node(name, platform.node) for name in others))
@@ -215,10 +215,10 @@ def cluster_nodes() -> list[Node]:
 
 
 def describe_used_gpus() -> str:
-    """Return how many GPUs are taken, for a message, or nothing if the cluster has none, or does not answer."""
+    """Return the number of used GPUs for a message; empty without GPUs or without an answer."""
     try:
         found = THREADS.submit(cluster_nodes).result(GPU_QUERY_S)
     except TimeoutError:
         return ""
     total, free = sum(one.gpus for one in found), sum(one.free for one in found)
-    return f" (of the GPUs {total - free:g} of {total:g} are taken)" if total else ""
+    return f" ({total - free:g} of {total:g} GPUs are in use)" if total else ""

@@ -1,4 +1,4 @@
-"""What the machines of a cluster have: GPUs with their memory, main memory, CPU cores."""
+"""The hardware of a cluster's machines: GPUs with their memory, main memory, CPU cores."""
 
 import contextlib
 import os
@@ -18,10 +18,9 @@ from temper.rollout.weights.host_memory import GROUPS, available_bytes
 
 GIB = 2**30
 QUERY_S = 60.0
-"""How long nvidia-smi may take."""
+"""Timeout of nvidia-smi."""
 MACHINES_S = 240.0
-"""How long the machines of a cluster may take to answer. Each starts a process for it, which imports torch: seconds, and over a
-minute where everything else starts there at the same time."""
+"""Timeout for the machines of a cluster. Each starts a process that imports torch, over a minute on a busy machine."""
 SMI = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 """Prints the memory of each GPU in MiB."""
 T = TypeVar("T")
@@ -30,19 +29,17 @@ import torch
 for number in range(torch.cuda.device_count()):
     print(torch.cuda.get_device_properties(number).total_memory >> 20)
 """
-"""Prints the same of each GPU that a process may use."""
+"""Prints the memory of each visible GPU in MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One machine."""
-
     gpus: int
     gpu_gib: float
-    """Memory of its smallest GPU; 0 without GPUs."""
+    """Memory of its smallest GPU, 0 without GPUs."""
     memory_gib: float
     cpus: int
-    """Cores that its processes may use."""
+    """Cores available to its processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +54,7 @@ class Hardware:
 
     @property
     def gpu_gib(self) -> float:
-        """Memory of the smallest GPU; 0 where there is none."""
+        """Memory of the smallest GPU, 0 without GPUs."""
         return min((machine.gpu_gib for machine in self.machines if machine.gpus), default=0.0)
 
     @property
@@ -67,19 +64,19 @@ class Hardware:
 
     @property
     def memory_gib(self) -> float:
-        """Main memory of the smallest machine that computes: one with GPUs, where any has."""
+        """Main memory of the smallest computing machine: one with GPUs, if any has GPUs."""
         return min(machine.memory_gib for machine in self._computing)
 
     @property
     def cpus(self) -> int:
-        """Cores of the smallest machine that computes."""
+        """Cores of the smallest computing machine."""
         return min(machine.cpus for machine in self._computing)
 
     @property
     def _computing(self) -> list[Machine]:
         return [machine for machine in self.machines if machine.gpus] or list(self.machines)
 
-    def describe_error(self) -> str:
+    def describe(self) -> str:
         """Return it for people: "8 GPUs of 80 GiB on 1 machine", "2 CPU cores and 23 GiB"."""
         count = len(self.machines)
         where = f" on {count} machines" if count > 1 else ""
@@ -89,7 +86,7 @@ class Hardware:
 
 
 def query_hardware() -> Hardware:
-    """Return the hardware of the cluster that RAY_ADDRESS names; without the variable of this machine.
+    """Return the hardware of the cluster of RAY_ADDRESS, or of this machine if it is not set.
 
     Raise `TimeoutError` if a machine does not answer.
     """
@@ -101,8 +98,8 @@ def query_hardware() -> Hardware:
         done, late = ray.wait(calls, num_returns=len(calls), timeout=MACHINES_S)
         if late:
             raise TimeoutError(
-                f"{len(late)} of {len(nodes)} machines of the cluster said nothing within {MACHINES_S:.0f} s; "
-                "`ray status` tells which are there"
+                f"{len(late)} of {len(nodes)} machines of the cluster did not answer within {MACHINES_S:.0f} s; "
+                "check `ray status`"
             )
         found: list[Machine] = ray.get(done)
         counts = {calls[at]: int(node["Resources"].get("GPU", 0)) for at, node in enumerate(nodes)}
@@ -117,7 +114,7 @@ def _query(node: str) -> "ray.ObjectRef[Machine]":
 
 @contextlib.contextmanager
 def join_cluster() -> Iterator[None]:
-    """Be a member of the cluster, and leave it again where it was not joined before: the run joins it as it needs."""
+    """Join the cluster for the block. Leave it afterwards unless it was joined before."""
     before = ray.is_initialized()
     start_ray(slots=1, min_sandbox_level=0)
     try:
@@ -128,7 +125,7 @@ def join_cluster() -> Iterator[None]:
 
 
 def limit_gpus(machine: Machine, count: int) -> Machine:
-    """Return a machine with as many GPUs as Ray may use there; without any where its own torch can't use them."""
+    """Return a machine with the GPUs that Ray may use, none if its torch can't use them."""
     return replace(machine, gpus=count if machine.gpu_gib else 0)
 
 
@@ -140,9 +137,9 @@ def this_machine() -> Machine:
 
 
 def _gpu_sizes() -> list[float]:
-    """Return the memory in GiB of each GPU that CUDA_VISIBLE_DEVICES leaves; none if torch is a build for CPUs.
+    """Return the memory in GiB of each visible GPU, none if torch is a CPU build.
 
-    Without nvidia-smi a process of its own asks torch, which keeps memory of a GPU for as long as its process lives.
+    Without nvidia-smi a subprocess asks torch, because torch keeps GPU memory until its process ends.
     """
     if torch.version.cuda is None:
         return []
@@ -154,11 +151,11 @@ def _gpu_sizes() -> list[float]:
 
 
 def query_torch() -> list[float]:
-    """Return the memory in GiB of each GPU that this process may use. Raise `RuntimeError` with torch's error."""
+    """Return the memory in GiB of each visible GPU. Raise `RuntimeError` with torch's error."""
     command = (sys.executable, "-P", "-c", TORCH)
     output = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_S, check=False)
     if output.returncode:
-        raise RuntimeError(f"torch can't say how much memory GPUs have, nor nvidia-smi: {output.stderr}")
+        raise RuntimeError(f"neither torch nor nvidia-smi reports GPU memory: {output.stderr}")
     return parse_gpu_sizes(output.stdout, None)
 
 
@@ -173,7 +170,7 @@ def select_visible(gpus: list[T], visible_devices: str | None) -> list[T]:
         return gpus
     names = [name.strip() for name in visible_devices.split(",") if name.strip() not in ("", "-1")]
     known = [gpus[int(name)] for name in names if name.isdecimal() and int(name) < len(gpus)]
-    return known if len(known) == len(names) else gpus[: len(names)]  # names such as GPU-8932f937 say no place
+    return known if len(known) == len(names) else gpus[: len(names)]  # names such as GPU-8932f937 have no index
 
 
 def _cores() -> int:

@@ -1,4 +1,4 @@
-"""What each node of a cluster says of itself: what is installed there, its clock, its room, and which nodes it reaches."""
+"""Facts of each cluster node: installed versions, clock, free space, and the nodes it can reach."""
 
 import contextlib
 import hashlib
@@ -21,44 +21,44 @@ from temper.orchestrator.cluster.hardware import join_cluster
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE, free_port
 
 START_S = 120.0
-"""How long the nodes may take to say what they have: each starts a process for it."""
+"""Timeout for the first answer of the nodes. Each starts a process."""
 ANSWER_S = 20.0
-"""How long they may take for each question after that."""
+"""Timeout for each later answer."""
 CONNECT_S = 3.0
 CLOCK_SAMPLES = 3
-"""How often each clock is looked at; the quickest answer counts."""
+"""Samples of each clock. The fastest answer counts."""
 PACKAGES = ("torch", "vllm", "ray", "transformers", "deepspeed")
-"""Those that processes of a run on several nodes must have alike: they send each other objects, weights and tensors."""
+"""Packages whose versions must match on all nodes, because processes exchange objects, weights and tensors."""
 SHM = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What a node has. Bytes are free ones."""
+    """Facts of a node. Bytes are free ones."""
 
     versions: dict[str, str]
-    """Of Python and of packages; "none" of one that is missing."""
+    """Of Python and packages; "none" if missing."""
     code: str
-    """A checksum of the package's Python files."""
+    """Checksum of the checkout's Python files."""
     shm_bytes: int | None
-    """None where there is no /dev/shm."""
+    """None without /dev/shm."""
     disk_bytes: int
-    """On the disk of temporary files, where Ray puts what its memory has no room for."""
+    """On the disk of temporary files, where Ray spills objects."""
     disk_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """A node as the driver sees it: by its address, with what it said, or why it said nothing."""
+    """A node as seen by the driver: its address and its facts, or the fault."""
 
     address: str
     facts: NodeFacts | None = None
     fault: str = ""
     ahead_s: float = 0.0
-    """How far its clock is ahead of the driver's, give or take `within_s`: half of the time until the answer was there."""
+    """Offset of its clock to the driver's, accurate to `within_s`: half of the round trip."""
     within_s: float = 0.0
     unreached: tuple[str, ...] = ()
-    """Addresses of nodes to which it could not connect, each with the reason."""
+    """Addresses of nodes that it can't connect to, each with the reason."""
 
 
 def node_facts() -> NodeFacts:
@@ -80,7 +80,7 @@ def _version(package: str) -> str:
 
 
 def checksum(package: Path) -> str:
-    """Return a checksum of the code of a package, by places and contents of its Python files."""
+    """Return a checksum of the Python files in a checkout's folders, by path and content, without tests."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in CODE for path in (package / folder).rglob("*.py")):
         digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
@@ -88,7 +88,7 @@ def checksum(package: Path) -> str:
 
 
 def listen(address: str) -> int:
-    """Listen on a port of an address of this node, in a thread, for as long as others may take; return the port."""
+    """Listen on a port of this node's address in a thread, until the others' timeout. Return the port."""
     port = free_port(address)
     server = socket.create_server((address, port))
     server.settimeout(ANSWER_S)
@@ -103,7 +103,7 @@ def listen(address: str) -> int:
 
 
 def reach(address: str, port: int) -> str:
-    """Return why this node can't connect to a port; empty where it can."""
+    """Return why this node can't connect to a port; empty if it can."""
     try:
         socket.create_connection((address, port), timeout=CONNECT_S).close()
     except OSError as error:
@@ -112,9 +112,9 @@ def reach(address: str, port: int) -> str:
 
 
 def query_nodes() -> list[NodeReport]:
-    """Return the facts of each node of the cluster that RAY_ADDRESS names, the driver's own first.
+    """Return a report of each node of the cluster of RAY_ADDRESS, the driver's first.
 
-    Raise `ConnectionError` or `RuntimeError` if it can't be joined.
+    Raise `ConnectionError` or `RuntimeError` if joining fails.
     """
     with join_cluster():
         here = ray.get_runtime_context().get_node_id()
@@ -147,7 +147,7 @@ def _start_on(node: str, function: Callable[..., Any], *arguments: Any) -> "ray.
 
 
 def _gather(calls: dict[str, "ray.ObjectRef[Any]"], limit_s: float) -> dict[str, Any]:
-    """Return each node's answer, or the reason for its silence as text."""
+    """Return each node's answer, or the reason of a failure as text."""
     ray.wait(list(calls.values()), num_returns=len(calls), timeout=limit_s)
     return {node: _answer(call, limit_s) for node, call in calls.items()}
 
@@ -156,18 +156,18 @@ def _answer(call: "ray.ObjectRef[Any]", limit_s: float) -> Any:
     try:
         return ray.get(call, timeout=0)
     except ray.exceptions.GetTimeoutError:
-        return f"it said nothing within {limit_s:.0f} s"
-    except Exception as error:  # whatever goes wrong on another machine
+        return f"no answer within {limit_s:.0f} s"
+    except Exception as error:  # another machine may fail in any way
         return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def read_clock() -> float:
-    """Return a node's time, in seconds since 1970; a function of Python, as Ray takes no other."""
+    """Return a node's time in seconds since 1970. A Python function, since Ray accepts no builtin."""
     return time.time()
 
 
 def _clock(node: str) -> tuple[float, float]:
-    """Return how far a node's clock is ahead, in seconds, and what that may be off by: the least of some looks."""
+    """Return the offset of a node's clock and its accuracy, in seconds, from the fastest of several samples."""
     found = []
     for _ in range(CLOCK_SAMPLES):
         began = time.time()
@@ -179,7 +179,7 @@ def _clock(node: str) -> tuple[float, float]:
 
 
 def _unreached(nodes: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return to which of the others each node can't connect: in a ring, so that each listens and connects once."""
+    """Return the connections that fail, tested in a ring, so that each node listens and connects once."""
     ports = _gather({node: _start_on(node, listen, address) for node, address in nodes.items()}, ANSWER_S)
     ring = dict(zip(nodes, [*list(nodes)[1:], *list(nodes)[:1]], strict=True)) if len(nodes) > 1 else {}
     calls = {

@@ -1,4 +1,4 @@
-"""What a run places on a cluster, and what lacks where that does not fit: as plain values, without Ray."""
+"""Placement of a run on a cluster, and the shortage if it does not fit. Plain values, without Ray."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ class NoRoomError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node of the cluster: its name in Ray, its address, and its GPUs."""
+    """A node of the cluster: its name in Ray, its address, its GPUs and the free ones."""
 
     name: str
     address: str
@@ -20,9 +20,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRequest:
-    """The processes that a run places: ranks of the learner, and engines of so many processes each.
+    """The processes of a run: ranks of the learner, and engines of `processes` processes each.
 
-    Each process has a GPU of its own, or, where they are `colocated`, a rank and an engine lie on one together.
+    Each process has a GPU, or, if `colocated`, a rank and an engine share one.
     """
 
     ranks: int = 0
@@ -31,9 +31,7 @@ class PlacementRequest:
     colocated: bool = False
 
     def __post_init__(self) -> None:
-        assert not self.colocated or self.processes == 1, (
-            "the settings refuse it: a rank shares its GPU with a whole engine"
-        )
+        assert not self.colocated or self.processes == 1, "colocated engines have one process"
 
     def __bool__(self) -> bool:
         return self.ranks + self.engines > 0
@@ -45,13 +43,13 @@ class PlacementRequest:
         return self.ranks + self.engines * self.processes
 
     def fits(self, nodes: Sequence[Node]) -> bool:
-        """Return whether nodes have what it takes once nobody else uses them; any number of processes without GPUs."""
+        """Return whether the nodes suffice if nobody else uses them. Without GPUs any number of processes fits."""
         gpus = sum(one.gpus for one in nodes)
         engines = sum(one.gpus // self.processes for one in nodes)
         return not gpus or (gpus >= self.gpus and engines >= self.engines)
 
     def resolve_for(self, nodes: Sequence[Node]) -> "PlacementRequest":
-        """Return what is placed on nodes for it: of the only GPU one rank and one engine have halves."""
+        """Return the request for these nodes. One rank and one engine share a single GPU."""
         alone = sum(one.gpus for one in nodes) == 1 and (self.ranks, self.engines, self.processes) == (1, 1, 1)
         return replace(self, colocated=True) if alone else self
 
@@ -65,27 +63,27 @@ class PlacementRequest:
 
 
 def describe_shortage(request: PlacementRequest, nodes: Sequence[Node]) -> str:
-    """Return what is wanted, what the cluster has of it, and what would help, as a line for people."""
+    """Return a line with the request, the cluster's resources, and the remedies."""
     has = ", ".join(f"{one.free:g} of {one.gpus:g} free on {one.address}" for one in nodes if one.gpus)
     if not has:
-        return f"Ray has no CPU left on the cluster's {_pluralise(len(nodes), 'node')}; free some, or let one join"
+        return f"Ray has no CPU left on the cluster's {_pluralise(len(nodes), 'node')}; free some, or add a node"
     remedies = ["free some"] * request.fits(nodes) + ["set placement=colocated rl.max_lag=0"] * _would_fit_colocated(
         request, nodes
     )
     lower = ["rollout.workers"] * bool(request.engines) + ["learner.ranks"] * bool(request.ranks)
     lower += ["rollout.engine.tensor_parallel"] * (request.processes > 1)
     remedies.append(f"lower {' or '.join(lower)}")
-    return f"the run wants {request}; the cluster has {has}; {', or '.join(remedies)}"
+    return f"the run needs {request}; the cluster has {has}; {', or '.join(remedies)}"
 
 
 def _would_fit_colocated(request: PlacementRequest, nodes: Sequence[Node]) -> bool:
-    """Return whether the GPUs are enough once a rank and an engine work in phases on each, and too few otherwise."""
+    """Return whether only colocated placement fits the GPUs."""
     both = request.ranks and request.engines and request.processes == 1
     return bool(both) and not request.fits(nodes) and replace(request, colocated=True).fits(nodes)
 
 
 def order_bundles(nodes: Sequence[str], *, first: str) -> list[int]:
-    """Return the numbers of bundles that lie on these nodes so that those of one node follow each other, `first`'s before."""
+    """Return the bundle numbers grouped by node, with the bundles of node `first` first."""
     met = {node: place for place, node in enumerate(dict.fromkeys(nodes))}
     return sorted(range(len(nodes)), key=lambda number: (nodes[number] != first, met[nodes[number]], number))
 

@@ -1,4 +1,4 @@
-"""Ray itself: joining a cluster or starting one on this machine, the logs of its workers, and leaving it."""
+"""Ray itself: joins a cluster or starts one on this machine, copies its workers' logs, and leaves it."""
 
 import atexit
 import json
@@ -20,24 +20,24 @@ from temper.orchestrator.run.driver import VLLM_LEVEL
 
 STOP_S = 60.0
 FILE_BYTES = 8 * 2**20
-"""Of a longer file its end is copied."""
+"""Only this end of a longer file is copied."""
 FOLDER_BYTES = 64 * 2**20
-"""What is kept in all: the newest files."""
+"""Maximum of all copies. The newest files are kept."""
 COPY_S = 10.0
-"""After so many seconds no further file is copied."""
+"""After this time no further file is copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLogs:
-    """The files of this machine's workers. `job` is the run's number in a cluster with other jobs, "*" in one of its own."""
+    """The logs of this machine's workers. `job` is the run's number in a shared cluster, "*" in a private one."""
 
     folder: Path
     job: str = "*"
 
     def copy_to(self, into: Path) -> str:
-        """Copy the logs, the newest first, within the bounds above; return the reason of a failure, or "".
+        """Copy the logs within the limits above, newest first. Return the reason of a failure, or "".
 
-        Names are new in each session, so that a continued run keeps those of before.
+        Names are unique per session, so a resumed run keeps earlier logs.
         """
         deadline, copied = time.monotonic() + COPY_S, 0
         try:
@@ -55,20 +55,20 @@ class SessionLogs:
 
 
 def _newest_first(files: Iterable[Path]) -> list[Path]:
-    """Return files that are not empty."""
+    """Return the non-empty files."""
     known = [(file.stat(), file) for file in files]
     return [file for stat, file in sorted(known, key=lambda one: -one[0].st_mtime) if stat.st_size]
 
 
 def _copy_end(source: Path, target: Path) -> int:
-    """Copy a file, or the end of a long one, whole or not at all, with its time; return the bytes of the copy."""
+    """Copy a file, or the end of a long one, atomically and with its time; return the bytes of the copy."""
     part = target.with_name(target.name + ".tmp")
     try:
         with source.open("rb") as file, part.open("wb") as copy:
             size = os.fstat(file.fileno()).st_size
             if size > FILE_BYTES:
                 file.seek(size - FILE_BYTES)
-                copy.write(f"... the first {size - FILE_BYTES} bytes of {source} are left out\n".encode())
+                copy.write(f"... the first {size - FILE_BYTES} bytes of {source} are omitted\n".encode())
             shutil.copyfileobj(file, copy)
         shutil.copystat(source, part)
         os.replace(part, target)
@@ -86,19 +86,19 @@ def _remove_old(folder: Path) -> None:
 
 
 def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
-    """Join the cluster that RAY_ADDRESS names, or start a private one on this machine; return the logs of its workers here.
+    """Join the cluster of RAY_ADDRESS, or start a private one here. Return the logs of its local workers.
 
-    The `slots` actors of the run ask for none of Ray's CPUs, so that two cores hold them all; the configuration sets their
-    threads. A cluster that is started here asks for a token: some of its ports listen on every interface. Return None in a
-    process that was a member before.
+    The run's `slots` actors request no Ray CPUs, so two cores hold them all. The settings limit their threads. A private
+    cluster requires a token, since some of its ports listen on every interface. Return None if this process was joined
+    before.
     """
     if ray.is_initialized():
         return None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray would run its workers at low priority: whatever else the machine does would starve the engines.
+    # Ray would run its workers at low priority, and other processes would starve the engines.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    # Its head would remember 100,000 calls at 2 kB each, growing for hours; without a dashboard nobody reads them.
+    # Its head would store 100,000 calls at 2 kB each. Without a dashboard nobody reads them.
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
     variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _vllm_level()
@@ -116,19 +116,19 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
 
 
 def has_open_access() -> bool:
-    """Return whether the cluster that this process joined lets in everybody who reaches it."""
+    """Return whether the joined cluster accepts connections without a token."""
     return os.environ.get("RAY_AUTH_MODE", "").lower() != "token"  # Ray sets it itself if it finds a token
 
 
 def _vllm_level() -> dict[str, str]:
-    """Return the variables of vLLM's log level for workers; none if a submitted job has them, which Ray refuses twice."""
+    """Return vLLM's log-level variables for workers, none if a submitted job sets them, since Ray refuses duplicates."""
     job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
     job_variables = (job.get("runtime_env") or {}).get("env_vars") or {}
     return {name: os.environ[name] for name in {VLLM_LEVEL} & os.environ.keys() - job_variables.keys()}
 
 
 def stop_ray() -> None:
-    """Leave the cluster. One that was started here ends with all its processes. Nothing waits longer than `STOP_S` seconds."""
+    """Leave the cluster. A private one ends with all its processes. Waits at most `STOP_S` seconds."""
     if ray.is_initialized():
         leaving = threading.Thread(target=ray.shutdown, daemon=True)
         leaving.start()

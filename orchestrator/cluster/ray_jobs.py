@@ -1,4 +1,4 @@
-"""Ray's job submission: a local head for one job, and a job that is followed to its end."""
+"""Ray's job submission: a local head for one job, and following a job to its end."""
 
 import asyncio
 import logging
@@ -22,20 +22,20 @@ from temper.envs.sandbox.seal import PR_SET_PDEATHSIG, prctl
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
 STOP_S = 7200
-"""Seconds that a stopped job may take to save before Ray kills it."""
+"""Seconds for a stopped job to save before Ray kills it."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""The variable by which Ray knows that time. By default it kills a job after 3 s."""
+"""Ray's variable for that time. By default Ray kills a job after 3 s."""
 START_S, STOP_HEAD_S, ANSWER_S, SILENT_S, POLL_S = 90.0, 20.0, 60.0, 120.0, 0.5
-"""Seconds for a head or its agent to start, to stop, for an answer, for a log without news, and between two questions."""
+"""Seconds for a head or its agent to start, for a head to stop, for an answer, for a silent log, and between two polls."""
 MAX_UNANSWERED = 5
-"""Questions in a row that the job server may leave without an answer."""
+"""Consecutive requests that the job server may leave unanswered."""
 
 
 @contextmanager
 def local_head() -> Iterator[str]:
-    """Run a Ray head in the block, and yield the address of its job server. It asks for a token.
+    """Run a Ray head during the block and yield the address of its job server. It requires a token.
 
-    It ends with this process, also if this process is killed. Raise `RuntimeError` with its output if it does not start.
+    It ends with this process, even if this process is killed. Raise `RuntimeError` with its output if it does not start.
     """
     port, dashboard, agent = free_ports(3)
     folder = tempfile.mkdtemp(prefix="temper-ray-")
@@ -66,7 +66,7 @@ def local_head() -> Iterator[str]:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process by SIGTERM when its parent is gone. Ray's head ends its children too."""
+    """Make the kernel send SIGTERM to this process when its parent ends. Ray's head then ends its children."""
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM, "pdeathsig")
 
 
@@ -79,7 +79,7 @@ def _answers(address: str) -> bool:
 
 
 class _Client(JobSubmissionClient):
-    """Ray's client with a deadline: by itself it waits for a silent server without end."""
+    """Ray's client with a deadline. The default client waits for a silent server forever."""
 
     def _do_request(
         self, method: str, endpoint: str, *, data: bytes | None = None, json_data: dict[str, Any] | None = None
@@ -88,7 +88,7 @@ class _Client(JobSubmissionClient):
 
 
 def _client(address: str) -> JobSubmissionClient:
-    """Return the client of a job server. RAY_AUTH_TOKEN is the token of a cluster that asks for one."""
+    """Return the client of a job server. RAY_AUTH_TOKEN is the token, if required."""
     token = os.environ.get("RAY_AUTH_TOKEN")
     return _Client(address, headers={"Authorization": f"Bearer {token}"} if token else None)
 
@@ -110,15 +110,15 @@ class Job:
         while True:
             try:
                 return str(self._client.submit_job(entrypoint=command, runtime_env=runtime_env))
-            except RuntimeError as error:  # a head answers before its agent is there, which starts jobs
+            except RuntimeError as error:  # a head answers before its agent, which starts jobs, is ready
                 if "No available agent" not in str(error) or time.monotonic() > deadline:
                     raise
             time.sleep(POLL_S)
 
     def follow(self, *, limit_s: float = math.inf) -> int:
-        """Write the log until the job has ended, and return its exit status: 1 for a job that never ran.
+        """Write the log until the job ends. Return its exit status, 1 if it never ran.
 
-        Raise `OSError` if the server leaves `MAX_UNANSWERED` questions in a row, `TimeoutError` after `limit_s` seconds.
+        Raise `OSError` after `MAX_UNANSWERED` unanswered requests in a row, `TimeoutError` after `limit_s` seconds.
         """
         deadline, unanswered = time.monotonic() + limit_s, 0
         while True:
@@ -141,11 +141,11 @@ class Job:
         return 0 if info.status == JobStatus.SUCCEEDED else int(info.driver_exit_code or 1)
 
     def stop(self) -> None:
-        """Send SIGTERM to the job; Ray kills it if it has not ended in time."""
+        """Send SIGTERM to the job. Ray kills it if it does not end in time."""
         self._client.stop_job(self.id)
 
     async def _tail(self) -> None:
-        """Write the log until its connection ends or is silent: the job's status says whether that is its end."""
+        """Write the log until its connection ends or is silent. The job's status decides whether that is the end."""
         seen = 0  # each connection sends the log from its beginning
         texts = aiter(self._client.tail_job_logs(self.id))
         with suppress(RuntimeError, TimeoutError, StopAsyncIteration):

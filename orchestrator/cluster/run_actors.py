@@ -1,4 +1,4 @@
-"""The processes of a run as actors of Ray: the pool of rollout workers, and the group of the learner's ranks."""
+"""The processes of a run as Ray actors: the pool of rollout workers, and the learner's ranks."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -37,10 +37,10 @@ def make_rollout_pool(
     restart_policy: RestartPolicy | None = None,
     newest: Callable[[], Path] | None = None,
 ) -> RolloutPool:
-    """Return a pool of workers in `bundles`, each with an engine on a model directory that counts as `version`.
+    """Return a pool of workers in `bundles`, each with an engine on a model directory of version `version`.
 
-    Engines that `sleeps` says may give their devices to the learner. `newest` returns the model that a new worker reads. Its
-    `start` raises `ValueError` if experts can't be recorded, and `TooManyRestarts` if workers die before they serve.
+    With `sleeps` engines may give their devices to the learner. `newest` returns the model of a new worker. Its `start`
+    raises `ValueError` if experts can't be recorded, and `TooManyRestarts` if workers die before they serve.
     """
     actor = ray.remote(max_restarts=0)(RolloutWorker)
 
@@ -58,18 +58,18 @@ def make_rollout_pool(
 
 
 GROUPS = {"heartbeat": "health", "write": "files"}
-"""The calls with a thread each: a rank answers them while its other thread computes."""
+"""Calls with a separate thread: a rank answers them while it computes."""
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 TUNED = {"TRITON_CACHE_AUTOTUNING": "1"}
-"""Lets a rank that is started again take the tuning of Mamba's kernels from Triton's cache. It takes minutes on an H100."""
+"""Lets a restarted rank reuse Triton's tuning of Mamba's kernels, which takes minutes on an H100."""
 
 
 async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine_processes: int) -> TrainerGroup:
-    """Start one actor per rank in its bundle, and wait until they have joined each other at the first one's address.
+    """Start one actor per rank in its bundle, and wait until they meet at rank 0's address.
 
-    If a machine was lost they wait until all bundles have one again.
+    If a machine is lost, wait until all bundles have one again.
     """
-    from temper.learner.worker import TrainerWorker  # takes seconds, and most commands start no ranks
+    from temper.learner.worker import TrainerWorker  # the import takes seconds, and most commands start no ranks
 
     placed_ranks = await bundles.ranks()
     host, port = await _rendezvous([node for _, node in placed_ranks])
@@ -92,9 +92,9 @@ def rank_handle(actor: Any, *, number: int) -> RankHandle:
 
 
 def rank_variables(config: LearnerConfig, *, on_gpus: bool) -> dict[str, Any]:
-    """Return the options of Ray with the environment of a rank on a GPU. A variable of the user stays.
+    """Return Ray options with the environment of a rank on a GPU. The user's variables win.
 
-    torch's memory grows in segments, against fragmentation. Other processes open such segments slowly, so ranks that push by
+    Expandable segments avoid fragmentation of torch's memory. Other processes open them slowly, so ranks that push by
     `cuda_ipc` have none.
     """
     if not on_gpus:
@@ -106,7 +106,7 @@ def rank_variables(config: LearnerConfig, *, on_gpus: bool) -> dict[str, Any]:
 
 
 async def _rendezvous(nodes: Sequence[Node]) -> tuple[str, int]:
-    """Return where the ranks reach rank 0, which is on loopback where they share a node, and a port that is free there."""
+    """Return rank 0's address and a free port: loopback if all ranks share a node."""
     first = nodes[0]
     host = LOOPBACK if {node.name for node in nodes} == {first.name} else first.address
     here = first.name == ray.get_runtime_context().get_node_id()

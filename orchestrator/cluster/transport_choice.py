@@ -1,4 +1,4 @@
-"""What a run's weights travel by: as its settings say, where that can be, or by what its cluster is."""
+"""The transport of a run's weights: as set, if the cluster supports it, or chosen by the cluster."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,14 @@ import ray
 from temper.rollout.weights.transports import AUTO, BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY
 
 STORE = "object_store_memory"
-"""What Ray calls the room for objects on a machine, in bytes."""
+"""Ray's name for the bytes of its object store on a machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """The processes' ground: machines that may hold them, their GPUs, whether learner and engines share these, and in bytes the
-    main memory of rank 0's machine and the smallest object store of Ray's.
+    """Facts of the run's cluster: machines, GPUs of its processes, and whether learner and engines share GPUs.
+
+    `memory` is the main memory of rank 0's machine and `object_store` Ray's smallest object store, in bytes.
     """
 
     machines: int
@@ -24,8 +25,8 @@ class ClusterFacts:
 
     @classmethod
     def read(cls, *, gpus: int, colocated: bool, memory: int) -> "ClusterFacts":
-        """Return that of the cluster as it is now, of whose GPUs the processes have so many."""
-        needed = "GPU" if gpus else "CPU"  # a machine that offers none, such as a head that only leads, gets no process
+        """Return the facts of the cluster, of which the run's processes use `gpus` GPUs."""
+        needed = "GPU" if gpus else "CPU"  # a machine without any, such as a head-only node, gets no process
         fit = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get(needed)]
         return cls(
             machines=len(fit),
@@ -38,16 +39,16 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportChoice:
-    """A transport by its name, and why it is this one."""
+    """A transport by its name, and the reason."""
 
     transport: str
     why: str
 
 
 def choose_transport(wanted: str, facts: ClusterFacts, *, nbytes: int) -> TransportChoice:
-    """Return what pushes of `nbytes` bytes travel by if `learner.transport` is `wanted`.
+    """Return the transport for pushes of `nbytes` bytes if `learner.transport` is `wanted`.
 
-    Raise `ValueError` if it does not reach the engines on this ground, or finds no room there.
+    Raise `ValueError` if it does not reach the engines or needs too much memory.
     """
     if wanted == AUTO:
         choice = _choose_for_cluster(facts)
@@ -61,7 +62,7 @@ def choose_transport(wanted: str, facts: ClusterFacts, *, nbytes: int) -> Transp
 
 def _choose_for_cluster(facts: ClusterFacts) -> TransportChoice:
     if facts.gpus and not facts.colocated:
-        return TransportChoice(transport=BROADCAST, why="each process has a GPU of its own")
+        return TransportChoice(transport=BROADCAST, why="each process has its own GPU")
     if facts.machines > 1:
         why = f"through Ray's object store, as {facts.machines} machines may hold learner and engines"
         return TransportChoice(transport=SHARED_MEMORY, why=why)
@@ -71,18 +72,18 @@ def _choose_for_cluster(facts: ClusterFacts) -> TransportChoice:
 def _require_reach(transport: str, facts: ClusterFacts) -> None:
     if transport == BROADCAST and facts.colocated:
         raise ValueError(
-            f"learner.transport={BROADCAST} sends what the learner has on its devices, and here engines share these with it; "
-            f"set learner.transport={AUTO}"
+            f"learner.transport={BROADCAST} sends from the learner's devices, which the engines share; set "
+            f"learner.transport={AUTO}"
         )
     if transport == CUDA_IPC and (facts.gpus != 1 or facts.machines > 1):
         raise ValueError(
-            f"learner.transport={CUDA_IPC} needs one rank and one engine on the same GPU, and here they have "
-            f"{facts.gpus or 'no'} GPUs on {facts.machines} machines; set learner.transport={AUTO}"
+            f"learner.transport={CUDA_IPC} needs one rank and one engine on the same GPU; they have "
+            f"{facts.gpus or 'no'} GPUs on {facts.machines} machines. Set learner.transport={AUTO}"
         )
 
 
 def _require_memory(facts: ClusterFacts, *, nbytes: int) -> None:
-    """Raise `ValueError` if pushes are larger than the main memory of rank 0's machine, or than Ray's object store."""
+    """Raise `ValueError` if pushes exceed the main memory of rank 0's machine, or Ray's object store."""
     needed = COPIES * nbytes
     if needed > facts.memory:
         raise ValueError(
@@ -92,6 +93,6 @@ def _require_memory(facts: ClusterFacts, *, nbytes: int) -> None:
     if facts.machines > 1 and nbytes > facts.object_store:
         raise ValueError(
             f"learner.transport={SHARED_MEMORY}: {nbytes:,} bytes of weights do not fit into Ray's object store of "
-            f"{facts.object_store:,} bytes on one of the machines; start Ray there with a larger --object-store-memory (and "
-            f"/dev/shm, which it lies in), or set learner.wire_dtype=bfloat16"
+            f"{facts.object_store:,} bytes on one of the machines; start Ray there with a larger --object-store-memory and "
+            f"/dev/shm, or set learner.wire_dtype=bfloat16"
         )

@@ -145,16 +145,16 @@ class UnsentRows:
     def _check(self, file: BinaryIO) -> None:
         """Compare the file with the record, and find the first unsent line."""
         self._offset, self._digest = 0, hashlib.blake2b(digest_size=16)
-        digest, count, backend = self._digest.copy(), 0, 0
+        digest, count, offset = self._digest.copy(), 0, 0
         for line in file:
             if count == self.known["offered"]:
                 break
-            backend += len(line)
+            offset += len(line)
             if self._is_wanted(line):
                 digest.update(line)
                 count += 1
                 if count == self.known["sent"]:
-                    self._digest, self._offset = digest.copy(), backend
+                    self._digest, self._offset = digest.copy(), offset
         self._lost_rows = bool(self.known["offered"]) and digest.hexdigest() != self.known["digest"]
 
 

@@ -80,7 +80,7 @@ def choose_settings(given: RawConfig, name: ProfileName, hardware: Hardware, sha
         choose(settings, inputs)
     return ResolvedProfile(
         profile=profile_name(has),
-        hardware=has.describe_error(),
+        hardware=has.describe(),
         placement="colocated" if inputs.colocated else "dedicated",
         idle_gpus=idle_gpus(settings, inputs),
         settings=settings.resolved,

@@ -55,8 +55,8 @@ class MlflowBackend(MlflowRun):
     def store(self, path: Path) -> None:
         """Deliver a file to its place in the run's folder, and of an evaluation a table and its accuracies too."""
         folder = path.absolute().parent
-        backend = folder.relative_to(self._root).as_posix() if folder.is_relative_to(self._root) else "."
-        self.client.log_artifact(self.id, str(path), artifact_path=None if backend == "." else backend)
+        folder_path = folder.relative_to(self._root).as_posix() if folder.is_relative_to(self._root) else "."
+        self.client.log_artifact(self.id, str(path), artifact_path=None if folder_path == "." else folder_path)
         if path.suffix == ".json" and folder == self._root / "eval":
             self._store_evaluation(path)
 

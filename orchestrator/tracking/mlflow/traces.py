@@ -59,18 +59,18 @@ def sample_rows(path: Path, count: int) -> Iterator[tuple[int, Row]]:
     except FileNotFoundError:
         return
     wanted = min(count, len(lines))
-    for backend in sorted({number * len(lines) // wanted for number in range(wanted)}):
+    for line_number in sorted({number * len(lines) // wanted for number in range(wanted)}):
         try:
-            yield backend, json.loads(lines[backend], parse_constant=lambda _: None)
+            yield line_number, json.loads(lines[line_number], parse_constant=lambda _: None)
         except json.JSONDecodeError:
             continue
 
 
 def build_trace(
-    row: Row, backend: int, *, ended: float, experiment: str, run: str, file: str
+    row: Row, line_number: int, *, ended: float, experiment: str, run: str, file: str
 ) -> tuple[TraceInfo, list[Span]]:
-    """Return the trace and spans of a recorded answer, the line `backend` of a file written at `ended`, in seconds."""
-    number = hashlib.blake2b(f"{run}/{file}/{backend}".encode(), digest_size=16).hexdigest()
+    """Return the trace and spans of a recorded answer, the line `line_number` of a file written at `ended`, in seconds."""
+    number = hashlib.blake2b(f"{run}/{file}/{line_number}".encode(), digest_size=16).hexdigest()
     whole, *parts = build_parts(row, ended=ended)
     failure = None if row["failure"] is None else blanked(f"{row['failure']['kind']}: {row['failure']['message']}")
     prompt, sampled = (sum(len(turn[ids]) for turn in row["turns"]) for ids in ("context_ids", "sampled_ids"))
@@ -86,14 +86,16 @@ def build_trace(
         request_preview=last_user_message(row["messages"])[:PREVIEW],
         response_preview=failure or whole.outputs["answer"][:PREVIEW],
         trace_metadata={SOURCE_RUN: run, "mlflow.trace.tokenUsage": json.dumps(usage)},
-        tags={"mlflow.traceName": row["env"], "env": row["env"], "file": file, "line": str(backend + 1)},
+        tags={"mlflow.traceName": row["env"], "env": row["env"], "file": file, "line": str(line_number + 1)},
         assessments=[
             Feedback(name=name, value=value, source=VERIFIER, rationale=why, trace_id=f"tr-{number}")
             for name, value in scores.items()
         ],
     )
     spans = [_span(whole, number, ROOT, None, failure)]
-    return info, spans + [_span(part, number, backend, ROOT, None) for backend, part in enumerate(parts, ROOT + 1)]
+    return info, spans + [
+        _span(part, number, line_number, ROOT, None) for line_number, part in enumerate(parts, ROOT + 1)
+    ]
 
 
 def build_parts(row: Row, *, ended: float) -> Iterator[Part]:
@@ -118,14 +120,14 @@ def build_parts(row: Row, *, ended: float) -> Iterator[Part]:
     now = max(began, end - round(spent * NS))
     messages: list[dict[str, Any]] = list(row["messages"])
     for number, turn in enumerate(turns, 1):
-        parse_assistant_message = now + round((turn["times"]["queue_s"] + turn["times"]["generate_s"]) * NS)
-        stepped = parse_assistant_message + round(turn["times"]["step_s"] * NS)
+        generated = now + round((turn["times"]["queue_s"] + turn["times"]["generate_s"]) * NS)
+        stepped = generated + round(turn["times"]["step_s"] * NS)
         message = {"role": "assistant", "content": turn["answer"]}
         yield Part(
             name=f"turn {number}",
             kind="CHAT_MODEL",
             began=now,
-            ended=parse_assistant_message,
+            ended=generated,
             inputs={"messages": messages},
             outputs={"text": turn["text"], "choices": [{"message": message}]},
             facts={
@@ -136,7 +138,7 @@ def build_parts(row: Row, *, ended: float) -> Iterator[Part]:
                 "queue_s": turn["times"]["queue_s"],
             },
         )
-        yield from _calls(turn, parse_assistant_message, stepped)
+        yield from _calls(turn, generated, stepped)
         messages = [*messages, message, *turn["observation"]]
         now = stepped
     graded = turns[-1]["times"]["step_s"] if turns else 0.0

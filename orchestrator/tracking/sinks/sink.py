@@ -40,7 +40,7 @@ class SinkRun:
         """The folder of the run."""
         return self.metrics.parent
 
-    def make_inputs(self, path: Path) -> Path:
+    def relative_path(self, path: Path) -> Path:
         """Return the place of a file in the run's folder; of one that lies elsewhere its name."""
         return path.relative_to(self.root) if path.is_relative_to(self.root) else Path(path.name)
 

@@ -79,10 +79,10 @@ class TrackioSink(Backend):
 
     def store(self, path: Path) -> None:
         """Keep a file as a version of an artifact of the run; one that did not change is no new version."""
-        backend = self.run.make_inputs(path)
+        target = self.run.relative_path(path)
         run = self._library.Run(None, self.run.project, None, name=self.run.name, run_id=self._id)
         try:
-            run.log_artifact(path, name="-".join((self.run.name, *backend.parts)), type="file")
+            run.log_artifact(path, name="-".join((self.run.name, *target.parts)), type="file")
         finally:
             run.finish()
 

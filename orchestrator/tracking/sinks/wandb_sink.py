@@ -104,12 +104,12 @@ class WandbSink(Backend):
 
     def store(self, path: Path) -> None:
         """Copy a file into the record, at the place where it lies in the run's folder; of an evaluation its table too."""
-        backend = self.run.make_inputs(path)
-        copy = Path(self._run.dir) / backend
+        target = self.run.relative_path(path)
+        copy = Path(self._run.dir) / target
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
         self._keep(copy)
-        if backend.parent == Path("eval"):
+        if target.parent == Path("eval"):
             table = copy.with_suffix(".table.json")
             table.write_text(
                 json.dumps(build_table(json.loads(path.read_text(encoding="utf-8")), None)), encoding="utf-8"

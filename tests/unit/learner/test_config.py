@@ -68,7 +68,7 @@ def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(kind,
         (["stages=[{rl: {name: rl_tools, loss: {beta: 0}}}]"], "rl_tools: rl_tools.loss.beta=0.0"),
         (
             ["rl.loss={kl: k1, kl_coefficient: 0.1}"],
-            "^rl.loss.kl=k1 with rl.loss.kl_in=loss: .* set rl.loss.kl=k2, .* or rl.loss.kl_in=reward",
+            "^rl.loss.kl=k1 with rl.loss.kl_in=loss: .* rl.loss.kl=k2, or rl.loss.kl_in=reward",
         ),
     ],
 )

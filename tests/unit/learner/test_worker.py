@@ -147,7 +147,7 @@ def engines_phase(rank: TrainerWorker, step: int) -> list[MemoryUsage]:
     held.append(rank.memory_usage())
     rank.set_onloaded(weights=False, states=False)
     held.append(rank.memory_usage())
-    with pytest.raises(AssertionError, match="the model is aside"):
+    with pytest.raises(AssertionError, match="offloaded"):
         rank.logprobs([])
     rank.set_onloaded(weights=True, states=True)
     return [*held, rank.memory_usage()]
@@ -400,11 +400,11 @@ def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
     results |= {f"tied {stage}": tied_gradient(rank, port, folder, stage) for stage in (0, 1, 2, 3)}
     results["broken"] = with_broken_batches(rank, port, folder)
     for nothing in (f"{folder}/nowhere", folder):
-        with pytest.raises(ValueError, match="is not a model directory"):
+        with pytest.raises(ValueError, match="config.json"):
             learner.load(nothing, optim=OPTIM, total_steps=1)
     with pytest.raises(ValueError, match="call load first"):
         learner.train_step(batch(ranks=1).share(learner.rank), loss=NLL)
-    with pytest.raises(NoLongerHeld, match="version 3 are not held here"):
+    with pytest.raises(NoLongerHeld, match="version 3"):
         learner.send(3)
     learner.close()
     return results

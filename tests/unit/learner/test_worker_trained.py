@@ -180,15 +180,15 @@ def test_training_of_adapters_continues_bit_for_bit(folder, found):
 
 
 def test_a_pattern_that_freezes_nothing_or_everything_is_refused():
-    with pytest.raises(ValueError, match=r"learner.frozen has 'rooter', which no parameter's name contains"):
+    with pytest.raises(ValueError, match=r"learner.frozen has 'rooter'"):
         freeze(tiny_nemotron(), ["rooter"])
-    with pytest.raises(ValueError, match="leaves no parameter to train"):
+    with pytest.raises(ValueError, match="learner.frozen="):
         freeze(tiny_nemotron(), ["."])
 
 
 def test_adapters_that_no_checkpoint_would_hold_are_refused(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tiny_models.qwen3_moe(tmp_path), dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"peft has put adapters beside model.layers.1.mlp.experts.* of a qwen3_moe"):
+    with pytest.raises(ValueError, match=r"learner.lora.rank=.*model.layers.1.mlp.experts.* of a qwen3_moe"):
         add_adapters(model, rank=2, alpha=4)
 
 
@@ -204,9 +204,9 @@ def test_only_adapters_are_trained_and_begin_alike():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"offload": "cpu"}, "learner.offload=cpu with learner.zero_stage=0: needs 1 or more"),
-        ({"offload": "nvme", "zero_stage": 3}, "name a folder for nvme"),
-        ({"frozen": ["embed"], "lora": LoraConfig(rank=2)}, "adapters freeze all else"),
+        ({"offload": "cpu"}, "learner.offload=cpu with learner.zero_stage=0"),
+        ({"offload": "nvme", "zero_stage": 3}, "learner.offload_dir=None"),
+        ({"frozen": ["embed"], "lora": LoraConfig(rank=2)}, "learner.lora.rank=2"),
         ({"recompute": "full"}, "set learner.shared_prompts=false"),
         ({"logit_tokens": 0}, "must be above 0"),
     ],

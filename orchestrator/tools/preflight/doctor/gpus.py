@@ -102,7 +102,7 @@ def check_kernels(config: PretrainedConfig, *, device: Device) -> None:
 def inspect_devices(target: CheckTarget) -> Iterator[Finding]:
     """Compare the processes of a run with this machine."""
     if target.requested is None:
-        yield ok(target.hardware.describe_error())
+        yield ok(target.hardware.describe())
     else:
         yield check_devices(wanted_processes(target.requested, target.requested.instances), target.hardware)
 
@@ -110,7 +110,7 @@ def inspect_devices(target: CheckTarget) -> Iterator[Finding]:
 def check_devices(wanted: PlacementRequest, hardware: Hardware) -> Finding:
     """Check whether one machine has all devices of a run."""
     nodes = [Node(name="", address="this machine", gpus=hardware.gpus, free=hardware.gpus)]
-    on_this, has = wanted.resolve_for(nodes), hardware.describe_error()
+    on_this, has = wanted.resolve_for(nodes), hardware.describe()
     if not on_this.fits(nodes):
         what, _, remedy = describe_shortage(on_this, nodes).rpartition("; ")
         return failure(what, remedy)

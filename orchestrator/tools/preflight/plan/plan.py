@@ -68,7 +68,7 @@ class Plan:
     @property
     def hardware(self) -> str:
         """The hardware for people."""
-        return self.site.hardware.describe_error() + (f" ({self.site.card.name})" if self.site.card else "")
+        return self.site.hardware.describe() + (f" ({self.site.card.name})" if self.site.card else "")
 
     @property
     def gpus(self) -> int:

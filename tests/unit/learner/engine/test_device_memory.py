@@ -89,5 +89,5 @@ def test_what_main_memory_has_no_room_for_is_not_put_aside() -> None:
             return True
 
     memory: Any = [Vast()]
-    with pytest.raises(MemoryError, match="placement=colocated: main memory has .* bytes left"):
+    with pytest.raises(MemoryError, match="placement=colocated"):
         OffloadedStorage().offload(memory)

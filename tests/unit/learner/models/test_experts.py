@@ -84,7 +84,7 @@ def test_choices_of_parts_follow_each_other_and_must_be_alike():
     assert both is not None
     assert both[:, 0, 0].tolist() == [1, 1, -1]
     assert join_choices([(2, None)]) is None
-    with pytest.raises(ValueError, match=r"differ in \(layers, experts of a token\): \[\(1, 2\), \(2, 2\)\]"):
+    with pytest.raises(ValueError, match=r"differ .*\[\(1, 2\), \(2, 2\)\]"):
         join_choices([(2, choices), (2, choices[:, :1])])
     with pytest.raises(ValueError, match="experts has 2 entries for 3 ids"):
         TrainingSample(
@@ -103,7 +103,7 @@ def test_a_model_without_known_expert_layers_refuses_the_switches(tmp_path):
         (LearnerConfig(router_replay=True), "router_replay=true"),
         (LearnerConfig(train_router=False), "train_router=false"),
     ):
-        with pytest.raises(ValueError, match=rf"learner\.{switch} with a model of type qwen3, which has no expert"):
+        with pytest.raises(ValueError, match=rf"learner\.{switch} with a model of type qwen3"):
             prepare_routers(dense, config)
 
 
@@ -292,5 +292,5 @@ def test_choices_for_another_number_of_layers_are_refused(tmp_path: Path):
     model = loaded(tiny_models.nemotron_h_moe, tmp_path)
     replay = ExpertReplay(model, replay=True, device=torch.device("cpu"))
     replay.queue_passes([PassExperts.from_uncounted(np.zeros((4, 3, CHOSEN), dtype=np.int16), length=4)])
-    with pytest.raises(ValueError, match="experts of 3 layers were recorded, the model has 2"):
+    with pytest.raises(ValueError, match="3 layers, .* 2;"):
         model(input_ids=torch.tensor([[1, 2, 3, 4]]))

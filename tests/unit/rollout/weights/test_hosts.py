@@ -281,16 +281,16 @@ async def what_has_no_room_is_said_at_once() -> None:
     holder = ray.remote(Receiver).options(num_cpus=0, num_gpus=12).remote()
     await holder.node.remote()
     began = monotonic()
-    with pytest.raises(NoRoomError, match=r"wants 12 GPUs, for 12 ranks; the cluster has .*4 of 16 free on"):
+    with pytest.raises(NoRoomError, match=r"12 GPUs, for 12 ranks.*4 of 16 free"):
         await reserve(PlacementRequest(ranks=12))
-    with pytest.raises(NoRoomError, match="wants 17 GPUs, for 1 engine with 17 GPUs of one machine each"):
+    with pytest.raises(NoRoomError, match="17 GPUs, for 1 engine with 17 GPUs of one machine each"):
         await reserve(PlacementRequest(engines=1, processes=17))
     assert monotonic() - began < 20
     starting = start_trainer_group(
         LearnerConfig(), bundles=await reserve(PlacementRequest(ranks=1)), engine_processes=1
     )
     limit = Deadline(seconds=0.5, setting="deadlines.start_s")
-    with pytest.raises(StuckError, match=r"the ranks \(of the GPUs 13 of 20 are taken\).*deadlines.start_s"):
+    with pytest.raises(StuckError, match=r"13 of 20 GPUs.*deadlines.start_s"):
         await within(limit, starting, stage="sft", waiting_for=lambda: f"the ranks{describe_used_gpus()}")
     ray.kill(holder)
 

@@ -253,7 +253,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (WARNING, "GPU 1 has 70112 MiB", "CUDA_VISIBLE_DEVICES", gpu_in_use),
     ],
     "open files": [(WARNING, "1024", "ulimit -n", lambda _: machine.check_open_files(1024))],
-    "ports": [(FAILURE, "no 16 free ports", "end what holds them", ports_taken)],
+    "ports": [(FAILURE, "no 16 free ports", "end", ports_taken)],
     "sandbox": [
         (FAILURE, "min_level=3: NOT STOPPED: find_files", KERNEL, low_sandbox(programs=True)),
         (WARNING, "no environment", KERNEL, low_sandbox(programs=False)),
