@@ -150,7 +150,7 @@ def train(
     name: str | None = None,
     **settings: Any,
 ) -> TrainedRun:
-    """Train a model and return its run. Ctrl-C stops the run at the next safe point; call again with its `name` to resume.
+    """Train a model and return its run. Ctrl-C stops the run at the next safe point. Call again with its `name` to resume.
 
     `reward` takes the answer and the row, and returns a number or numbers by name. It may be async. `tools` are typed
     functions with docstrings. `config` has further settings, `settings` override it: `rl={"steps": 20}`, or
@@ -202,7 +202,7 @@ def evaluate(
 def serve(model: str | Path | TrainedRun, *, port: int | None = None, **options: str | int | float) -> ModelServer:
     """Serve a model or the newest one of a run, and return when the server answers.
 
-    `options` are those of `temper serve`, such as `max_model_len=4096`. Raise `ValueError` for wrong input, `RuntimeError` if
+    `options` are options of `temper serve`, such as `max_model_len=4096`. Raise `ValueError` for wrong input, `RuntimeError` if
     the server ends or does not answer within ten minutes.
     """
     port = free_port() if port is None else port
@@ -258,7 +258,7 @@ def _with_task(
     reward: Function | None,
     tools: Sequence[Function],
 ) -> dict[str, Any]:
-    """Return settings with data, reward and tools as those of the one environment. Raise `ValueError` if there are several."""
+    """Return settings in which the one environment has data, reward and tools. Raise `ValueError` if there are several."""
     envs = given.get("envs") or {}
     parts: dict[str, Any] = {}
     if data is not None:
@@ -307,7 +307,7 @@ def _fresh_name(kind: str) -> str:
 
 
 def _execute(words: Sequence[str], *, show: bool = True) -> None:
-    """Run a command, print its output, and raise what it found wrong. An interrupt is passed on, and raised at its end."""
+    """Run a command, print its output, and raise its error. An interrupt is passed on, and raised at its end."""
     process = subprocess.Popen(
         _command(words, tied=True),
         env=_environment(),

@@ -17,10 +17,10 @@ PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 def name_of_function(function: Callable[..., Any] | str, folder: Path) -> str:
-    """Return `module.function`; for a function of a notebook or a script, write its source into `folder`.
+    """Return `module.function`. Write the source of a function of a notebook or a script into `folder`, and name it there.
 
-    The file has the source of the function, and of all that it uses from the same place. Raise `ValueError` for what can't
-    be written so: a lambda, a closure, a value that is no plain data.
+    The file has the source of the function, and of all that it uses from the same place. Raise `ValueError` if
+    it is a lambda or a closure, or uses a value that is no plain data.
     """
     if isinstance(function, str):
         return function
@@ -78,7 +78,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """Return the global names that code reads, without those of builtins."""
+    """Return the global names that code reads, without builtins."""
     names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for inner in code.co_consts:
         names |= _global_names(inner) if isinstance(inner, CodeType) else set()

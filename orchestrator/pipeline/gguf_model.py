@@ -10,7 +10,7 @@ from temper.orchestrator.config.text import merged
 
 
 def with_converted_model(given: dict[str, Any]) -> dict[str, Any]:
-    """Return settings whose `model.path` is a model directory: that of a GGUF file is `RUN/model-...`, made if it is missing.
+    """Return settings whose `model.path` is a model directory. A GGUF file is converted once, into `RUN/model-...`.
 
     Raise `ValueError` for a file that can't be read.
     """
