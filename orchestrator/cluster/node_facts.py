@@ -43,7 +43,7 @@ class NodeFacts:
     shm_bytes: int | None
     """None without /dev/shm."""
     disk_bytes: int
-    """On the disk of temporary files, where Ray spills objects."""
+    """On the disk of temporary files, for objects that Ray spills."""
     disk_share: float
 
 

@@ -1,1 +1,1 @@
-"""What a run reports to a tracking server, and the pages on which people see it."""
+"""Reports of a run to tracking servers, and the pages that show them."""

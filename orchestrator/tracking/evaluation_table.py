@@ -1,4 +1,4 @@
-"""An evaluation as a table with a line a task, in the form that MLflow's page of evaluations reads."""
+"""An evaluation as a table with one row per task, in the format of MLflow's evaluation page."""
 
 import json
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.tracking.metric_names import ACCURACY
 
 COLUMNS = ("task", "accuracy", "env", "right", "scored", "failed")
-"""The page makes a line of each value of the first column, and shows the second one in it, until people choose others."""
+"""The page groups rows by the first column and shows the second one by default."""
 TEXTS = ("prompt", "answer", "verdict")
-"""Columns, before the others, of what was asked and answered: the first of the answers to a task, and the verifier's line."""
+"""Leading columns with texts: the prompt, the first answer to a task, and the verifier's line."""
 
 
 def build_table(result: dict[str, Any], answers: Path | None) -> dict[str, Any]:
-    """Return the columns and rows of an evaluation's file; with the file of its `answers` the texts too."""
+    """Return the columns and rows of an evaluation's file, with texts if `answers` is its file of answers."""
     texts = {} if answers is None else _texts(answers)
     rows = []
     for env, tasks in sorted(result.get("tasks", {}).items()):
@@ -28,7 +28,7 @@ def build_table(result: dict[str, Any], answers: Path | None) -> dict[str, Any]:
 
 
 def read_accuracies(result: dict[str, Any]) -> dict[str, float]:
-    """Return the accuracy of each environment by its metric's name, as far as it is known."""
+    """Return the known accuracy of each environment by its metric name."""
     known = {env: values.get("avg_at_k") for env, values in result["envs"].items()}
     return {f"{ACCURACY}/{env}": float(value) for env, value in known.items() if value is not None}
 
@@ -48,6 +48,6 @@ def _texts(path: Path) -> dict[tuple[str, str], list[str | None]]:
 
 
 def last_user_message(messages: Sequence[dict[str, Any]]) -> str:
-    """Return the last thing that a user said, as text."""
+    """Return the last user message as text."""
     content = next((m.get("content") for m in reversed(messages) if m.get("role") == "user"), "")
     return content if isinstance(content, str) else json.dumps(content)

@@ -1,7 +1,7 @@
-"""Under which names MLflow shows the metrics of a run, so that its charts stand in groups, the results first.
+"""Names of a run's metrics in MLflow, grouped for its charts, results first.
 
-MLflow makes a group of what stands before the last `/` of a name, and sorts the groups by their letters. `metrics.jsonl` has
-no numbers in its keys: there `train/loss` of the stage `rl` is what is `4_train/rl/loss` here.
+MLflow groups metrics by the part before the last `/` of a name, and sorts groups alphabetically. Keys of `metrics.jsonl`
+have no numbers: `train/loss` of the stage `rl` becomes `4_train/rl/loss`.
 """
 
 import math
@@ -11,11 +11,11 @@ from temper.orchestrator.run.folder import evaluations_of
 from temper.orchestrator.run.metrics_log import MetricsRow
 
 ACCURACY = "1_accuracy"
-"""The group of each environment's accuracy over the evaluations of a run, one after the other."""
+"""Group of each environment's accuracy over the evaluations of a run."""
 BETWEEN = "2_eval"
-"""The group of the evaluations between the steps of a stage."""
+"""Group of the evaluations between the steps of a stage."""
 REWARD = "2_reward"
-"""The group of each environment's mean reward."""
+"""Group of each environment's mean reward."""
 GROUPS = {
     "env": "3_env",
     "train": "4_train",
@@ -27,21 +27,21 @@ GROUPS = {
     "push": "8_push",
     "time": "8_time",
 }
-"""The first word of a key of `metrics.jsonl`, and the group in which MLflow shows it; any other word stays as it is."""
+"""MLflow group by the first word of a key. Other words stay unchanged."""
 WHOLE = "9_evaluation"
-"""The group of all that an evaluation measured."""
+"""Group of all metrics of a separate evaluation."""
 SYSTEM = "system"
-"""The stage whose rows are about the machine; MLflow shows this group on a page of its own."""
+"""Stage of machine metrics. MLflow shows this group on a separate page."""
 EVALUATIONS = "eval-"
-"""What the names of the rows of whole evaluations begin with."""
+"""Prefix of the rows of separate evaluations."""
 
 
 REFUSED = re.compile(r"[^\w./: -]")
-"""Characters that MLflow takes in no name."""
+"""Characters that MLflow rejects in names."""
 
 
 def display_name(stage: str, key: str, *, of: str | None = None) -> str:
-    """Return the name of a key of a stage's rows, in the run or, with `of`, in the nested run of this stage alone."""
+    """Return the display name of a key, in the run or, with `of`, in the nested run of this stage."""
     key = REFUSED.sub("_", key)
     if stage == SYSTEM:
         return f"{SYSTEM}/{key}"
@@ -59,5 +59,5 @@ def display_name(stage: str, key: str, *, of: str | None = None) -> str:
 
 
 def display_values(row: MetricsRow, *, of: str | None = None) -> dict[str, float]:
-    """Return a row's values that are numbers, under the names that are shown."""
+    """Return a row's finite values under their display names."""
     return {display_name(row.stage, name, of=of): value for name, value in row.values.items() if math.isfinite(value)}

@@ -1,9 +1,9 @@
-"""Sends a run to one place from a thread, so that neither a step nor the end of a run waits for it.
+"""Sends a run to one backend from a thread, so that neither a step nor the end of a run waits for it.
 
-    metrics.jsonl --rows that the place lacks--> thread --> place      tracking/.../<id>.sent counts the rows sent
-    calls of the run --queue-------------------> thread --> place
+    metrics.jsonl --unsent rows--> thread --> backend      tracking/.../<id>.sent counts the rows sent
+    calls of the run --queue-----> thread --> backend
 
-The metrics file is the queue: this process, or a later one, sends the rows of an outage when the place is back.
+The metrics file is the queue: after an outage this process, or a later one, sends the missing rows.
 """
 
 import queue
@@ -16,16 +16,16 @@ from temper.orchestrator.tracking.backend import Backend, RunDeletedError, RunSt
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 POLL_S = 10.0
-"""Seconds between two batches: one costs a client little more than a row."""
+"""Seconds between two batches. A batch costs little more than a row."""
 ABANDONED_S = 3.0
-"""Time that the thread has to end once its place is abandoned."""
+"""Time for the thread to end after its backend is abandoned."""
 MAX_TRIES = 3
-"""How often a call is made at a place that answers, before it is left to a later batch."""
+"""Tries of a failing call at a reachable backend, before a later batch retries it."""
 Call = Callable[[Backend], None]
 
 
 class Sender:
-    """Sends to one place, which its thread makes. `notify` gets the few messages for people."""
+    """Sends to one backend, created in the thread. `notify` receives the messages."""
 
     def __init__(
         self, name: str, make: Callable[[], Backend], *, notify: Callable[[str], None], close_s: float
@@ -39,9 +39,9 @@ class Sender:
         self._queue: queue.SimpleQueue[tuple[str, Call]] = queue.SimpleQueue()
         self._waiting: dict[str, Call] = {}
         self._done: dict[str, Call] = {}
-        """Calls that were made: a run in the place of this one needs them too."""
+        """Completed calls, repeated if a new run replaces this one."""
         self._failed: dict[str, Call] = {}
-        """Calls that failed `MAX_TRIES` times at a place that answers: each batch tries the oldest one again."""
+        """Calls that failed `MAX_TRIES` times at a reachable backend. Each batch retries the oldest one."""
         self._notified: set[str] = set()
         self._unreachable = self._finished = self._abandoned = False
         self._status = RunStatus.FAILED
@@ -50,11 +50,11 @@ class Sender:
         self._thread.start()
 
     def add(self, key: str, call: Call) -> None:
-        """Have a call made, in place of an earlier one of this key."""
+        """Queue a call and replace an earlier one of this key."""
         self._queue.put((key, call))
 
     def close(self, status: RunStatus, *, timeout_s: float | None = None) -> None:
-        """Send the rest for at most `timeout_s` seconds, then report undelivered rows and files."""
+        """Send the rest for at most `timeout_s` seconds, then report unsent rows and files."""
         timeout_s = self._close_s if timeout_s is None else timeout_s
         self._status = status
         self._closing.set()
@@ -68,15 +68,15 @@ class Sender:
         rows = 0 if self._unsent is None else self._unsent.count()
         lacking = [f"{rows} rows of metrics.jsonl"] if rows else [Path(key).name for key in self._waiting]
         self._notify(
-            f"tracking: not all reached {self._name} in {timeout_s:.0f} s ({', '.join(lacking) or 'no connection'}); the same "
-            f"command sends the rest"
+            f"tracking: not all reached {self._name} in {timeout_s:.0f} s ({', '.join(lacking) or 'no connection'}); rerun "
+            f"the same command to send the rest"
         )
 
     def _work(self) -> None:
-        """Send what is new until the end, or until the run was deleted."""
+        """Send new data until the run ends or is deleted."""
         last = False
         while not (last or self._finished or self._abandoned):
-            last = self._closing.is_set()  # before the look, so that nothing is missed
+            last = self._closing.is_set()  # before sending, so that nothing is missed
             try:
                 self._send(last=last)
                 if self._unreachable:
@@ -88,8 +88,8 @@ class Sender:
             except Exception as error:  # no error of a client may end the run
                 if not (self._unreachable or self._abandoned):
                     self._notify(
-                        f"tracking: {self._name} can't be reached ({first_line(error)}); the run goes on, metrics.jsonl has "
-                        f"all"
+                        f"tracking: {self._name} is unreachable ({first_line(error)}); the run continues, metrics.jsonl "
+                        f"keeps all"
                     )
                 self._unreachable = True
             if not (last or self._finished):
@@ -116,7 +116,7 @@ class Sender:
             self._finished = True
 
     def _connect(self) -> tuple[Backend, UnsentRows]:
-        """Return the place and its unsent rows; connect first if needed, or if sent rows have been cut off the file."""
+        """Return the backend and its unsent rows. Connect if needed, or if sent rows disappeared from the file."""
         self._backend = self._backend or self._make_backend()
         if self._unsent is None or self._unsent.has_lost_rows():
             if self._unsent is not None:
@@ -130,7 +130,7 @@ class Sender:
         return self._backend, self._unsent
 
     def _try(self, key: str, call: Callable[[], None]) -> bool:
-        """Make a call up to `MAX_TRIES` times; return whether it was made, or refused for good.
+        """Make a call up to `MAX_TRIES` times. Return whether it succeeded or was refused for good.
 
         Raise the error of an outage.
         """
@@ -147,8 +147,6 @@ class Sender:
                     continue
                 if (why := first_line(error)) not in self._notified:
                     self._notified.add(why)
-                    self._notify(
-                        f"tracking: {self._name} does not take {Path(key).name} ({why}); metrics are sent all the same"
-                    )
+                    self._notify(f"tracking: {self._name} rejects {Path(key).name} ({why}); metrics are still sent")
                 return is_refusal(error)
         return False

@@ -1,4 +1,4 @@
-"""The state of a run at one place, on disk: which run there is ours, and which rows of the metrics file it lacks."""
+"""The stored state of a run at one backend: the identity of its run there, and the unsent rows of the metrics file."""
 
 import hashlib
 import json
@@ -18,18 +18,18 @@ NOTHING: dict[str, Any] = {"sent": 0, "offered": 0, "digest": ""}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """Which run of the place is ours; `run.json`, stored before it is used."""
+    """The backend's run of this run, stored in `run.json` before use."""
 
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """The tag that the run bears."""
+    """The run's tag."""
     run_id: str | None = None
-    """Its id, as soon as that is known."""
+    """The run's id, once known."""
     replaced: tuple[str, ...] = ()
-    """The runs that this one replaces and that are not deleted yet."""
+    """Runs that this one replaces and that are not deleted yet."""
 
 
 def load_identity(folder: Path) -> RunIdentity:
-    """Return what is remembered of the run; for a new one its mark, stored before it is used for the first time."""
+    """Return the stored identity of the run. A new one gets its mark stored first."""
     path = folder / "run.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,38 +39,38 @@ def load_identity(folder: Path) -> RunIdentity:
 
 
 def save_identity(folder: Path, known: RunIdentity) -> None:
-    """Store it, whole or not at all."""
+    """Store it atomically."""
     write_json(folder / "run.json", asdict(known))
 
 
 class UnsentRows:
-    """The lines of a metrics file behind those that its record counts: the file is the queue.
+    """The lines of a metrics file after those in its record: the file is the queue.
 
-    The record has how many lines were `sent`, how many were `offered` (before sending: they may have arrived) and the digest
-    of the latter, by which a file that lost one of them is known.
+    The record has the number of lines `sent`, the number `offered` (before sending, so they may have arrived) and a digest
+    of the latter, which detects a file that lost lines.
     """
 
     def __init__(self, metrics: Path, record: Path, stages: Collection[str] = ()) -> None:
-        """With `stages` the lines of other stages do not count."""
+        """With `stages` only lines of these stages count."""
         self._metrics = metrics
         self._prefixes = tuple(f'{{"stage": {json.dumps(stage)},'.encode() for stage in stages)
         self._record = record
         self.known = _read(record)
         """The content of the record."""
         self._file: BinaryIO | None = None
-        """Kept open: a file that takes its place can not be mistaken for it."""
+        """Kept open, so that a replacement file is detected."""
         self._offset = 0
         self._digest = hashlib.blake2b(digest_size=16)
-        """Of the lines before `_offset`, which were sent."""
+        """Of the sent lines, before `_offset`."""
         self._lost_rows = False
 
     def has_lost_rows(self) -> bool:
-        """Return whether a line that was offered is in the file no more."""
+        """Return whether an offered line is no longer in the file."""
         self._open_current()
         return bool(self.known["offered"]) if self._file is None else self._lost_rows
 
     def send(self, deliver: Callable[[list[MetricsRow]], None], *, notify: Callable[[str], None]) -> None:
-        """Deliver all whole lines that are unsent. A line that is no row is named and left out."""
+        """Deliver all unsent whole lines. Invalid lines are reported and skipped."""
         self._open_current()
         while not self._lost_rows:
             lines, offset = self._next()
@@ -85,20 +85,20 @@ class UnsentRows:
             self._digest, self._offset = digest, offset
 
     def count(self) -> int:
-        """Count the whole lines that are unsent."""
+        """Count the unsent whole lines."""
         if not self._metrics.exists():
             return 0
         with self._metrics.open("rb") as file:
             return max(0, sum(map(self._is_wanted, file)) - int(self.known["sent"]))
 
     def close(self) -> None:
-        """Close the file; the next call opens it again."""
+        """Close the file. The next call opens it again."""
         if self._file is not None:
             self._file.close()
         self._file = None
 
     def _next(self) -> tuple[list[bytes], int]:
-        """Return the next unsent lines and the offset behind them."""
+        """Return the next unsent lines and the offset after them."""
         found: list[bytes] = []
         offset = self._offset
         if self._file is not None:
@@ -117,7 +117,7 @@ class UnsentRows:
             try:
                 found.append(parse_row(line.decode(errors="replace").removesuffix("\n")))
             except ValueError as error:
-                notify(f"tracking: {self._metrics} has a line that is left out: {error}")
+                notify(f"tracking: {self._metrics} has an invalid line, skipped: {error}")
         return found
 
     def _is_wanted(self, line: bytes) -> bool:
@@ -129,7 +129,7 @@ class UnsentRows:
         write_json(self._record, known)
 
     def _open_current(self) -> None:
-        """Open the file that has the name now: a file that lost rows is another one, else it only grows."""
+        """Open the current file of this name. A file that lost rows is a new one, otherwise it only grows."""
         try:
             now = os.stat(self._metrics)
         except FileNotFoundError:
@@ -159,7 +159,7 @@ class UnsentRows:
 
 
 def _read(record: Path) -> dict[str, Any]:
-    """Return the content of a record. A record in another format counts as lines that the file no longer has."""
+    """Return the content of a record. Another format counts as lost lines."""
     text = record.read_text(encoding="utf-8") if record.exists() else ""
     if not text.strip():
         return NOTHING

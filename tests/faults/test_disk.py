@@ -69,7 +69,7 @@ def test_full_disks_are_named_and_cost_nothing_that_was_reached(found: Runs) -> 
         disks.fill(run, leave=0)
         assert job.end() == 1, job.output
         assert f"rl: continuing after step {reached}" in job.output
-        assert f"{database}/mlflow.db can't be reached" in job.output
+        assert f"{database}/mlflow.db is unreachable" in job.output
         (line,) = [line for line in job.output.splitlines() if line.startswith("fault: ")]
         assert "metrics.jsonl" in line or "event_log.jsonl" in line, job.output  # whichever is written first
         saw("disk-metrics", f"exit status 1: {line.replace(str(found.folder), '...')}")

@@ -1,1 +1,1 @@
-"""MLflow: its runs, tables, traces and registry, and the pages on which they are seen."""
+"""MLflow: runs, tables, traces and registry, and its pages."""

@@ -22,20 +22,20 @@ from temper.orchestrator.tracking.mlflow.tracker import StoredRun
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 NOTE = "mlflow.note.content"
-"""The tag that MLflow shows as a run's description."""
+"""MLflow's tag for the description of a run."""
 LINE = "<!-- below this line the run describes itself -->"
 STAGES_S = 30.0
 """Seconds between two batches of the nested runs."""
 SECONDS = "temper.seconds"
-"""The tag of a nested run for the time of its stage, over all processes that worked on it."""
+"""Tag of a nested run: time of its stage, over all processes that worked on it."""
 ENDED = "ended"
-"""The file of a nested run that has all of a stage that is done."""
+"""File that marks a nested run as complete."""
 TABLES = "mlflow.loggedArtifacts"
-"""The tag of a run that lists its tables for MLflow's page of evaluations."""
+"""Tag of a run that lists its tables for MLflow's evaluation page."""
 
 
 class MlflowBackend(MlflowRun):
-    """The run of the whole metrics file at one store."""
+    """The run of the whole metrics file in one store."""
 
     def __init__(self, run: StoredRun, *, notify: Callable[[str], None]) -> None:
         super().__init__(run, notify=notify)
@@ -44,7 +44,7 @@ class MlflowBackend(MlflowRun):
         self._sent_stages = 0.0
         self._monitor: Any = None
         self._orders: dict[str, int] = {}
-        """The order of the evaluation of each table that was stored."""
+        """The order of the evaluation of each stored table."""
 
     def describe(self, note: str) -> None:
         there = self.client.get_run(self.id).data.tags.get(NOTE, "")
@@ -53,7 +53,7 @@ class MlflowBackend(MlflowRun):
         self.send_tags({NOTE: merge_note(there, note, page=page, file=file)})
 
     def store(self, path: Path) -> None:
-        """Deliver a file to its place in the run's folder, and of an evaluation a table and its accuracies too."""
+        """Send a file to its path in the run's folder, and an evaluation also as a table and accuracies."""
         folder = path.absolute().parent
         folder_path = folder.relative_to(self._root).as_posix() if folder.is_relative_to(self._root) else "."
         self.client.log_artifact(self.id, str(path), artifact_path=None if folder_path == "." else folder_path)
@@ -61,7 +61,7 @@ class MlflowBackend(MlflowRun):
             self._store_evaluation(path)
 
     def store_episodes(self, path: Path) -> None:
-        """Deliver episodes of a file of trajectories as traces, once."""
+        """Send episodes of a trajectory file as traces, once."""
         if self.run.traces_per_file == 0 or not path.exists():
             return
         ended, record = path.stat().st_mtime, self.run.state_dir / f"{self.id}.traced"
@@ -87,7 +87,7 @@ class MlflowBackend(MlflowRun):
         self.send_data(data)
 
     def register(self, model: Path, facts: dict[str, str]) -> None:
-        """Make a checkpoint the newest version of a registered model, by its path; once for each run and checkpoint."""
+        """Make a checkpoint the newest version of a registered model, once per run and checkpoint path."""
         if not (name := self.run.model_name):
             return
         try:
@@ -106,7 +106,7 @@ class MlflowBackend(MlflowRun):
             for name, nested in list(self._nested.items()):
                 try:
                     done = nested.send()
-                except RunDeletedError as error:  # the run itself has all its metrics
+                except RunDeletedError as error:  # the parent run has all metrics
                     self._notify(f"tracking: {name}: {error}")
                     done = True
                 if done:
@@ -140,11 +140,11 @@ class MlflowBackend(MlflowRun):
         time = round(path.stat().st_mtime * 1000)
         for name, value in read_accuracies(result).items():
             known_steps = {metric.step for metric in self.client.get_metric_history(self.id, name)}
-            if order not in known_steps:  # one sent again with another time would be a second
+            if order not in known_steps:  # a second value with another time would be a duplicate
                 self._log("metrics", [Metric(name, value, time, order)])
 
     def _delete_replaced_traces(self) -> None:
-        """Delete the traces of the runs that this one replaces, which would outlive them."""
+        """Delete the traces of replaced runs, which would outlive them."""
         for old in self.replaced if self.run.traces_per_file else ():
             query = f"metadata.`{SOURCE_RUN}` = '{old}'"
             search = partial(self.client.search_traces, filter_string=query, max_results=100)
@@ -164,7 +164,7 @@ class MlflowBackend(MlflowRun):
 
 
 class StageRun(MlflowRun):
-    """The nested run of a stage, which is sent with the batches of the run that it belongs to."""
+    """The nested run of a stage, sent with the batches of its parent run."""
 
     def __init__(self, name: str, *, parent: MlflowBackend, notify: Callable[[str], None]) -> None:
         state_dir = parent.run.state_dir / "stages" / name
@@ -172,13 +172,13 @@ class StageRun(MlflowRun):
         self._rows: UnsentRows | None = None
 
     def set_stage(self, params: dict[str, str], seconds: float | None, data: Sequence[DataSet]) -> None:
-        """Take the settings and data of the stage, and its time if it is done."""
+        """Set the settings and data of the stage, and its time if it is done."""
         self._stage_settings = params, data
         self._seconds = seconds
         self._is_stale = True
 
     def send(self) -> bool:
-        """Send what is new; return whether the stage is done and its run ended."""
+        """Send new data. Return whether the stage is done and its run ended."""
         if self._rows is None or self._rows.has_lost_rows():
             self.close()
             self._rows = self.connect()
@@ -208,9 +208,9 @@ class StageRun(MlflowRun):
 
 
 def merge_note(there: str, note: str, *, page: str, file: str) -> str:
-    """Return the description with a note in the place of the one before; the text that people wrote above it stays.
+    """Return the description with the new note. The text above it, written by users, stays.
 
-    `page` is the address of the run's page, `file` the beginning of the address of one of its files.
+    `page` is the address of the run's page, `file` the start of the address of its files.
     """
     theirs, line, _ = there.partition(LINE)
     above = theirs.strip() if line else there.strip()

@@ -1,4 +1,4 @@
-"""MLflow's pages: its server on loopback, and the address of the page on which an experiment's runs and charts are."""
+"""MLflow's pages: its server on loopback, and the address of an experiment's page of runs and charts."""
 
 import contextlib
 import os
@@ -14,33 +14,33 @@ from urllib.parse import quote
 
 LOOPBACK = "127.0.0.1"
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-"""Variables of a server without telemetry, and without processes for jobs that nobody asks of it."""
+"""Server variables that turn off telemetry and job processes."""
 OURS = "tags.`temper.run` LIKE '%'"
-"""Which of a server's runs are of this program, and not the nested run of a stage."""
+"""Filter for runs of this program, without nested runs of stages."""
 RUNS_PAGE = (
     "/#/experiments/{experiment}/runs?compareRunsMode=CHART&workflowType=machine_learning&searchFilter=" + quote(OURS)
 )
-"""The page of runs and charts. Without `workflowType`, MLflow opens on a page about the tracing of agents; the filter leaves
-out the nested runs of stages, whose curves those of the runs have too."""
+"""The page of runs and charts. Without `workflowType`, MLflow opens on agent tracing. The filter hides the nested runs of
+stages, whose curves are also in their parent runs."""
 START_S = 120.0
-"""How long the server may take to answer, in seconds: the first start makes its database."""
+"""Seconds for the server to answer. The first start creates its database."""
 STOP_S = ANSWER_S = 10.0
 
 
 @contextlib.contextmanager
 def serve(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
-    """Serve MLflow's pages of a store; yields their address, once they answer, and the process. What it prints goes to `log`.
+    """Serve MLflow's pages of a store. Yield their address and the process once they answer. Output goes to `log`.
 
-    Raise `ValueError` where the port is taken or it ends instead, `TimeoutError` where it never answers.
+    Raise `ValueError` if the port is in use or the server ends, `TimeoutError` if it never answers.
     """
     try:
         socket.create_server((LOOPBACK, port)).close()
     except OSError as error:
         raise ValueError(
-            f"--port {port}: {os.strerror(error.errno or 0)}; choose another, such as --port {port + 1}"
+            f"--port {port}: {os.strerror(error.errno or 0)}; use another, such as --port {port + 1}"
         ) from error
     command = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
-    # In the environment, since any user may see arguments and passwords in them.
+    # In the environment, because any user can see arguments and their passwords.
     environment = os.environ | QUIET | {"MLFLOW_BACKEND_STORE_URI": store}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
@@ -54,10 +54,10 @@ def serve(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subproces
 
 
 def runs_page(address: str, experiment: str | None) -> str:
-    """Return the address of the page of runs and charts of an experiment, by default the one with our newest run.
+    """Return the address of an experiment's page of runs and charts, by default the experiment with the newest run.
 
-    If there is none yet it is that of all experiments. Raise `ValueError` if the experiment is not there, `OSError`
-    if the server does not answer.
+    Without any run it is the page of all experiments. Raise `ValueError` if the experiment does not exist, `OSError` if the
+    server does not answer.
     """
     from mlflow.exceptions import MlflowException  # imported here: it takes seconds
 
@@ -67,7 +67,7 @@ def runs_page(address: str, experiment: str | None) -> str:
         client = make_client(address)
         known = {one.name: one.experiment_id for one in client.search_experiments(max_results=1000)}
         if experiment is not None and experiment not in known:
-            raise ValueError(f"--experiment {experiment} is not at {address}; there are {', '.join(known)}")
+            raise ValueError(f"--experiment {experiment} is not at {address}; use one of {', '.join(known)}")
         newest = {"filter_string": OURS, "order_by": ["attributes.start_time DESC"], "max_results": 1}
         runs = client.search_runs(list(known.values()), **newest) if experiment is None and known else []
     except MlflowException as error:
@@ -83,16 +83,14 @@ def _wait_for(address: str, server: "subprocess.Popen[bytes]", log: Path) -> Non
             if answer.status == 200 and server.poll() is None:
                 return
         if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"MLflow's server did not answer at {address} in {START_S:.0f} s; {log} has what it said"
-            )
+            raise TimeoutError(f"MLflow's server did not answer at {address} in {START_S:.0f} s; see {log}")
         time.sleep(0.2)
-    said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-    raise ValueError(f"MLflow's server ended with status {server.returncode}; it said:\n{said}")
+    output = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+    raise ValueError(f"MLflow's server ended with status {server.returncode}:\n{output}")
 
 
 def _end(server: "subprocess.Popen[bytes]") -> None:
-    """End the server and its workers, which are a group of processes."""
+    """End the server and its workers, a process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

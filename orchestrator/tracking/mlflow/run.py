@@ -1,7 +1,7 @@
-"""One run in MLflow: found again or created, then sent to. The home of MLflow. Every call may block and may raise.
+"""One run in MLflow: found or created, then sent to. The home of MLflow. Every call may block and may raise.
 
-MLflow takes nothing back. So a run whose metrics file lost rows that were sent, as it does if a stage resumes from a
-checkpoint, is replaced: a new run gets all that the file has, and the old one is tagged and deleted.
+MLflow can't delete values. If a stage resumes from a checkpoint, the metrics file may lose sent rows. The run is then
+replaced: a new run gets the whole file, and the old one is tagged and deleted.
 """
 
 import json
@@ -45,24 +45,24 @@ from temper.orchestrator.tracking.mlflow.tracker import StoredRun
 from temper.orchestrator.tracking.unsent_rows import RunIdentity, UnsentRows, load_identity, save_identity
 
 AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}
-"""Entries that MLflow takes in one call."""
+"""MLflow's maximum of entries per call."""
 LONGEST_VALUE = 6000
 MARK = "temper.run"
-"""The tag by which a run is found if its process was killed before its id was stored."""
+"""Tag that finds a run if its process was killed before its id was stored."""
 STAGE_MARK = "temper.stage_run"
-"""The same for the nested run of a stage."""
+"""The same tag for the nested run of a stage."""
 REPLACED_BY = "temper.replaced_by"
 PARENT = "mlflow.parentRunId"
 STAGE = "temper.stage"
 OWN_TAGS = ("temper.", "event.", "now.", "mlflow.runName")
-"""Tags that are made anew in a run that replaces another; those of people move with it."""
+"""Tags that a replacing run creates anew. Users' tags are copied."""
 
 
 class MlflowRun(Backend):
-    """A run at a store, remembered in its folder `state_dir`, whose `<id>.sent` counts the rows sent."""
+    """A run in a store. Its `state_dir` holds its identity, and `<id>.sent` counts the rows sent."""
 
     def __init__(self, run: StoredRun, *, notify: Callable[[str], None], parent: "MlflowRun | None" = None) -> None:
-        """With a `parent` it is the nested run of the stage `run.name`, which gets the rows of that stage alone."""
+        """With a `parent` it is the nested run of the stage `run.name` and gets only its rows."""
         if run.is_local:
             run.artifacts.parent.mkdir(parents=True, exist_ok=True)
         self.client = make_client(run.uri)
@@ -73,23 +73,23 @@ class MlflowRun(Backend):
         self._parent = parent
         self._params: dict[str, str] = {}
         self._rejected: set[str] = set()
-        """The keys that MLflow rejected, as already shown."""
+        """Rejected keys that were already reported."""
 
     @property
     def replaced(self) -> tuple[str, ...]:
-        """The runs that this one replaces, and that are not deleted yet."""
+        """The runs that this one replaces and that are not deleted yet."""
         return load_identity(self.run.state_dir).replaced
 
     def connect(self) -> UnsentRows:
-        """Find the run or create it, in the place of one that has rows which the file lost; return the rows it lacks.
+        """Find or create the run, and replace one with rows that the file lost. Return the unsent rows.
 
-        Raise `RunDeletedError` if somebody deleted it.
+        Raise `RunDeletedError` if it was deleted.
         """
         self.experiment_id = self._experiment()
         known = load_identity(self.run.state_dir)
         run = self._find(known.run_id) or self._find_by_mark(known.mark)
         if run is None and known.run_id is not None:
-            self._notify(f"tracking: {self.run.uri} has no run {known.run_id}; a new one begins there, with all rows")
+            self._notify(f"tracking: {self.run.uri} has no run {known.run_id}; a new one gets all rows")
         if run is not None:
             self.id = str(run.info.run_id)
             self._require_active(run)
@@ -109,13 +109,13 @@ class MlflowRun(Backend):
         self._require_active(self._find(self.id))
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
-        """Deliver rows. To deliver one twice leaves one: time and value are the same."""
+        """Send rows. Sending a row twice stores it once, because time and value are equal."""
         of = None if self._parent is None else self.run.name
         self._log("metrics", [metric for row in rows for metric in _metrics(row, of)])
         self._log("tags", [_event(row) for row in rows if row.event is not None])
 
     def send_params(self, values: dict[str, str]) -> None:
-        """Deliver the configuration. MLflow never changes a parameter: one that differs now becomes the tag `now.<name>`."""
+        """Send the configuration. MLflow never changes a parameter, so a changed one becomes the tag `now.<name>`."""
         cut = {name: value[:LONGEST_VALUE] for name, value in values.items()}
         self._log("params", [Param(name, value) for name, value in cut.items() if name not in self._params])
         changed = {name: value for name, value in cut.items() if self._params.get(name, value) != value}
@@ -142,7 +142,7 @@ class MlflowRun(Backend):
             self.client.log_inputs(self.id, datasets=inputs)
 
     def delete_replaced(self) -> None:
-        """Tag and delete the runs that this one replaces, once this one has everything. A server may refuse."""
+        """Tag and delete the replaced runs once this one is complete. A server may refuse."""
         known = load_identity(self.run.state_dir)
         for old in known.replaced:
             try:
@@ -151,8 +151,8 @@ class MlflowRun(Backend):
                 if not is_refusal(error):
                     raise
                 self._notify(
-                    f"tracking: {self.run.uri} keeps the run {old} ({first_line(error)}), which {self.id} replaces: it has "
-                    f"rows that metrics.jsonl no longer has"
+                    f"tracking: {self.run.uri} refuses to delete the run {old} ({first_line(error)}), which {self.id} "
+                    f"replaces; delete it by hand, as metrics.jsonl lacks some of its rows"
                 )
             for file in self.run.state_dir.glob(f"{old}.*"):
                 file.unlink()
@@ -171,7 +171,7 @@ class MlflowRun(Backend):
             self._log_batch(kind, entries[start : start + AT_ONCE[kind]])
 
     def _log_batch(self, kind: str, entries: list[Any]) -> None:
-        """Make one call. The entries that MLflow rejects are left out alone; each key is named once."""
+        """Make one call. Rejected entries are skipped, and each key is reported once."""
         try:
             self.client.log_batch(self.id, **{kind: entries})
         except MlflowException as error:
@@ -184,7 +184,7 @@ class MlflowRun(Backend):
                 self._log_batch(kind, entries[middle:])
             elif entries[0].key not in self._rejected:
                 self._rejected.add(entries[0].key)
-                self._notify(f"tracking: {self.run.uri} does not take {entries[0].key!r} ({first_line(error)})")
+                self._notify(f"tracking: {self.run.uri} rejects {entries[0].key!r} ({first_line(error)})")
 
     def _delete(self, old: str) -> None:
         run = self._find(old)
@@ -196,7 +196,7 @@ class MlflowRun(Backend):
             self.client.delete_run(old)
 
     def _create(self, known: RunIdentity) -> Run:
-        """Create the run, with the start and the people's tags of the one that it replaces."""
+        """Create the run, with the start time and users' tags of a replaced one."""
         old = self._find(known.replaced[-1]) if known.replaced else None
         began, tags = (None, {}) if old is None else (old.info.start_time, old.data.tags)
         kept = {name: value for name, value in tags.items() if not name.startswith(OWN_TAGS)}
@@ -227,8 +227,8 @@ class MlflowRun(Backend):
     def _require_active(self, run: Run | None) -> None:
         if run is None or run.info.lifecycle_stage == LifecycleStage.DELETED:
             raise RunDeletedError(
-                f"the run {self.id} was deleted at {self.run.uri}, so nothing more is sent; restore it there, or delete "
-                f"{self.run.state_dir} to begin a new one; metrics.jsonl has all"
+                f"the run {self.id} was deleted at {self.run.uri}, so nothing more is sent. Restore it there, or delete "
+                f"{self.run.state_dir} to start a new one. metrics.jsonl keeps all rows"
             )
 
     def _experiment(self) -> str:
@@ -248,21 +248,21 @@ def _metrics(row: MetricsRow, of: str | None) -> list[Metric]:
 
 
 def _event(row: MetricsRow) -> RunTag:
-    """Return an event under its millisecond and text: two of one millisecond are two, one that is sent again is one."""
+    """Return an event under its millisecond and text, so that a repeated event is stored once."""
     text = uuid.uuid5(uuid.NAMESPACE_OID, row.event_line).hex[:8]
     return RunTag(f"event.{round(row.time * 1000)}.{text}", row.event_line[:LONGEST_VALUE])
 
 
 def count_experiments(uri: str) -> int:
-    """Return how many experiments a store has, up to 100. Raise MLflow's error if it does not answer."""
+    """Return the number of experiments in a store, up to 100. Raise MLflow's error if it does not answer."""
     return len(make_client(uri).search_experiments(max_results=100))
 
 
 def make_client(uri: str) -> Any:
-    """Return a client that gives up soon, and logs little."""
+    """Return a client with short timeouts and little logging."""
     for variable, value in (("TIMEOUT", "5"), ("MAX_RETRIES", "0"), ("BACKOFF_FACTOR", "0")):
         os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{variable}", value)
-    for logger in ("mlflow", "alembic"):  # their notes on a new database are no news of the run
+    for logger in ("mlflow", "alembic"):  # they log the creation of a database
         logging.getLogger(logger).setLevel(logging.WARNING)
     for logger in ("mlflow.store.db.utils", "mlflow.system_metrics"):  # they print the stack of each error
         logging.getLogger(logger).setLevel(logging.CRITICAL)

@@ -1,7 +1,7 @@
-"""Recorded answers as MLflow's traces: an episode, its turns, its tool calls and its grading.
+"""Recorded answers as MLflow traces: an episode, its turns, its tool calls and its grading.
 
-Rows of trajectories have durations and no clock: an episode ends when its file was written. Ids derive from run, file and
-line, so that to send a trace twice leaves one.
+Rows of trajectories have durations but no clock, so an episode ends when its file was written. Ids derive from run, file and
+line, so that a trace sent twice is stored once.
 """
 
 import base64
@@ -29,16 +29,16 @@ from temper.rewards.score import correctness
 Row = dict[str, Any]
 NS, MS = 1_000_000_000, 1_000_000
 PREVIEW = 1000
-"""Characters of prompt and answer that the list of traces shows."""
+"""Characters of prompt and answer in the list of traces."""
 SOURCE_RUN = "mlflow.sourceRun"
-"""The entry of a trace that names its run."""
+"""Metadata key of a trace with its run."""
 VERIFIER = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="verifier")
 ROOT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """An episode or a part of it, with its times in nanoseconds since 1970. `facts` are further values by name."""
+    """An episode or a part of it, with times in nanoseconds since 1970. `facts` are further values by name."""
 
     name: str
     kind: Literal["AGENT", "CHAT_MODEL", "TOOL", "EVALUATOR"]
@@ -50,9 +50,9 @@ class Part:
 
 
 def sample_rows(path: Path, count: int) -> Iterator[tuple[int, Row]]:
-    """Yield up to `count` rows of a file of trajectories, evenly over it, each with the number of its line.
+    """Yield up to `count` rows of a trajectory file, evenly spread, each with its line number.
 
-    A file that is gone, or a torn line, yields nothing: it will be made again.
+    A missing file or an incomplete line yields nothing, because it will be written again.
     """
     try:
         lines = path.read_bytes().splitlines()
@@ -69,7 +69,7 @@ def sample_rows(path: Path, count: int) -> Iterator[tuple[int, Row]]:
 def build_trace(
     row: Row, line_number: int, *, ended: float, experiment: str, run: str, file: str
 ) -> tuple[TraceInfo, list[Span]]:
-    """Return the trace and spans of a recorded answer, the line `line_number` of a file written at `ended`, in seconds."""
+    """Return the trace and spans of the answer in line `line_number` of a file written at `ended`, in seconds."""
     number = hashlib.blake2b(f"{run}/{file}/{line_number}".encode(), digest_size=16).hexdigest()
     whole, *parts = build_parts(row, ended=ended)
     failure = None if row["failure"] is None else blanked(f"{row['failure']['kind']}: {row['failure']['message']}")
@@ -101,7 +101,7 @@ def build_trace(
 def build_parts(row: Row, *, ended: float) -> Iterator[Part]:
     """Yield the episode of a row, its turns, their calls and its grading.
 
-    The time of an episode outside its turns, above all that of its making, is before them.
+    Time of an episode outside its turns, mostly its creation, is placed before them.
     """
     turns = row["turns"]
     answer = turns[-1]["answer"] if turns else ""
@@ -154,9 +154,9 @@ def build_parts(row: Row, *, ended: float) -> Iterator[Part]:
 
 
 def _calls(turn: dict[str, Any], began: int, ended: int) -> Iterator[Part]:
-    """Yield the tool calls of a turn, each with the observation that answers it.
+    """Yield the tool calls of a turn, each with its observation.
 
-    A turn whose environment reports no single calls has one for each observation: they share the time of its step.
+    If the environment reports no single calls, there is one per observation, and they share the time of the step.
     """
     answers = [message for message in turn["observation"] if message.get("role") == "tool"]
     shared = {"seconds": (ended - began) / NS, "began_s": 0.0, "arguments": turn["answer"]}

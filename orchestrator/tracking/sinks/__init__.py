@@ -1,1 +1,1 @@
-"""Second places for what a run reports, beside MLflow: each in a process of its own."""
+"""Tracking backends in addition to MLflow."""

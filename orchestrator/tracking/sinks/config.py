@@ -1,4 +1,4 @@
-"""The settings of the second places to which a run reports, and what they need to be used."""
+"""Settings of the additional tracking backends, and their requirements."""
 
 import importlib.util
 import os
@@ -8,7 +8,7 @@ from typing import Literal
 from temper.envs.core.setting import free
 
 SINKS = ("wandb", "trackio")
-"""What a run can report to beside MLflow; each is the name of its package too."""
+"""Backends in addition to MLflow; each name is also its package."""
 KEY = "WANDB_API_KEY"
 SETUP = "`make setup` installs it, as `pip install --no-deps -r requirements/trackers.txt` does"
 
@@ -20,29 +20,29 @@ class WandbConfig:
     project: str = free("temper")
     """Name of the project."""
     entity: str | None = free(None)
-    """User or team that the project is of; null is the default of whoever uploads it."""
+    """User or team that owns the project; null is the uploading user's default."""
     mode: Literal["auto", "offline", "online"] = free("auto")
-    """offline records in the run's folder, and `wandb sync` uploads it; online uploads at once; auto is online where
-    WANDB_API_KEY is set, else offline."""
+    """offline records in the run's folder for `wandb sync`. online uploads at once. auto is online if WANDB_API_KEY is set,
+    else offline."""
 
     @property
     def uploads(self) -> bool:
-        """Whether what the run reports is uploaded at once."""
+        """Whether the run's reports are uploaded at once."""
         return self.mode == "online" or (self.mode == "auto" and bool(os.environ.get(KEY)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackioConfig:
-    """Trackio, for `tracking.also: [trackio]`: a store in files, from which nothing is sent."""
+    """Trackio, for `tracking.also: [trackio]`: a store in local files."""
 
     project: str = free("temper")
     """Name of the project."""
     dir: str | None = free(None)
-    """Folder of the store; null takes TRACKIO_DIR, else `trackio` beside the runs."""
+    """Folder of the store; null takes TRACKIO_DIR, else `trackio` next to the runs."""
 
 
 def require_usable(also: list[str], wandb: WandbConfig) -> None:
-    """Raise `ValueError` where a place can't be reported to: its package is not installed, or a key is missing."""
+    """Raise `ValueError` if a backend's package is not installed or a key is missing."""
     for name in also:
         if not is_installed(name):
             raise ValueError(f"tracking.also={also}: the package {name} is not installed; {SETUP}")
@@ -54,5 +54,5 @@ def require_usable(also: list[str], wandb: WandbConfig) -> None:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether the package of a place is there."""
+    """Return whether a backend's package is installed."""
     return importlib.util.find_spec(name) is not None

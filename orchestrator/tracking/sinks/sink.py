@@ -1,4 +1,4 @@
-"""A second place for the reports of a run, and its parts that W&B and trackio have in common."""
+"""Additional tracking backends: the parts that W&B and trackio share."""
 
 import json
 import re
@@ -13,24 +13,24 @@ from temper.orchestrator.tracking.metric_names import EVALUATIONS
 from temper.orchestrator.tracking.sending import Sender
 
 LINK = re.compile(rf"(?: - )?!?\[[^\]]*\]\((?:{PAGE}|{FILE})[^)]*\)")
-"""A link of a note to a page of MLflow's, or a picture that it serves."""
+"""A link in a note to MLflow's pages, or an image on its server."""
 CLOSE_S = 45.0
-"""Seconds that the end of a run waits for a place: its library alone takes some to be imported."""
+"""Seconds that the end of a run waits for a backend, whose library takes long to import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRun:
-    """Which run is reported, and where to."""
+    """A run and its additional backend."""
 
     sink: str
     name: str
     project: str
     metrics: Path
-    """The metrics file, whose folder is the run's."""
+    """The metrics file in the run's folder."""
     state_dir: Path
-    """The folder in which the sink keeps its state of the run."""
+    """Folder of the sink's state of the run."""
     store: str = ""
-    """The folder of the store, of trackio."""
+    """Folder of trackio's store."""
     entity: str | None = None
     uploads: bool = False
     """Whether W&B uploads at once."""
@@ -41,12 +41,12 @@ class SinkRun:
         return self.metrics.parent
 
     def relative_path(self, path: Path) -> Path:
-        """Return the place of a file in the run's folder; of one that lies elsewhere its name."""
+        """Return the path of a file in the run's folder; its name if it is elsewhere."""
         return path.relative_to(self.root) if path.is_relative_to(self.root) else Path(path.name)
 
 
 def make_sink_sender(run: SinkRun, *, notify: Callable[[str], None]) -> Sender:
-    """Return the sender of a run to a second place, whose library its thread imports."""
+    """Return the sender of a run to an additional backend. Its thread imports the library."""
 
     def make() -> Backend:
         run.state_dir.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def make_sink_sender(run: SinkRun, *, notify: Callable[[str], None]) -> Sender:
             from temper.orchestrator.tracking.sinks.wandb_sink import WandbSink
 
             return WandbSink(run, notify=notify)
-        from temper.orchestrator.tracking.sinks.make_trackio_sink import make_trackio_sink
+        from temper.orchestrator.tracking.sinks.trackio_sink import make_trackio_sink
 
         return make_trackio_sink(run)
 
@@ -62,14 +62,14 @@ def make_sink_sender(run: SinkRun, *, notify: Callable[[str], None]) -> Sender:
 
 
 def strip_links(note: str) -> str:
-    """Return a note without its links to pages of MLflow's, and without pictures that it serves."""
+    """Return a note without links to MLflow's pages and images."""
     return LINK.sub("", note).strip()
 
 
 def find_accuracies(row: MetricsRow, root: Path) -> tuple[int, dict[str, float]]:
-    """Return the order of the evaluation of a row, and each environment's accuracy by its name in MLflow.
+    """Return the order of a row's evaluation, and the accuracies by their MLflow names.
 
-    They are in the evaluation's file, which is written before its row; empty for other rows, and if it is gone.
+    The evaluation's file, written before its row, has them. Empty for other rows, and if the file is gone.
     """
     file = root / "eval" / f"{row.stage.removeprefix(EVALUATIONS)}.json"
     if not row.stage.startswith(EVALUATIONS) or row.event is not None or not file.exists():

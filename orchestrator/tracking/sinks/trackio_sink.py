@@ -1,4 +1,4 @@
-"""A run in trackio's store of files. The home of trackio: nothing of it is sent anywhere."""
+"""A run in trackio's local store. The home of trackio. Nothing is sent over a network."""
 
 import os
 import uuid
@@ -14,14 +14,14 @@ from temper.orchestrator.tracking.sinks.sink import SinkRun, find_accuracies, st
 from temper.orchestrator.tracking.unsent_rows import UnsentRows, load_identity
 
 EVENT = "event"
-"""The name of the texts that say what was done to a run."""
+"""Name of the texts about the run's events."""
 NOTE = "description"
 
 
 def make_trackio_sink(run: SinkRun) -> "TrackioSink":
-    """Return the place of a run. trackio reads the folder of its store when it is imported."""
+    """Return the backend of a run. trackio reads its folder from the environment when imported."""
     os.environ |= {"TRACKIO_DIR": run.store, "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):  # would send the run elsewhere
+    for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):  # they would send the run to a server
         os.environ.pop(name, None)
     import trackio
     from trackio.sqlite_storage import SQLiteStorage
@@ -30,7 +30,7 @@ def make_trackio_sink(run: SinkRun) -> "TrackioSink":
 
 
 class TrackioSink(Backend):
-    """One run in a project, whose rows `<id>.sent` counts as soon as they are in the store."""
+    """One run in a project. `<id>.sent` counts the stored rows."""
 
     def __init__(self, run: SinkRun, *, library: Any, storage: Any) -> None:
         self.run = run
@@ -39,28 +39,28 @@ class TrackioSink(Backend):
         self._id = ""
         self._config: dict[str, str] = {}
         self._note = ""
-        self.address = f"in {run.store}; `TRACKIO_DIR={run.store} trackio show --project {run.project}` shows it"
+        self.address = f"in {run.store}; show it with `TRACKIO_DIR={run.store} trackio show --project {run.project}`"
 
     def connect(self) -> UnsentRows:
-        """Find the run by its id; it begins anew if it was deleted, or if rows that it has were cut off the file."""
+        """Find the run by its id. It restarts if it was deleted, or if the file lost stored rows."""
         self._id = load_identity(self.run.state_dir).mark
         record = self.run.state_dir / f"{self._id}.sent"
         unsent = UnsentRows(self.run.metrics, record)
         if record.exists() and (unsent.has_lost_rows() or not self._is_there()):
             if self._is_there() and not self._storage.delete_run(self.run.project, self.run.name, run_id=self._id):
-                raise OSError(f"trackio does not delete the run {self._id} of {self.run.project}")
+                raise OSError(f"trackio can't delete the run {self._id} of {self.run.project}")
             unsent.close()
             record.unlink()
             unsent = UnsentRows(self.run.metrics, record)
         return unsent
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
-        """Write rows with their steps and times. One that is there already, by its stage, step and time, is left alone."""
+        """Write rows with their steps and times. Known rows, by stage, step and time, are skipped."""
         entries: list[tuple[str, int, float, dict[str, Any]]] = []
         for row in rows:
             name = f"{row.stage}/{row.step}/{row.time}"
             if row.event is not None:
-                text = uuid.uuid5(uuid.NAMESPACE_OID, row.event_line).hex  # two of one millisecond are two
+                text = uuid.uuid5(uuid.NAMESPACE_OID, row.event_line).hex  # distinguishes events of one millisecond
                 entries.append((f"{name}/{EVENT}/{text}", row.step, row.time, {EVENT: row.event_line}))
             elif values := display_values(row):
                 entries.append((name, row.step, row.time, values))
@@ -70,15 +70,15 @@ class TrackioSink(Backend):
         self._write(entries)
 
     def send_params(self, values: dict[str, str]) -> None:
-        """Take the configuration; it is written with the rows, and at the end."""
+        """Keep the configuration, which is written with the rows and at the end."""
         self._config = dict(values)
 
     def describe(self, note: str) -> None:
-        """Take the description; it is written at the end, since trackio keeps each that was ever written."""
+        """Keep the description until the end, since trackio keeps every version."""
         self._note = strip_links(note)
 
     def store(self, path: Path) -> None:
-        """Keep a file as a version of an artifact of the run; one that did not change is no new version."""
+        """Store a file as an artifact version of the run. An unchanged file adds no version."""
         target = self.run.relative_path(path)
         run = self._library.Run(None, self.run.project, None, name=self.run.name, run_id=self._id)
         try:
@@ -87,7 +87,7 @@ class TrackioSink(Backend):
             run.finish()
 
     def end(self, ended: RunStatus) -> None:
-        """Write the description, once for each that there was, and the configuration."""
+        """Write the description, once per version, and the configuration."""
         when = datetime.now(UTC).timestamp()
         if self._note:
             name = uuid.uuid5(uuid.NAMESPACE_OID, self._note).hex

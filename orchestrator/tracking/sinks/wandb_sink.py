@@ -1,7 +1,7 @@
-"""A run in Weights & Biases. The home of wandb: offline it is a record in the run's folder, which `wandb sync` uploads.
+"""A run in Weights & Biases. The home of wandb: offline it records in the run's folder, for `wandb sync`.
 
-Each process writes a record of the rows that W&B lacks, which puts them together by the id of the run. W&B takes nothing
-back: if rows that were sent have been cut off the file, the run continues under another id.
+Each process records the rows that W&B lacks. W&B joins them by the run's id. It can't delete values: if the metrics file
+lost sent rows, the run continues under another id.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 os.environ |= {"WANDB_ERROR_REPORTING": "false", "DO_NOT_TRACK": "true"}  # W&B reads these when it is imported
-os.environ.pop("WANDB_SERVICE", None)  # the process of another program, which could not be ended
+os.environ.pop("WANDB_SERVICE", None)  # it may belong to another program
 import wandb
 
 from temper.orchestrator.run.folder import write_json
@@ -28,13 +28,13 @@ from temper.orchestrator.tracking.sinks.sink import SinkRun, find_accuracies, st
 from temper.orchestrator.tracking.unsent_rows import RunIdentity, UnsentRows, load_identity, save_identity
 
 STEP = "step"
-"""The group of the steps of each stage, which are the axes of its charts."""
+"""Group of the stages' steps, which are the axes of the charts."""
 ORDER = f"{STEP}/evaluation"
-"""The axis of the accuracies of evaluations, which are counted over the run."""
+"""Axis of evaluation accuracies, counted over the run."""
 START_S, END_S = 30.0, 15.0
-"""How long W&B may take to answer at the start, and to take what is left at the end, in seconds."""
+"""Timeouts of W&B at the start and at the end, in seconds."""
 EXIT = {RunStatus.FINISHED: 0, RunStatus.FAILED: 1, RunStatus.KILLED: 255}
-"""The exit codes from which W&B tells how a run ended."""
+"""Exit codes for W&B by the final status of a run."""
 
 
 class WandbSink(Backend):
@@ -76,25 +76,25 @@ class WandbSink(Backend):
         )
         self._defined = set()
         kept = self.run.state_dir / "wandb" / f"*run-*-{self._run.id}"
-        self.address = f"W&B offline, in {kept}; `wandb sync {kept}` uploads it, once the run is done"
+        self.address = f"W&B offline, in {kept}; after the run, upload it with `wandb sync {kept}`"
         if self.run.uploads:
             self.address = f"at {self._run.url}, and in {kept}"
         return unsent
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
-        """Write rows. W&B's own step is the number of the row; the axis of its charts is the step of its stage."""
+        """Write rows. W&B's step is the row's number. The axis of its charts is the step of the stage."""
         for number, row in enumerate(rows, self._next):
             values = display_values(row)
-            axis = f"{STEP}/{row.stage.replace('.', '/')}"  # W&B takes what stands behind a dot for a key within
+            axis = f"{STEP}/{row.stage.replace('.', '/')}"  # W&B reads a dot as a nested key
             self._define(axis, values)
             order, accuracy = find_accuracies(row, self.run.root)
             self._define(ORDER, accuracy)
             if row.event is not None:
-                self._run.summary[f"event/{round(row.time * 1000)}/{number}"] = row.event_line  # by its row, too
+                self._run.summary[f"event/{round(row.time * 1000)}/{number}"] = row.event_line  # unique by row
             elif values or accuracy:
                 found = values | {axis: row.step} | accuracy | ({ORDER: order} if accuracy else {})
                 self._run.log(found | {"_timestamp": row.time}, step=number)
-        self._next += len(rows)  # at the end: a batch that failed comes again, and W&B leaves out the steps that it has
+        self._next += len(rows)  # at the end, because a failed batch is repeated, and W&B skips known steps
 
     def send_params(self, values: dict[str, str]) -> None:
         self._run.config.update(values, allow_val_change=True)
@@ -103,7 +103,7 @@ class WandbSink(Backend):
         self._run.notes = strip_links(note)
 
     def store(self, path: Path) -> None:
-        """Copy a file into the record, at the place where it lies in the run's folder; of an evaluation its table too."""
+        """Copy a file into the record, at its path in the run's folder, and an evaluation's table too."""
         target = self.run.relative_path(path)
         copy = Path(self._run.dir) / target
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -117,22 +117,22 @@ class WandbSink(Backend):
             self._keep(table)
 
     def end(self, ended: RunStatus) -> None:
-        """End the run. The rest, if W&B does not take all in time, lies in the record."""
+        """End the run. If W&B does not finish in time, the rest stays in the record."""
         try:
             self._run.finish(exit_code=EXIT[ended])
             self._start_record.unlink(missing_ok=True)
         except TimeoutError:
             folder = Path(self._run.dir).parent
-            self.notify(f"tracking: W&B did not take all in {END_S:.0f} s; `wandb sync {folder}` uploads the rest")
+            self.notify(f"tracking: W&B did not finish in {END_S:.0f} s; upload the rest with `wandb sync {folder}`")
 
     def abandon(self) -> None:
-        """Kill W&B's process, for which the end of this one would wait."""
+        """Kill W&B's process, which would delay the end of this one."""
         for child in psutil.Process().children():
             if child.name().startswith("wandb"):
                 child.kill()
 
     def _load_identity(self) -> RunIdentity:
-        """Return what is remembered of the run, whose id is ours to choose."""
+        """Return the stored identity of the run, with an id chosen here."""
         known = load_identity(self.run.state_dir)
         if known.run_id is None:
             known = replace(known, run_id=uuid.uuid4().hex[:16])
@@ -144,7 +144,7 @@ class WandbSink(Backend):
 
     @property
     def _start_record(self) -> Path:
-        """The file that says what W&B had before a record that is not finished."""
+        """File with W&B's state before an unfinished record."""
         return self.run.state_dir / f"{self._known.run_id}.begun"
 
     def _records(self, kind: str = "*") -> list[Path]:
@@ -152,7 +152,7 @@ class WandbSink(Backend):
         return sorted(self.run.state_dir.glob(f"wandb/{kind}run-*-{self._known.run_id}"))
 
     def _discard_unfinished(self) -> None:
-        """Delete the record of a process that was killed: W&B writes in blocks, so it may lack rows, which are unsent again."""
+        """Delete the record of a killed process and mark its rows unsent. W&B writes in blocks, so it may lack rows."""
         if not self._start_record.exists():
             return
         begun = json.loads(self._start_record.read_text(encoding="utf-8"))
@@ -164,22 +164,22 @@ class WandbSink(Backend):
         self._start_record.unlink()
 
     def _renew_id(self) -> None:
-        """Give the run another id; delete the records of this one that were not uploaded."""
+        """Give the run another id. Delete the records of this one that were not uploaded."""
         folders = self._records()
         local = [one for one in folders if one.name.startswith("offline-") and not _is_uploaded(one)]
         if len(local) < len(folders):
             self.notify(
-                f"tracking: W&B has rows of the run {self._known.run_id} that metrics.jsonl no longer has; it continues there "
-                f"as a new run, delete the old one"
+                f"tracking: W&B has rows of the run {self._known.run_id} that metrics.jsonl lost; it continues as a new run. "
+                f"Delete the old one"
             )
         for folder in local:
             shutil.rmtree(folder)
         save_identity(self.run.state_dir, RunIdentity(mark=self._known.mark))
 
     def _define(self, axis: str, values: dict[str, float]) -> None:
-        """Tell W&B against which axis values are drawn, once for each."""
+        """Set the chart axis of values in W&B, once each."""
         for name in values.keys() - self._defined:
-            self._run.define_metric(name, step_metric=axis, step_sync=False)  # each row brings its own
+            self._run.define_metric(name, step_metric=axis, step_sync=False)  # each row has its step
             self._defined.add(name)
 
     def _keep(self, file: Path) -> None:
@@ -187,12 +187,12 @@ class WandbSink(Backend):
 
 
 def _is_uploaded(record: Path) -> bool:
-    """Return whether `wandb sync` has uploaded the record in a folder."""
+    """Return whether `wandb sync` has uploaded a record."""
     return any(record.glob("*.wandb.synced"))
 
 
 def _settings(folder: Path, *, uploads: bool) -> Any:
-    """Return settings by which W&B gets what the run reports and nothing more, and gives up soon."""
+    """Return settings that limit W&B to the run's reports and to short timeouts."""
     return wandb.Settings(
         mode="online" if uploads else "offline",
         root_dir=str(folder),

@@ -204,7 +204,7 @@ def test_the_pages_are_of_the_newest_run_or_of_the_experiment_that_is_named(serv
     client = MlflowClient(f"sqlite:///{served.runs}/mlflow.db")
     client.create_run(client.create_experiment("of-others"))  # newer, and not ours
     assert runs_page(served.server, None) == served.printed == runs_page(served.server, "temper")
-    with pytest.raises(ValueError, match="--experiment night is not at .*; there are .*temper"):
+    with pytest.raises(ValueError, match="--experiment night .*temper"):
         runs_page(served.server, "night")
 
 
@@ -220,7 +220,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(
     port = served.server.rpartition(":")[2]
     began = time.monotonic()
     assert main(["ui", "--runs-dir", str(served.runs), "--port", port]) == 2
-    assert f"--port {port}: Address already in use; choose another" in capsys.readouterr().err
+    assert f"--port {port}: Address already in use" in capsys.readouterr().err
     assert main(["ui", "--runs-dir", str(served.runs / "none")]) == 2
     assert "is no folder" in capsys.readouterr().err
     assert time.monotonic() - began < 5
