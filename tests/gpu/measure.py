@@ -40,13 +40,17 @@ TAIL = 25
 """Lines of a process's output that the page shows of a part that failed."""
 HEAD = """# GPU check
 
-`make gpu-check` writes this page: on a machine with a GPU it verifies and measures the facts that only a GPU can show, part
-by part. Each part runs in a separate process with a deadline, and a fault in one does not stop the others. If a part ran out
-of time, its figures are unknown: run it again, since compiled kernels are kept, or make all deadlines longer
-(`ARGS="--patience 5"`). Without a GPU, or with `--small`, the parts run in a small form. `second_runner` needs Triton, so that
-without a GPU nothing of it runs. `--only kernels` runs one part and prints its findings; with `--page docs/gpu.md` it writes
-the section of this part and keeps the others. Without vLLM, `--only kernels shared_prompts` needs torch 2.11 or later and
-transformers alone, and `learning` DeepSpeed too.
+You get the facts that only a GPU can show, verified and measured part by part.
+
+```
+make gpu-check                             # needs a GPU: 15 minutes and compiling
+```
+
+It writes this page: a section for each part, with its machine, its figures and their limits. Each part runs in a separate
+process with a deadline, and a fault in one does not stop the others. If a part ran out of time, its figures are unknown. Run it
+again, since compiled kernels are kept, or raise all deadlines (`ARGS="--patience 5"`). Without a GPU, or with `--small`, the
+parts run in a small form, and `second_runner`, which needs Triton, does not run. `--only kernels --page docs/gpu.md` replaces
+one section. Without vLLM, `--only kernels shared_prompts` needs torch 2.11 and transformers, `learning` also DeepSpeed.
 """
 
 

@@ -35,7 +35,7 @@ def blocks(language: str) -> list[str]:
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Return the address of the page's server at a free port. Its row and its turns are in the current folder."""
     row, said = blocks("json")
-    for name, text in (("guess.py", blocks("python")[0]), ("guesses.jsonl", row), ("said.jsonl", said)):
+    for name, text in (("guess.py", blocks("python")[0]), ("guesses.jsonl", row), ("responses.jsonl", said)):
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
