@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from temper.envs.core.function_source import name_of_function
 from temper.orchestrator.cluster.this_machine import free_port, worker_variables
-from temper.orchestrator.config.text import merged, read_text, yaml_text
+from temper.orchestrator.config.text import layered, merged, read_text, yaml_text
 from temper.orchestrator.loop.deadline import STOPPED
 from temper.orchestrator.run.folder import RunDir, whole_lines
 
@@ -68,21 +68,25 @@ class Report:
 class TrainedRun:
     """A run by its folder. A notebook shows its report."""
 
-    folder: Path
+    folder: str | Path
+
+    @property
+    def _files(self) -> RunDir:
+        return RunDir(Path(self.folder))
 
     @property
     def metrics(self) -> "DataFrame":
         """The rows of `metrics.jsonl`, one a step: `stage`, `step`, `time` in seconds since 1970, and a column a metric."""
         import pandas
 
-        path = RunDir(self.folder).metrics
+        path = self._files.metrics
         rows = map(json.loads, whole_lines(path.read_text(encoding="utf-8")))
         return pandas.DataFrame([row for row in rows if "event" not in row])
 
     @property
     def report(self) -> Report:
         """Raise `FileNotFoundError` if no stage `report` has run."""
-        page = self.folder / "report.html"
+        page = self._files.root / "report.html"
         if not page.is_file():
             raise FileNotFoundError(
                 f"{page} is missing: add the stage report, or run temper report {self.folder}/config.yaml"
@@ -92,17 +96,17 @@ class TrainedRun:
     @property
     def model(self) -> str:
         """The folder of the newest model, in the format of Hugging Face. Raise `FileNotFoundError` if there is none."""
-        newest = RunDir(self.folder).state().model
+        newest = self._files.state().model
         if newest is None:
             raise FileNotFoundError(f"the run in {self.folder} has no model yet; run its stage init")
-        return str(self.folder / newest)
+        return str(self._files.root / newest)
 
     def view(self, *, step: str | int | None = None, evaluation: str | None = None, open_page: bool = True) -> Path:
         """Write the viewer of a step's or an evaluation's answers as one page, open it, and return its path.
 
         Without a choice it shows the newest step. Raise `ValueError` if the run has no such answers.
         """
-        page = self.folder / "view.html"
+        page = self._files.root / "view.html"
         chosen = {"--step": step, "--evaluation": evaluation}
         options = [word for option, value in chosen.items() if value is not None for word in (option, str(value))]
         _execute(["view", str(self.folder), "--out", str(page), *options], show=False)
@@ -111,7 +115,7 @@ class TrainedRun:
         return page
 
     def _repr_html_(self) -> str:
-        return self.report._repr_html_() if (self.folder / "report.html").is_file() else html.escape(repr(self))
+        return self.report._repr_html_() if (self._files.root / "report.html").is_file() else html.escape(repr(self))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,12 +186,16 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a model or a run and return the scores: the content of `eval/LABEL.json`, by environment under `envs`.
 
-    A run without `data` or `preset` is evaluated on its held-out tasks. Arguments and errors are as for `train`.
+    A run without `data` or `preset` is evaluated on its held-out tasks. With `data` alone, the environment of the run judges.
+    Arguments and errors are as for `train`.
     """
     given = _settings(None, settings)
     runs_dir = str(given.pop("runs_dir", "runs"))
     folder = Path(runs_dir) / (name or _fresh_name("eval"))
-    words = ["eval", str(model.folder if isinstance(model, TrainedRun) else model)]
+    source = Path(model.folder if isinstance(model, TrainedRun) else model)
+    words = ["eval", str(source)]
+    if data is not None and reward is None and "envs" not in given:
+        given |= _sole_environment(source)
     if data is not None or reward is not None or tools:
         given = _with_task(given, folder / INPUTS, setting="eval_data", data=data, reward=reward, tools=tools)
         words += ["--env", next(iter(given["envs"]))]
@@ -207,7 +215,7 @@ def serve(model: str | Path | TrainedRun, *, port: int | None = None, **options:
     """
     port = free_port() if port is None else port
     words = ["serve", str(model.folder if isinstance(model, TrainedRun) else model), "--port", str(port)]
-    words += [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    words += [word for key, value in options.items() for word in _option(key.replace("_", "-"), value)]
     log = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the server
     process = subprocess.Popen(_command(words, tied=False), env=_environment(), stdout=log, stderr=subprocess.STDOUT)
     host = str(options.get("host", "127.0.0.1"))
@@ -219,6 +227,12 @@ def serve(model: str | Path | TrainedRun, *, port: int | None = None, **options:
         server.close()
         raise
     return server
+
+
+def _option(name: str, value: str | int | float) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", str(value)]
 
 
 def _await_answer(server: ModelServer, address: str) -> None:
@@ -247,6 +261,13 @@ def _settings(config: str | Path | Mapping[str, Any] | None, settings: Mapping[s
             part = {word: part}
         given = merged(given, part)
     return given
+
+
+def _sole_environment(run: Path) -> dict[str, Any]:
+    """Return the environment of a run as a setting; none for a model, and for a run of several."""
+    file = run / "config.yaml"
+    names = list(layered(file, []).get("envs") or {}) if file.is_file() else []
+    return {"envs": {names[0]: {}}} if len(names) == 1 else {}
 
 
 def _with_task(

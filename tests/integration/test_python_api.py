@@ -31,9 +31,7 @@ def test_a_model_is_trained_evaluated_and_served_from_python(tmp_path: Path) -> 
             rollout={"limits": {"turn_tokens": 24, "total_tokens": 1024}},
             tracking={"system_s": 0},
         )
-        scores = await asyncio.to_thread(
-            temper.evaluate, run, ROWS, user_functions.parts, runs_dir=str(tmp_path), eval={"tasks": 4, "samples": 1}
-        )
+        scores = await asyncio.to_thread(temper.evaluate, run, ROWS[:4], runs_dir=str(tmp_path), eval={"samples": 1})
         return run, scores["envs"]["rows"]
 
     run, scores = asyncio.run(work())

@@ -85,7 +85,8 @@ def test_a_command_ends_with_its_caller(tmp_path: Path) -> None:
 
 def test_a_run_gives_its_metrics_report_and_page(tmp_path: Path) -> None:
     run = temper.TrainedRun(write_viewed_run(tmp_path / "tiny").root)
-    (run.folder / "metrics.jsonl").write_text(
+    folder = Path(run.folder)
+    (folder / "metrics.jsonl").write_text(
         '{"stage": "rl", "step": 1, "time": 2.0, "env/math/reward": 0.5}\n'
         '{"stage": "rl", "step": 1, "time": 3.0, "event": {"kind": "stopped", "what": {}}}\n'
     )
@@ -93,7 +94,7 @@ def test_a_run_gives_its_metrics_report_and_page(tmp_path: Path) -> None:
     assert "tiny" in run._repr_html_()
     with pytest.raises(FileNotFoundError, match="report"):
         _ = run.report
-    (run.folder / "report.html").write_text("<b>68%</b>")
+    (folder / "report.html").write_text("<b>68%</b>")
     assert "&lt;b&gt;68%&lt;/b&gt;" in run._repr_html_()
     assert run.view(open_page=False).stat().st_size > 10_000
     with pytest.raises(ValueError, match="nothing"):
