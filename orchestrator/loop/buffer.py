@@ -1,20 +1,18 @@
-"""The buffer between rollout and learner: who may start, what is ready, and how far it may lag behind.
+"""The buffer between rollout and learner: it admits groups, holds finished ones and bounds their lag.
 
-A slot is held from admission until the engines serve the weights that the group trained. There are at most
-`(max_lag + 1) * groups_per_step` slots, and a step never leaves behind a group that could not wait for the next one,
-so no group is trained more than `max_lag` versions after it was admitted. That holds too where a step begins before the
-engines serve the weights of the one before: both hold their slots then, and the others are fewer by as many. A trained group
-held a slot for a step longer than it is versions behind, so the mean lag is at most `slots / groups_per_step - 1`: with fewer
-slots only the slow ones are old.
+A group holds a slot from its admission until the engines serve the weights that it trained. There are at most `(max_lag + 1)
+* groups_per_step` slots, and a step takes every group that cannot wait for the next step. So no group trains more than
+`max_lag` versions after its admission. The mean lag is at most `slots / groups_per_step - 1`: with fewer slots only the slow
+groups are old. If a step begins before the engines serve the previous weights, both steps hold their slots.
 
-Example: `groups_per_step = 2` and `max_lag = 1`, four slots. A group is written as its name and the version at which it
-was admitted, in capitals once it is ready.
+Example with `groups_per_step = 2` and `max_lag = 1`, so four slots. `a0` is group a, admitted at version 0. A capital marks a
+finished group.
 
-    version 0   a0 b0 c0 d0   four of four slots are held, nobody else may start
-                a0 B0 C0 d0   `take` gives b and c: two are ready, and a and d, due at version 1, can both wait a step
-    version 1   a0 d0 e1 f1   `release` made room for two
+    version 0   a0 b0 c0 d0   all slots are held, so no group starts
+                a0 B0 C0 d0   `take` returns b and c. a and d are due at version 1 and can wait
+    version 1   a0 d0 e1 f1   `release` has freed two slots
                 a0 d0 E1 F1   `take` waits although two are ready: a and d are due now (0 + max_lag)
-                A0 D0 E1 F1   `take` gives a and d, the oldest first
+                A0 D0 E1 F1   `take` returns a and d, the oldest first
     version 2   E1 F1 g2 h2
 """
 
@@ -35,10 +33,7 @@ from temper.rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What became of the tickets of a stage, from its first step on.
-
-    `in_flight` are those of which nothing is decided yet: their groups are made, sampled, or wait for a step.
-    """
+    """Counts of the tickets of a stage by their result. `in_flight` have none yet."""
 
     issued: int = 0
     trained: int = 0
@@ -48,33 +43,33 @@ class Totals:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether every ticket that was issued is in exactly one place."""
+        """Whether every issued ticket is counted exactly once."""
         return self.issued == self.trained + self.dropped + self.failed + self.in_flight
 
 
 TicketEvent = Literal["admitted", "reissued", "finished", "trained", "dropped", "failed", "step", "continued"]
 TicketLog = Callable[[TicketEvent, Mapping[str, int | str]], None]
-"""Gets each change of a ticket, in order, as `orchestrator/run/event_log.py` writes it."""
+"""Receives each change of a ticket, in order (`orchestrator/run/event_log.py`)."""
 
 
 class SlotState(Enum):
-    """What a held slot is doing, in this order. A group that is dropped frees its slot at once."""
+    """The states of a held slot, in order. A dropped group frees its slot at once."""
 
-    MAKING = "making"  # its task is made
-    GENERATING = "generating"  # its answers are sampled and judged
-    READY = "ready"  # its group waits for a step
-    TRAINING = "training"  # its group is in the current step, and the engines do not serve the new weights yet
+    MAKING = "making"  # the task is created
+    GENERATING = "generating"  # the answers are sampled and scored
+    READY = "ready"  # the group waits for a step
+    TRAINING = "training"  # the group is in the current step, and the engines do not serve the new weights yet
 
 
 MISSING = (SlotState.MAKING, SlotState.GENERATING)
-"""What a slot does whose group no step can take yet."""
+"""The states of a slot whose group no step can take yet."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """A place for one group, from its admission to the release of the step that trained it.
+    """A place for one group, from its admission to the release of the step that trains it.
 
-    A finished group waits in a slot that is still `GENERATING` if earlier groups decide whether it is dropped.
+    A finished group stays `GENERATING` while the result of earlier groups decides whether it is dropped.
     """
 
     number: int
@@ -83,29 +78,29 @@ class Slot:
     state: SlotState = SlotState.MAKING
     ticket: Ticket | None = None  # from `GENERATING` on
     group: Group | None = None  # from `READY` on
-    trained: int = 0  # the step that the learner made with it; 0 before
+    trained: int = 0  # the step that trained it; 0 before
 
     @property
     def label(self) -> str:
         if self.ticket is None:
-            return f"the making of task {self.draw.index} of {self.draw.env}"
+            return f"creation of task {self.draw.index} of {self.draw.env}"
         return f"#{self.number} {self.ticket.task.label}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Dropped:
-    """What was dropped since the last step: counts by reason, and the groups, whose rewards are measured all the same."""
+    """The groups dropped since the last step, with counts by reason. Their rewards count in the metrics."""
 
     zero_advantage: int = 0
     failed: int = 0
     groups: list[Group] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
-    """Those of the groups."""
+    """The draws of `groups`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """How many slots were in each state, in the mean over the time since it was asked last; the rest were free."""
+    """Mean slots by state since the last call. The other slots were free."""
 
     slots: int
     held: dict[SlotState, float]
@@ -116,13 +111,13 @@ class Occupancy:
 
 
 class HeldSlots:
-    """The held slots in the order of admission, with counts by state, so that no change costs more with more slots."""
+    """The held slots in order of admission. Every change costs the same for any number of slots."""
 
     def __init__(self, slots: Iterable[Slot] = ()) -> None:
         self._by_number: dict[int, Slot] = {}
-        self._missing: dict[int, Slot] = {}  # those that no step can take yet, in the order of admission
-        self._undecided: set[int] = set()  # of these, those that have a group
-        self._due: Counter[int] = Counter()  # of these, how many were admitted at a version
+        self._missing: dict[int, Slot] = {}  # slots that no step can take yet, in order of admission
+        self._undecided: set[int] = set()  # of these, the slots with a finished group
+        self._due: Counter[int] = Counter()  # of these, the number of slots by version of admission
         self.counts = dict.fromkeys(SlotState, 0)
         for slot in slots:
             self.add(slot)
@@ -153,7 +148,7 @@ class HeldSlots:
         slot.state = state
 
     def finish(self, slot: Slot, group: Group) -> None:
-        """Put the group of a slot into it, while it is not decided what becomes of it."""
+        """Store the finished group of a slot whose result is still undecided."""
         slot.group = group
         self._undecided.add(slot.number)
 
@@ -168,7 +163,7 @@ class HeldSlots:
 
     @property
     def missing(self) -> list[Slot]:
-        """Those that are made, generated or undecided, in their order."""
+        """The slots without a decided group, in order."""
         return list(self._missing.values())
 
     @property
@@ -176,7 +171,7 @@ class HeldSlots:
         return bool(self._undecided)
 
     def missing_until(self, version: int) -> int:
-        """Return how many of those that are missing were admitted at a version or before it."""
+        """Return the number of missing slots admitted at or before a version."""
         return sum(slots for admitted, slots in self._due.items() if admitted <= version)
 
     def _found(self, slot: Slot) -> None:
@@ -188,15 +183,15 @@ class HeldSlots:
 
 
 class Meter:
-    """Adds up how long how many slots were in each state."""
+    """Accumulates slot seconds by state."""
 
     def __init__(self, began: float | None = None) -> None:
-        """Time is counted from `began` on, or from the first count."""
+        """Time starts at `began`, or at the first count."""
         self._seconds = dict.fromkeys(SlotState, 0.0)
         self._began = self._counted = began
 
     def count(self, held: Mapping[SlotState, int], *, now: float) -> None:
-        """Add the time since the last count, in which so many slots were in each state."""
+        """Add the time since the last count, in which `held` slots were in each state."""
         if self._began is None or self._counted is None:
             self._began = self._counted = now
         for state, slots in held.items():
@@ -209,22 +204,22 @@ class Meter:
 
 
 Held = Literal["ready", "undecided", "dropped"]
-"""Whether a finished group waits for a step, for the decision on earlier ones, or was dropped since the last step."""
+"""State of a finished group: it waits for a step, waits for a decision on earlier groups, or was dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTicket:
-    """A ticket that is neither trained nor dropped: its number, of which its seeds derive, and what it is for."""
+    """A ticket without a result: its number, from which its seeds derive, and its task's draw."""
 
     number: int
     draw: Draw
     admitted: int
-    """The version that was served when it was issued."""
+    """The version that the engines served at its admission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldGroup:
-    """A finished group that is still needed, and the draw by which its task is made again."""
+    """A finished group that is still needed, with the draw that recreates its task."""
 
     held: Held
     draw: Draw
@@ -233,7 +228,7 @@ class HeldGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferState:
-    """A buffer between two steps. `zero_advantage` and `failed` count what was dropped since the last step."""
+    """A buffer between two steps. `zero_advantage` and `failed` count the groups dropped since the last step."""
 
     next_ticket: int
     totals: Totals
@@ -256,7 +251,7 @@ def _counts(group: Group) -> dict[str, int]:
 
 
 class Buffer:
-    """Slots of groups between admission and release. All methods belong to one event loop."""
+    """Slots of groups from admission to release. All methods run in one event loop."""
 
     def __init__(
         self,
@@ -291,10 +286,10 @@ class Buffer:
         self._overridden, self._has_advantage = overridden, has_advantage
         self._sampling = sampling
         self._slots = HeldSlots()
-        self._again: deque[Slot] = deque()  # of a checkpoint, in their slots already: to be handed out once more
-        self._later: deque[HeldTicket] = deque()  # of a checkpoint, for which there is no slot yet
+        self._again: deque[Slot] = deque()  # slots of a checkpoint whose tickets are issued again
+        self._later: deque[HeldTicket] = deque()  # tickets of a checkpoint that have no slot yet
         self._next = next_ticket
-        self._totals = Totals()  # `in_flight` is counted when they are asked for
+        self._totals = Totals()  # without `in_flight`, which `totals` counts
         self._event_log = event_log
         self._changed = asyncio.Condition()
         self._put_at = 0.0
@@ -303,18 +298,18 @@ class Buffer:
 
     @property
     def slots(self) -> dict[int, tuple[str, SlotState]]:
-        """The slots that are held, by their tickets' numbers: environment and state."""
+        """Environment and state of the held slots, by ticket number."""
         return {slot.number: (slot.draw.env, slot.state) for slot in self._slots}
 
     @property
     def unfinished(self) -> set[int]:
-        """The tickets that hold a slot and have no group yet."""
+        """Numbers of the tickets that hold a slot without a finished group."""
         return {slot.number for slot in self._slots if slot.group is None}
 
     async def admit(self, mixture: Mixture, version: "VersionCell") -> Ticket:
-        """Wait for a free slot, and return the right to start the next group; those of a checkpoint come first.
+        """Wait for a free slot and return the ticket of the next group. Tickets of a checkpoint come first.
 
-        Its task is made in a thread: some take minutes.
+        A thread creates the task, since some tasks take minutes.
         """
         async with self._changed:
             await self._changed.wait_for(lambda: self._again or len(self._slots) < self.capacity)
@@ -327,7 +322,7 @@ class Buffer:
         return slot.ticket
 
     def _next_slot(self, mixture: Mixture, version: WeightVersion) -> Slot:
-        """Return the slot that is handed out next: of a checkpoint, or for a new draw."""
+        """Return the next slot: of a checkpoint, or for a new draw."""
         if self._again:
             slot = self._again.popleft()
             self._event_log("reissued", {"ticket": slot.number, "why": "restored"})
@@ -343,14 +338,15 @@ class Buffer:
             self._next += 1
             self._totals = replace(self._totals, issued=self._totals.issued + 1)
             admitted = {"ticket": slot.number, **asdict(slot.draw), "version": version.step}
-            self._event_log("admitted", admitted)  # the last, as it may fail: no task is lost then
+            self._event_log("admitted", admitted)  # last, since it may fail: no task is lost then
         return slot
 
     async def put(self, group: Group) -> None:
-        """Take a finished group in. One without signal or without enough answers frees its slot.
+        """Store a finished group. A group with zero advantage or too few answers frees its slot.
 
-        From `max_replaced_groups` a step on, groups without signal are kept, so that a step always comes to an end. At lag 0
-        the first of them by ticket are dropped, so that it does not matter who finishes first; with lag no slot waits for that.
+        After `max_replaced_groups` drops in a step, groups with zero advantage are kept, so that each step ends. At lag 0 the
+        first of them by ticket are dropped, so that the order of completion does not matter. With lag, no slot waits for
+        that.
         """
         self._put_at = self._clock()
         async with self._changed:
@@ -366,10 +362,10 @@ class Buffer:
             self._changed.notify_all()
 
     def _decide(self) -> None:
-        """Drop or keep the groups without signal as far as it is certain whether earlier ones leave them to be dropped."""
+        """Drop or keep groups with zero advantage, as far as the earlier groups are known."""
         if not self._slots.any_undecided:
             return
-        earlier = 0  # of which it is not certain yet
+        earlier = 0  # earlier groups without a known result
         for slot in self._slots.missing:
             if slot.group is not None and self.dropped.zero_advantage + earlier < self._max_replaced_groups:
                 self._drop(slot, slot.group)
@@ -379,7 +375,7 @@ class Buffer:
                 earlier += self.max_lag == 0
 
     async def take(self, version: WeightVersion) -> list[Group]:
-        """Wait until a step can be made, and return its groups: the oldest that are ready, in their order."""
+        """Wait until a step is ready. Return its groups, the oldest ready ones, in order."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._step_is_ready(version))
             self._measure()
@@ -391,13 +387,13 @@ class Buffer:
             return groups
 
     def return_taken(self) -> None:
-        """Let the groups of a step that the learner did not begin wait again."""
+        """Return the groups of a step that the learner did not begin to the ready ones."""
         self._measure()
         for slot in self._taken():
             self._slots.enter(slot, SlotState.READY)
 
     async def trained(self, step: int) -> Dropped:
-        """Note that the learner made its step with what was taken. Return what was dropped since the step before."""
+        """Record that the learner trained the taken groups. Return the groups dropped since the last step."""
         async with self._changed:
             self._measure()
             for slot in self._taken():
@@ -411,7 +407,7 @@ class Buffer:
             return dropped
 
     async def release(self, step: int) -> None:
-        """Free the slots of a step: the engines serve its weights."""
+        """Free the slots of a step, whose weights the engines now serve."""
         async with self._changed:
             self._measure()
             self._slots = HeldSlots(slot for slot in self._slots if slot.trained != step)
@@ -422,7 +418,7 @@ class Buffer:
         return replace(self._totals, in_flight=in_flight)
 
     def occupancy(self) -> Occupancy:
-        """Return how the slots were used since this was asked last."""
+        """Return the use of the slots since the last call."""
         self._measure()
         means, self._meter = self._meter.means(), Meter(self._clock())
         return Occupancy(slots=self.capacity, held=means)
@@ -431,7 +427,7 @@ class Buffer:
         self._meter.count(self._slots.counts, now=self._clock())
 
     def _taken(self) -> list[Slot]:
-        """Return the slots of the step that the learner was given, and has not made yet."""
+        """Return the slots of the step that the learner has not finished yet."""
         return [slot for slot in self._slots.in_state(SlotState.TRAINING) if not slot.trained]
 
     def _has_nonzero_advantage(self, group: Group) -> bool:
@@ -452,16 +448,16 @@ class Buffer:
         self._discard(slot, group)
 
     def _discard(self, slot: Slot, group: Group) -> None:
-        """Free the slot of a group that is not trained on, which is measured with the step."""
+        """Free the slot of a group that is not trained. Its rewards still count in the step's metrics."""
         self._slots.remove(slot)
         self.dropped.groups.append(group)
         self.dropped.draws.append(slot.draw)
 
     def _step_is_ready(self, version: WeightVersion) -> bool:
-        """Return whether enough groups are ready, and none that can't wait for a later step is missing.
+        """Return whether enough groups are ready and no missing group is due before a later step.
 
-        A group is due `max_lag` versions after its admission. Of those that are due within so many further steps, no more
-        may be missing now than those steps can train.
+        A group is due `max_lag` versions after its admission. For each number of further steps, the missing groups due within
+        them must fit into these steps.
         """
         if self._slots.counts[SlotState.READY] < self._per_step:
             return False
@@ -471,17 +467,17 @@ class Buffer:
         )
 
     def last_progress(self) -> float:
-        """Return when a group was finished last, on the monotonic clock."""
+        """Return the time of the last finished group, on the monotonic clock."""
         return self._put_at
 
     def waiting_for(self) -> str:
-        """Return a line for people on the groups that a stuck `take` waits for."""
+        """Describe the groups that a stuck `take` waits for."""
         missing = self._slots.missing
         shown = ", ".join(slot.label for slot in missing[:3])
-        return f"{len(missing)} groups that are still generated ({shown})"
+        return f"{len(missing)} unfinished groups ({shown})"
 
     def state(self) -> BufferState:
-        """Return the state for a checkpoint: every undecided ticket, and the finished groups."""
+        """Return the state for a checkpoint: all tickets without a result, and the finished groups."""
         tickets, groups, dropped = [], [], self.dropped
         for slot in (slot for slot in self._slots if not slot.trained):
             tickets.append(HeldTicket(number=slot.number, draw=slot.draw, admitted=slot.admitted.step))
@@ -500,10 +496,10 @@ class Buffer:
         )
 
     def restore(self, state: BufferState, *, was: WeightVersion, now: WeightVersion, envs: Collection[str]) -> set[int]:
-        """Continue from a checkpoint that was made at version `was`, whose weights are served as version `now`.
+        """Resume from a checkpoint made at version `was`, whose weights the engines serve as version `now`.
 
-        Tickets keep their numbers; those of environments that are not among `envs` any more are dropped. Return the tickets
-        that go on where they were: the others are begun anew, as they would come too late.
+        Tickets keep their numbers. Tickets of environments outside `envs` are dropped. Return the tickets that keep their
+        partial groups: the others would be too late and start again.
         """
         self._next, self._totals = state.next_ticket, state.totals
         dropped = [one for one in state.groups if one.held == "dropped"]
@@ -524,11 +520,11 @@ class Buffer:
     def _placed(
         self, tickets: list[HeldTicket], finished: dict[int, HeldGroup], *, was: WeightVersion, now: WeightVersion
     ) -> tuple[list[Slot], set[int]]:
-        """Return the slots of a checkpoint's tickets, in which nothing comes too late, and the tickets that continue.
+        """Return the slots of a checkpoint's tickets without any late one, and the tickets that resume.
 
-        A ticket that was so many versions behind at version `was` is so many behind `now`. As many are trained in a step as it
-        has groups, so the one at place n waits n // `groups_per_step` steps. If settings have changed and one can't wait as
-        long, it is begun anew, and so are all after it: a step takes the first by number, which have to be due first.
+        A ticket keeps its lag from version `was` at version `now`. The ticket at place n waits n // `groups_per_step` steps.
+        If changed settings make one too late, it starts again, and so do all after it: a step takes the first by number,
+        which must be due first.
         """
         slots, resumed, late = [], set(), False
         for place, ticket in enumerate(tickets):
@@ -545,7 +541,7 @@ class Buffer:
 
 @dataclass(slots=True)
 class VersionCell:
-    """The version that the engines serve now; `learnt` is that of the learner's weights, ahead of it during a push."""
+    """`value` is the version that the engines serve. `learnt` is the learner's version, which is ahead during a push."""
 
     value: WeightVersion
     learnt: WeightVersion = field(init=False)

@@ -1,4 +1,4 @@
-"""No wait without a deadline: waits that end with an error naming who waited for what, or because the run is to stop."""
+"""Waits with deadlines. A wait ends with a result, with an error that names the late result, or with the stop of the run."""
 
 import asyncio
 import threading
@@ -16,17 +16,17 @@ from temper.envs.core.setting import free
 Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 GIVEN_UP_S = 30.0
-"""How long what was given up may take to clean up after itself, in seconds."""
+"""Seconds that cancelled work may take to clean up."""
 EXTENSIONS = 2
-"""How often deaths of processes may make one wait longer: in a large fleet there is always a recent one."""
+"""How often restarts of processes may extend one wait. A large fleet always has a recent one."""
 
 
 class StuckError(RuntimeError):
-    """A wait passed its deadline. The message names the stage, what it was waiting for, and the setting of the deadline."""
+    """A wait passed its deadline. The message names the stage, the late result and the setting of the deadline."""
 
 
 class StopRequested(Exception):
-    """Somebody asked the run to stop (Ctrl-C, SIGTERM, a stopped job). It continues with the same command."""
+    """The user stopped the run (Ctrl-C, SIGTERM, a stopped job). Rerun the same command to resume."""
 
 
 STOPPED = 130
@@ -35,7 +35,7 @@ STOPPED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """How long a wait may take, and the setting that says so."""
+    """A limit of a wait, and the setting that defines it."""
 
     seconds: float
     setting: str
@@ -43,19 +43,19 @@ class Deadline:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadlineConfig:
-    """Deadlines of what all stages do. Those of sampling stand with each stage, as `timeout_s`."""
+    """Deadlines that all stages share. Deadlines of sampling are in each stage's `timeout_s`."""
 
     start_s: float = free(300.0, unit="seconds")
-    """Placing and starting the engines, the learner's ranks or the sandboxes, in seconds."""
+    """Placement and start of the engines, the learner's ranks or the sandboxes, in seconds."""
     step_s: float = free(600.0, unit="seconds")
-    """One step on a batch that was not sampled, or the building of the batch, in seconds."""
+    """One supervised step, or building its batch, in seconds."""
     files_s: float = free(300.0, unit="seconds")
-    """Reading or writing a model or a checkpoint, in seconds, beside the time that its bytes take."""
+    """Reading or writing a model or a checkpoint, in seconds, plus the time for its bytes."""
     phase_s: float = free(120.0, unit="seconds")
-    """One phase change of one process with placement=colocated: an engine sleeps or wakes, or the learner moves its weights and
-    states, in seconds."""
+    """One phase change of one process with placement=colocated, in seconds: an engine sleeps or wakes, or the learner moves
+    its weights and states."""
     megabytes_per_s: float = free(50.0, unit="MB/s")
-    """Megabytes a second at which a model or a checkpoint is read or written, at the least: its bytes add to the deadlines of
+    """Lowest rate at which a model or checkpoint is read or written, in megabytes a second. Its bytes extend the deadlines of
     files and starts."""
 
     def __post_init__(self) -> None:
@@ -66,14 +66,14 @@ class DeadlineConfig:
         positive("deadlines.megabytes_per_s", self.megabytes_per_s)
 
     def start(self, nbytes: int = 0) -> Deadline:
-        """Return the deadline of processes to start that read so many bytes."""
+        """Return the deadline for the start of processes that read `nbytes`."""
         return Deadline(seconds=self.start_s + self._moving(nbytes), setting="deadlines.start_s")
 
     def step(self) -> Deadline:
         return Deadline(seconds=self.step_s, setting="deadlines.step_s")
 
     def phase(self) -> Deadline:
-        """Return the deadline of one process to give its device to another, or to take it."""
+        """Return the deadline of one process's phase change."""
         return Deadline(seconds=self.phase_s, setting="deadlines.phase_s")
 
     def files(self, nbytes: int) -> Deadline:
@@ -94,13 +94,13 @@ async def within(
     on_stuck: Callable[[str], Awaitable[None]] | None = None,
     advice: str = "",
 ) -> T:
-    """Return the awaitable's result; raise `StuckError` once nothing has come for as long as the limit allows.
+    """Return the awaitable's result. Raise `StuckError` after `limit` without progress.
 
     `last_progress` returns when a result came last and `last_restart_at` when a process failed or restarted last, both on the
     monotonic clock. Progress starts the limit anew. A restart does so at most `EXTENSIONS` times, or while it is under way,
     since a start has its own deadline. `on_stuck` gets the message before the wait ends, and a result that comes meanwhile
     counts. `advice` replaces the advice to rerun the command. A `TimeoutError` of the awaitable passes through. If another
-    party cancels the awaitable, raise `RuntimeError`: that is no cancellation of the run.
+    party cancels the awaitable, raise `RuntimeError`, since the run itself continues.
     """
     work, began, extensions = asyncio.ensure_future(awaitable), loop_time(), 0
     try:
@@ -111,7 +111,7 @@ async def within(
                 extensions += recent < now
                 left = recent + limit.seconds - now
             if left <= 0:
-                usual = f"the same command continues the run, with a longer {limit.setting} where that was too short"
+                usual = f"rerun the same command to resume, with a longer {limit.setting} if it was too short"
                 stuck = StuckError(
                     f"{stage}: nothing for {limit.seconds:.0f} s while waiting for {_text(waiting_for)}; {advice or usual}"
                 )
@@ -122,7 +122,7 @@ async def within(
                 raise stuck
             await asyncio.wait({work}, timeout=left)
         if work.cancelled():
-            raise RuntimeError(f"{stage}: the wait for {_text(waiting_for)} was cancelled, and not by this run")
+            raise RuntimeError(f"{stage}: the wait for {_text(waiting_for)} was cancelled from outside the run")
         return work.result()
     finally:
         work.cancel()
@@ -133,7 +133,7 @@ def _text(waiting_for: str | Callable[[], str]) -> str:
 
 
 async def together(awaitables: Iterable[Awaitable[T]]) -> list[T]:
-    """Wait for several things at once and return what each gives; where one fails, give the others up before that is raised."""
+    """Return the results of all awaitables. If one fails, cancel the others first."""
     tasks = [asyncio.ensure_future(one) for one in awaitables]
     try:
         return await asyncio.gather(*tasks)
@@ -145,9 +145,9 @@ async def together(awaitables: Iterable[Awaitable[T]]) -> list[T]:
 
 
 async def in_thread(function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-    """Run a function in a separate thread and return or raise its result. The event loop continues.
+    """Run a function in a new thread and return its result, while the event loop continues.
 
-    Nothing waits for a call that was given up: unlike asyncio's own threads it does not keep the process from ending.
+    A cancelled call does not keep the process from ending, unlike with asyncio's own threads.
     """
     return await asyncio.get_running_loop().run_in_executor(THREADS, function, *args)
 
@@ -171,18 +171,18 @@ def _settle(future: "Future[T]", call: Callable[[], T]) -> None:
         settle = partial(future.set_exception, error)
     else:
         settle = partial(future.set_result, result)
-    with suppress(InvalidStateError):  # nobody waits for it any more
+    with suppress(InvalidStateError):  # the caller was cancelled
         settle()
 
 
 class StopFlag:
-    """Set by a signal, looked at between steps and inside long waits."""
+    """A stop request, checked between steps and in long waits."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Ask the run to stop at the next safe point."""
+        """Request a stop at the next safe point."""
         self._event.set()
 
     @property
@@ -194,7 +194,7 @@ class StopFlag:
             raise StopRequested
 
     async def wait_or(self, awaitable: Awaitable[T]) -> T:
-        """Return the awaitable's result; cancel it and raise `StopRequested` where the flag is set first."""
+        """Return the awaitable's result. If the flag is set first, cancel it and raise `StopRequested`."""
         work = asyncio.ensure_future(awaitable)
         flag = asyncio.ensure_future(self._event.wait())
         try:
@@ -210,19 +210,17 @@ class StopFlag:
 
 @dataclass(frozen=True, kw_only=True)
 class Waits:
-    """The waits of a loop. `stage` names it in messages, `limit` is the deadline of each wait, `push_limit` that of the engines
-    to load so many bytes.
-    """
+    """The waits of a loop: `stage` in messages, the deadline of each wait, and the deadline of a push of so many bytes."""
 
     stage: str
     stop: StopFlag
     limit: Deadline
     push_limit: Callable[[int], Deadline]
     last_restart_at: Callable[[], float] = lambda: 0.0
-    """When a rollout worker died or was replaced last, on the monotonic clock. See `within`."""
+    """Time of the last failure or restart of a rollout worker, on the monotonic clock. See `within`."""
 
     async def within(self, step: int, name: str, awaitable: Awaitable[T], *, limit: Deadline | None = None) -> T:
-        """Wait for what is called `name` in messages."""
+        """Wait for a result that messages call `name`."""
         stage = f"{self.stage} step {step}"
         return await within(limit or self.limit, awaitable, stage=stage, waiting_for=name)
 
@@ -234,7 +232,7 @@ class Waits:
         waiting_for: str | Callable[[], str],
         last_progress: Callable[[], float],
     ) -> T:
-        """Wait for answers of the workers, or for the stop of the run."""
+        """Wait for groups of the workers, or for the stop of the run."""
         waiting, stage = self.stop.wait_or(answers), f"{self.stage} step {step}"
         return await within(
             self.limit,

@@ -1,4 +1,4 @@
-"""What the loop needs of engines, learner, evaluations and of the devices that engines and learner share."""
+"""Protocols that the loop needs: engines, learner, evaluations, and the phases of colocated devices."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from temper.rollout.weights.delivery import Push
 
 
 class Rollouts(Protocol):
-    """The rollout workers, seen as one."""
+    """All rollout workers as one."""
 
     async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None) -> Group: ...
 
@@ -25,7 +25,7 @@ class Rollouts(Protocol):
 
 
 class Learner(Protocol):
-    """The learner's ranks, seen as one."""
+    """All ranks of the learner as one."""
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]: ...
 
@@ -34,11 +34,11 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """The calls by which a stage handles the groups and the steps of its loop.
+    """The callbacks of a stage.
 
-    `on_group` watches a finished group and returns it with the rewards that depend on the whole group. `on_step` writes
-    metrics. `save` writes a checkpoint after the steps that have one. The buffer's state is whole when these two run.
-    `on_fault` gets the stop or the fault that ends the loop, while the groups in flight are still there.
+    `on_group` checks a finished group and adds rewards that depend on the whole group. `on_step` writes metrics. `save`
+    writes a checkpoint if one is due. The buffer's state is consistent in these two calls. `on_fault` gets the stop or the
+    error that ends the loop, before the groups in flight end.
     """
 
     make_batches: Callable[[list[Group]], list[TrainBatch]]
@@ -47,38 +47,38 @@ class Hooks:
     save: Callable[[int], Awaitable[None]]
     on_fault: Callable[[Exception], Awaitable[None]]
     take_partial: Callable[[Ticket], PartialGroup | None] = lambda _: None
-    """Gives the part of a ticket's group that was sampled before a restart; None if it begins anew."""
+    """Return the partial group of a ticket, sampled before a restart; None for a new group."""
 
 
 class Evaluations:
-    """Evaluations of the weights between steps, concurrent with the loop. This class makes none; a subclass overrides it."""
+    """Evaluations of the weights between steps, concurrent with the loop. This class makes none."""
 
     def begin(self, step: int, version: WeightVersion) -> None:
-        """Begin an evaluation of the weights after a step, which are served as `version`, where one is due."""
+        """Begin an evaluation of the weights after `step`, served as `version`, if one is due."""
 
     async def free(self) -> None:
-        """Wait until the engines may be given groups to train on, and may sleep after those."""
+        """Wait until the engines are free for groups to train on."""
 
     async def finished(self) -> None:
-        """Wait until no evaluation is under way. Raise the error of one that failed."""
+        """Wait for the current evaluation. Raise its error."""
 
     def last_progress(self) -> float:
-        """Return when an evaluation got on last, on the monotonic clock."""
+        """Return the time of an evaluation's last progress, on the monotonic clock."""
         return 0.0
 
     async def cancel(self) -> None:
-        """End the evaluation that is under way."""
+        """Cancel the current evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePhase:
-    """The contents of the devices in one phase: weights and cache of the engines, weights and states of the learner.
+    """The contents of colocated devices in one phase.
 
-    sampling    the engines have weights and cache there, the learner has nothing
-    learning    the learner has weights and states there, the engines have nothing; a checkpoint is saved in this phase too
-    pushing     the learner has its weights alone there, to push from, and the engines theirs, to load into
+        sampling    the engines' weights and cache
+        learning    the learner's weights and states; checkpoints are saved in this phase
+        pushing     the learner's weights, which it sends, and the engines' weights, which receive them
 
-    Who gives comes first, then who takes. `orchestrator/session/colocated_phases.py` makes them work in phases.
+    The side that frees memory goes first. `orchestrator/session/colocated_phases.py` implements the changes.
     """
 
     name: str
@@ -94,7 +94,7 @@ PUSHING = DevicePhase(name="pushing", engine_weights=True, cache=False, learner_
 
 
 class DevicePhases:
-    """Asked before each part of a step. This one lets all have their devices for themselves, all the time."""
+    """Called before each part of a step. This class is for dedicated devices and does nothing."""
 
     async def begin(self, phase: DevicePhase) -> None:
-        """Begin a phase, which ends the one before. In that phase already, do nothing."""
+        """End the current phase and begin this one. Do nothing if it is the current phase."""

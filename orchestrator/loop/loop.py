@@ -3,9 +3,9 @@
     mixture --draw--> buffer.admit --ticket--> rollouts.run_group: N episodes of one task, at once
                           ^                          |      env <-text-> renderer <-tokens-> engine
        a slot is free     |                          v
-                          |                     buffer.put        groups without signal are dropped and replaced
+                          |                     buffer.put        groups with zero advantage are replaced
                           |                          |
-                          |                     buffer.take(n)    waits for n groups, and for any that is due
+                          |                     buffer.take(n)    waits for n groups, and for any group that is due
                           |                          v
                           |             advantages -> mini-batches -> learner.step
                           |                          v
@@ -17,14 +17,14 @@ Who waits for whom: `produce` waits for a free slot. `learn` waits for finished 
 before it, and for a running evaluation of the weights that it replaces. Nothing else waits.
 
 There are `(max_lag + 1) * groups_per_step` slots, or fewer with `over_sampling`. Each is held until the engines serve the
-weights that it trained. With `max_lag = 0` the two sides alternate, which is synchronous training. With 1 or more, generation
-continues while the learner works and while weights are swapped under the running requests. A group that is not ready is left
-to a later step until it is due. The learner starts the next step while the engines load a non-blocking push. It
-waits for any other push, and always with `max_lag = 0`. If the two share devices, they work in phases
+weights that its group trained. `max_lag = 0` is synchronous training: sampling and learning alternate. With 1 or more,
+sampling continues while the learner works, and running requests continue on the new weights after a push. A step leaves
+unfinished groups to later steps until they are due. It begins while the engines load the last push if that does not block
+(`Push.non_blocking`) and `max_lag` is above 0. Colocated engines and learner work in phases
 (`orchestrator/loop/interfaces.py`), which need `max_lag = 0`.
 
-No fault of the sampling side loses an update. A fault of `produce` is raised at the next wait for groups. A fault of a push is
-raised there too, or after the report of the step that is learnt meanwhile. `on_fault` saves before the groups in flight end.
+An error on the sampling side loses no update. The next wait for groups raises an error of `produce`. An error of a push is
+raised there too, or after the next report. `on_fault` saves before the groups in flight end.
 """
 
 import asyncio
@@ -60,12 +60,12 @@ from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
 
 END_S = 30.0
-"""How long the end of the loop waits for the groups in flight, whose sampling is given up."""
+"""Seconds that the end of the loop waits for the cancelled groups in flight."""
 
 
 @dataclass(kw_only=True)
 class Loop:
-    """Everything that a step needs. A step makes an update from each of `hooks.make_batches`, which covers all `epochs`."""
+    """The state of the loop. A step makes one update from each batch of `hooks.make_batches`, which cover all `epochs`."""
 
     rollouts: Rollouts
     learner: Learner
@@ -79,18 +79,18 @@ class Loop:
     evaluations: Evaluations = field(default_factory=Evaluations)
     device_phases: DevicePhases = field(default_factory=DevicePhases)
     learning: int = 0
-    """The step that the learner began last. Until that is reported, the learner's state is of no use to a checkpoint."""
+    """The step that the learner began last. Until its report, the learner's state cannot be saved."""
     _push: PushInFlight = field(init=False, default_factory=PushInFlight)
 
     async def run(self, first: int, last: int) -> None:
-        """Run steps `first` to `last`, both included. Raises `StopRequested`, `StuckError` or what a worker raised."""
+        """Run steps `first` to `last`, both included. Raise `StopRequested`, `StuckError` or the error of a worker."""
         self.learning = first - 1
-        await self._engine_stats(first)  # what the engines did for others is no step's
+        await self._engine_stats(first)  # discard the counts before this stage
         self.evaluations.begin(first - 1, self.version.value)
         producer = asyncio.create_task(self._produce())
         try:
             await self._steps(first, last, producer)
-            producer.cancel()  # the engines are left to the last evaluation
+            producer.cancel()  # only the last evaluation still uses the engines
             await self.device_phases.begin(SAMPLING)
             await self._evaluated(last, self.evaluations.finished())
         except Exception as fault:
@@ -154,7 +154,7 @@ class Loop:
 
     async def _groups(self, step: int, clock: StepClock, producer: asyncio.Task[None]) -> list[Group]:
         await clock.during(StepPart.PHASE, self.device_phases.begin(SAMPLING))
-        await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.free()))  # groups may be there already
+        await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.free()))  # groups may be ready already
         clock.enter(StepPart.WAIT)
         taking, waiting_for = self._take(producer), self.buffer.waiting_for
         return await self.waits.sampled(step, taking, waiting_for=waiting_for, last_progress=self._last_progress)
@@ -169,7 +169,7 @@ class Loop:
         return await self.waits.within(step, "the learner's step", self.learner.step(*batches, epochs=self.epochs))
 
     async def _publish(self, step: int, clock: StepClock) -> Push:
-        """Publish the learner's weights, and have the engines begin to load them, after those of the push before."""
+        """Publish the learner's weights. The engines load them after the previous push."""
         clock.enter(StepPart.LOAD)
         await self._push.loaded()
         await clock.during(StepPart.PHASE, self.device_phases.begin(PUSHING))
@@ -181,7 +181,7 @@ class Loop:
             self.waits.push_limit(push.manifest.whole_bytes),
             self.buffer.max_lag > 0 and push.non_blocking,
         )
-        if overlaps:  # a rank that is asked for a push once more may be at the next step, and answers after it
+        if overlaps:  # a repeated push may wait for the rank's next step
             limit = replace(limit, seconds=limit.seconds + self.waits.limit.seconds)
         self._push.begin(self._load(step, push, limit))
         if not overlaps:
@@ -189,7 +189,7 @@ class Loop:
         return push
 
     async def _load(self, step: int, push: Push, limit: Deadline) -> float:
-        """Let the engines load a push, and free the slots of its step; return how many seconds they took."""
+        """Load a push into the engines and free the slots of its step. Return the seconds."""
         began = loop_time()
         loading = self.rollouts.load_weights(push)
         self.version.value = await self.waits.within(step, "the engines to load weights", loading, limit=limit)
@@ -199,7 +199,7 @@ class Loop:
         return seconds
 
     async def _evaluated(self, step: int, evaluated: Awaitable[None]) -> None:
-        """Wait for the evaluation that is under way: the weights that are served stay until it has ended."""
+        """Wait for the current evaluation, since the served weights must stay until it ends."""
         name = "the evaluation of the weights before it"
         await self.waits.sampled(step, evaluated, waiting_for=name, last_progress=self._last_progress)
 
@@ -207,7 +207,7 @@ class Loop:
         return max(self.buffer.last_progress(), self.evaluations.last_progress(), self._push.last_progress())
 
     async def _take(self, producer: asyncio.Task[None]) -> list[Group]:
-        """Wait for the groups of a step. If the producer ended before they came, raise its error."""
+        """Wait for the groups of a step. Raise the error of a producer or push that fails first."""
         taking, loading = asyncio.create_task(self.buffer.take(self.version.learnt)), self._push.loading
         waits: set[asyncio.Task[Any]] = {taking, producer} | ({loading} if loading is not None else set())
         try:

@@ -1,4 +1,4 @@
-"""The mixture: which environment the next group comes from, and which of its tasks."""
+"""The mixture: it chooses the environment and the task of the next group."""
 
 import random
 from collections.abc import Mapping
@@ -12,18 +12,17 @@ from temper.envs.source import open_source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """One draw: the task at `index` of an environment's source. Enough to draw it again."""
+    """The task at `index` of an environment's source. A draw recreates its task."""
 
     env: str
     index: int
 
 
 class Mixture:
-    """Draws from several task sources in fixed shares, always in the same order.
+    """Draws from several task sources in fixed shares and a fixed order.
 
-    The next environment is the one that is furthest behind its share, so the shares hold over any stretch of draws to
-    within one, and a restart continues from the counts alone. Where a restart has other shares these hold from there on:
-    what was drawn before is not made up for.
+    The next environment is the one furthest behind its share. So the shares hold within one draw over any stretch, and the
+    counts alone restore the mixture. New shares after a restart apply to the draws from there on.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class Mixture:
         thinking: ThinkingMix | None = None,
         seed: int = 0,
     ) -> None:
-        """`thinking` has the shares of the modes among the tasks; without it every task thinks without a limit."""
+        """`thinking` has the shares of the thinking modes. Without it every task has unlimited thinking."""
         total = sum(shares.values())
         bad = {env: share for env, share in shares.items() if share < 0}
         if bad or total <= 0:
@@ -45,7 +44,7 @@ class Mixture:
         self._shares = {env: share / total for env, share in shares.items()}
         self._counts = dict.fromkeys(shares, 0)
         self._before = dict.fromkeys(shares, 0)
-        """The draws before the shares became what they are."""
+        """The draws before the current shares applied."""
 
     @property
     def envs(self) -> list[str]:
@@ -60,7 +59,7 @@ class Mixture:
         return Draw(env=env, index=index)
 
     def task(self, draw: Draw) -> Task:
-        """Return the task of a draw, with its mode of thinking: a draw has the same one each time."""
+        """Return the task of a draw with its mode of thinking. A draw always gives the same task."""
         task = self._sources[draw.env].task(draw.index)
         if task.thinking != UNLIMITED:
             return task
@@ -68,12 +67,14 @@ class Mixture:
         return replace(task, thinking=self._thinking.draw(rng))
 
     def state(self) -> dict[str, dict[str, float]]:
-        """Return the draws of each environment, those before the shares became what they are, and the shares."""
+        """Return the draws of each environment, the draws before the current shares, and the shares."""
         return {"drawn": dict(self._counts), "before": dict(self._before), "shares": dict(self._shares)}
 
     def restore(self, state: dict[str, dict[str, float]]) -> None:
-        """Continue after the draws of a state, with the shares of now."""
-        self._counts |= {env: int(count) for env, count in state["drawn"].items()}  # also of one without a share now
+        """Resume after the draws of a state, with the current shares."""
+        self._counts |= {
+            env: int(count) for env, count in state["drawn"].items()
+        }  # also environments without a share now
         same = state["shares"] == self._shares
         before = state["before"] if same else self._counts
         self._before = {env: int(before[env]) for env in self._shares}
@@ -87,10 +88,10 @@ def open_mixture(
     seed: int,
     thinking: ThinkingMix | None = None,
 ) -> Mixture:
-    """Open the mixture over one split of the environments that have a share: their own, unless `shares` names another."""
+    """Open the mixture over one split of the environments with a share. `shares` overrides their own shares."""
     if not envs:
         raise ValueError(
-            "envs is empty, so there are no tasks to draw: name one, for example `envs: {math: {share: 1.0}}`"
+            "envs is empty, so there are no tasks: add an environment, for example `envs: {math: {share: 1.0}}`"
         )
     shares = {name: env.config.share for name, env in envs.items()} | shares
     used = {name: share for name, share in shares.items() if share > 0}

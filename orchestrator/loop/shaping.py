@@ -1,4 +1,4 @@
-"""Rewards of a whole group: length control, effort and overlong turns, on top of what each answer earned by itself."""
+"""Rewards that depend on the whole group: length control, effort and overlong turns, added to the earned rewards."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -16,32 +16,32 @@ SHAPING_PARTS = THINKING_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = (
     "effort",
     "overlong",
 )
-"""The parts that say what was added to a reward."""
+"""Score parts that shaping adds to a reward."""
 EARNED_DIGITS = 9
-"""Decimals of an earned reward: the added part is subtracted again, and equal rewards stay equal."""
+"""Decimals of an earned reward. Subtracting the added parts keeps equal rewards equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapingConfig:
-    """What lengths are worth; everything is off where it is not set."""
+    """Rewards for length. Each term is off by default."""
 
     thinking_length: float = immutable(0.0)
-    """Weight of a thought's brevity relative to the other answers of its group, no gain for a wrong one; 0 is off."""
+    """Weight of a short reasoning, relative to the other answers of its group. A wrong answer gains nothing. 0 is off."""
     answer_length: float = immutable(0.0)
-    """The same for the answer's length."""
+    """Weight of a short answer, relative to the other answers of its group. 0 is off."""
     shortest_bonus: float = immutable(0.0)
-    """Added for the shortest thought, and for the shortest answer, where it is right and of the best fifth of its group
-    (with a weight above 0)."""
+    """Bonus for the shortest reasoning and the shortest answer of a group, if right and among its best fifth. Needs a weight
+    above 0."""
     effort_slope: float = immutable(0.0, unit="share")
-    """How much a short answer to a prompt of little effort gains, at most, as a share of its reward; 0 is off."""
+    """Largest gain of a short answer to a low-effort prompt, as a share of its reward. 0 is off."""
     effort_penalty: float = immutable(1.0)
-    """What an answer to such a prompt loses for each `effort_tokens / effort_slope` tokens too many."""
+    """Loss of an answer to such a prompt for each `effort_tokens / effort_slope` tokens too many."""
     effort_tokens: int = immutable(3000, unit="tokens")
-    """From this length on, in tokens, an answer to such a prompt loses instead of gaining."""
+    """Length in tokens from which an answer to such a prompt loses reward."""
     overlong_buffer: int = immutable(0, unit="tokens")
-    """Over this many tokens before rollout.limits.turn_tokens the longest turn of an answer loses more and more; 0 is off."""
+    """Tokens before rollout.limits.turn_tokens over which the longest turn of an answer loses more and more. 0 is off."""
     overlong_factor: float = immutable(1.0)
-    """What it loses at the limit. Tasks with a thinking budget are left alone: their turns have limits of their own."""
+    """Loss at the limit. Tasks with a thinking budget are exempt, since their turns have other limits."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -51,7 +51,7 @@ class ShapingConfig:
 
 
 def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
-    """Raise `ValueError` where the penalty for overlong turns would not leave the shortest ones alone."""
+    """Raise `ValueError` if the penalty would apply to turns of every length."""
     if shaping.overlong_buffer > turn_tokens:
         raise ValueError(
             f"rl.shaping.overlong_buffer={shaping.overlong_buffer} must be at most "
@@ -60,9 +60,9 @@ def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
 
 
 def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = None) -> Group:
-    """Add the rewards for length to a group, each as a part of its own.
+    """Add the rewards for length to a group, each as a separate score part.
 
-    Correctness and rank are judged by the earned rewards, before anything is added. `turn_tokens` is the limit of a turn.
+    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn.
     """
     earned_G = [_reward(trajectory) for trajectory in group.trajectories]
     correct_G = [trajectory.correct for trajectory in group.trajectories]
@@ -110,7 +110,9 @@ def _with_effort(trajectory: Trajectory, config: ShapingConfig) -> Trajectory:
 
 def _plus(trajectory: Trajectory, part: str, added: float) -> Trajectory:
     reward, parts = _reward(trajectory), trajectory.score.parts
-    right = {CORRECT: correctness(parts, reward)}  # before anything is added: correctness does not depend on shaping
+    right = {
+        CORRECT: correctness(parts, reward)
+    }  # before anything is added, so that correctness does not depend on shaping
     judged = replace(trajectory.score, parts=right | parts | {part: added})
     return replace(trajectory, reward=reward + added, score=judged)
 

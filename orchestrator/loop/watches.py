@@ -1,4 +1,4 @@
-"""Watches that end a stage which learns nothing: numbers outside of bands, failed episodes, skipped steps."""
+"""Watches that end a stage without progress: metrics outside of bands, failed episodes, skipped steps."""
 
 import math
 from collections import Counter, deque
@@ -15,19 +15,19 @@ from temper.rollout.trajectory_json import failure_from_json, failure_to_json
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """Where a number should be. Without low and high it is not watched."""
+    """Bounds of a metric. Without low and high it is not watched."""
 
     low: float | None = free(None)
     """Lowest value without an alarm."""
     high: float | None = free(None)
     """Highest value without an alarm."""
     alarm_after: int = free(1, unit="steps")
-    """Steps outside one after the other at which there is an alarm; none is later than the end of the stage."""
+    """Consecutive steps outside the band until an alarm. At most `stop_after`, if that is set."""
     stop_after: int = free(0, unit="steps")
-    """Steps outside one after the other at which the stage ends, with what it learnt saved; 0: alarms alone."""
+    """Consecutive steps outside the band until the stage saves and ends. 0: alarms only."""
 
     def problem(self, value: float) -> str:
-        """Return what is wrong with a value; "" where it is inside. One that is not finite is outside."""
+        """Describe the problem of a value; "" inside the band. A non-finite value is outside."""
         if not math.isfinite(value):
             return "is not finite"
         if self.low is not None and value < self.low:
@@ -42,47 +42,45 @@ class Band:
 
     @property
     def alarm_at(self) -> int:
-        """The step outside, of those one after the other, at which there is an alarm."""
+        """Consecutive steps outside the band until an alarm."""
         return min(self.alarm_after, self.stop_after or self.alarm_after)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandsConfig:
-    """Bands of what a step measures. Two have bounds by default, for what keeps a model from learning anything."""
+    """Bands of step metrics. Two have default bounds, for problems that prevent all learning."""
 
     kl: Band = field(default_factory=Band)
-    """Divergence from the reference or the teacher, train/kl; needs one."""
+    """KL divergence from the reference or the teacher, train/kl. Needs a reference or a teacher."""
     entropy: Band = field(default_factory=Band)
     """Mean surprise of the sampled tokens in nats, train/entropy."""
     mismatch_abs: Band = field(default_factory=Band)
-    """Mean absolute difference of trainer's and engine's log-probabilities, train/mismatch_abs."""
+    """Mean absolute difference between the log-probabilities of trainer and engine, train/mismatch_abs."""
     truncated: Band = field(default_factory=lambda: Band(high=0.5, alarm_after=3))
-    """Share of the answers that were cut off, rollout/truncated."""
+    """Share of truncated answers, rollout/truncated."""
     nonzero_advantage: Band = field(default_factory=lambda: Band(low=0.1, alarm_after=3))
-    """Share of the groups whose rewards differ, rollout/nonzero_advantage."""
+    """Share of groups with different rewards, rollout/nonzero_advantage."""
 
     @property
     def by_name(self) -> dict[str, Band]:
         return {name: vars(self)[name] for name in METRICS}
 
     def check(self, setting: str, *, has_reference: bool) -> None:
-        """Raise `ValueError` for a band that nothing can be inside of, or of what is not measured."""
+        """Raise `ValueError` for an impossible band, or for a band of an unmeasured metric."""
         for name, band in self.by_name.items():
             not_negative(f"{setting}.{name}.stop_after", band.stop_after)
             if band.alarm_after < 1:
                 raise ValueError(f"{setting}.{name}.alarm_after={band.alarm_after} must be at least 1")
             if band.low is not None and band.high is not None and band.low > band.high:
                 raise ValueError(
-                    f"{setting}.{name}.low={band.low} is above high={band.high}; exchange them, or set the one that "
-                    f"is a default to null"
+                    f"{setting}.{name}.low={band.low} is above high={band.high}; exchange them, or set the default one to null"
                 )
             if band.stop_after and not band.is_watched:
-                raise ValueError(f"{setting}.{name}.stop_after={band.stop_after} without a bound; give low or high")
+                raise ValueError(f"{setting}.{name}.stop_after={band.stop_after} needs a bound; set low or high")
         if self.kl.is_watched and not has_reference:
             stage = setting.removesuffix(".bands")
             raise ValueError(
-                f"{setting}.kl: there is no reference to be away from; set {stage}.loss.kl_coefficient above 0, or leave "
-                f"the band out"
+                f"{setting}.kl needs a reference: set {stage}.loss.kl_coefficient above 0, or remove the band"
             )
 
 
@@ -98,28 +96,28 @@ REMEDIES = {
     "kl": "optim.learning_rate, loss.kl_coefficient",
     "entropy": "optim.learning_rate, sampling.temperature",
     "mismatch_abs": "rollout.engine.dtype, learner.bf16, max_lag",
-    "truncated": "rollout.limits.turn_tokens and total_tokens give more room, thinking.budget shortens thoughts",
+    "truncated": "raise rollout.limits.turn_tokens and total_tokens, or shorten reasoning with thinking.budget",
     "nonzero_advantage": "tasks are too hard or too easy: envs.NAME.level or other rows, group_size, more sft",
 }
-"""The settings that help where a band is left; those without a section are the stage's own."""
+"""The settings that help for each band. Names without a section belong to the stage."""
 
 
 class OutOfBand(RuntimeError):
-    """A number has been outside of its band for too long."""
+    """A metric was outside its band for too long."""
 
 
 class BandWatch:
-    """Counts the steps in a row in which each number was outside. A step that does not measure it counts neither way."""
+    """Counts consecutive steps outside each band. A step without the metric does not count."""
 
     def __init__(self, bands: BandsConfig, *, setting: str) -> None:
-        """`setting` is where the bands stand, in messages."""
+        """`setting` names the bands in messages."""
         self._bands = {name: band for name, band in bands.by_name.items() if band.is_watched}
         self._setting = setting
         self._outside = dict.fromkeys(self._bands, 0)
         self._last: dict[str, str] = {}
 
     def add(self, metrics: Mapping[str, float]) -> dict[str, str]:
-        """Count a step; returns the alarms by setting: what has left its band in this step, and what came back."""
+        """Count a step. Return alarms by setting: the metrics that left their band in this step or came back."""
         alarms = {}
         for name, band in self._bands.items():
             value = metrics.get(METRICS[name])
@@ -137,18 +135,18 @@ class BandWatch:
         return alarms
 
     def check(self, step: int) -> None:
-        """Raise `OutOfBand` where a number was outside for as many steps as end the stage."""
+        """Raise `OutOfBand` for a metric that was outside for `stop_after` steps."""
         for name, band in self._bands.items():
             if band.stop_after and self._outside[name] >= band.stop_after:
                 raise OutOfBand(
                     f"{self._setting}.{name}: {self._last[name]}, as in {self._outside[name]} steps up to {step} "
-                    f"(stop_after={band.stop_after}); what was learnt is saved, and the same command goes on with another "
-                    f"bound or stop_after"
+                    f"(stop_after={band.stop_after}). The trained state is saved. Change the bound or stop_after and rerun "
+                    f"the same command to resume"
                 )
 
 
 WATCHED = 64
-"""Over how many of an environment's last episodes its failures are counted, to the next whole group."""
+"""Number of last episodes of an environment over which failures count, rounded up to a whole group."""
 AT_FAULT = {
     FailureKind.ENGINE: "the engine is at fault",
     FailureKind.ENVIRONMENT: "environment {env!r} is at fault",
@@ -156,7 +154,7 @@ AT_FAULT = {
     FailureKind.GRADER: "the grader of environment {env!r} is at fault",
     FailureKind.TIMEOUT: "the engine or environment {env!r} takes longer than rollout.limits.timeout_s",
     FailureKind.PROMPT_TOO_LONG: "the prompts of environment {env!r} are too long for rollout.limits.total_tokens",
-    FailureKind.REFUSED: "the server that was asked refuses to answer",
+    FailureKind.REFUSED: "the server refuses to answer",
     FailureKind.WORKER: "the processes that grade environment {env!r} die",
 }
 
@@ -167,7 +165,7 @@ class TooManyFailures(RuntimeError):
 
 @dataclass(slots=True, kw_only=True)
 class _Window:
-    """The last episodes of one environment: of each group how many were played, and the failures among them."""
+    """The last episodes of one environment: the size and the failures of each group."""
 
     groups: deque[tuple[int, tuple[Failure, ...]]] = field(default_factory=deque)
 
@@ -180,7 +178,7 @@ class _Window:
         return [failure for _, failures in self.groups for failure in failures]
 
     def add(self, group: Group) -> None:
-        """Count a group, and keep those before as far as they are needed for `WATCHED` episodes."""
+        """Count a group. Forget the oldest groups beyond `WATCHED` episodes."""
         failures = group.failures
         self.groups.append((len(group.trajectories) + len(failures), failures))
         while self.played - self.groups[0][0] >= WATCHED:
@@ -188,17 +186,17 @@ class _Window:
 
 
 class FailureWatch:
-    """Counts failed episodes by environment, those that were tried again included."""
+    """Counts failed episodes by environment, including retried ones."""
 
     def __init__(self, highest_share: float, *, setting: str) -> None:
-        """`setting` is what the share is called in the configuration."""
+        """`setting` names the share in messages."""
         self._highest = highest_share
         self._setting = setting
         self._windows: dict[str, _Window] = {}
         self.kinds: Counter[FailureKind] = Counter()
 
     def state(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what it counted as plain JSON data, for a checkpoint."""
+        """Return the counts as plain JSON data for a checkpoint."""
         return {
             env: [
                 {"played": n, "failures": [failure_to_json(one) for one in failures]} for n, failures in window.groups
@@ -207,13 +205,13 @@ class FailureWatch:
         }
 
     def restore(self, state: dict[str, list[dict[str, Any]]]) -> None:
-        """Resume counting from the state that `state` returned."""
+        """Resume counting from a state."""
         for env, groups in state.items():
             counted = ((one["played"], tuple(failure_from_json(data) for data in one["failures"])) for one in groups)
             self._windows[env] = _Window(groups=deque(counted))
 
     def add(self, group: Group) -> None:
-        """Count a group. Raise `TooManyFailures` above the share, once the environment has played enough episodes."""
+        """Count a group. After `WATCHED` episodes of the environment raise `TooManyFailures` above the share."""
         env = group.ticket.task.env.name
         window = self._windows.setdefault(env, _Window())
         window.add(group)
@@ -227,7 +225,7 @@ class FailureWatch:
         return group
 
     def conclude(self) -> None:
-        """Raise `TooManyFailures` past the share, however few episodes there were: no more will come."""
+        """Raise `TooManyFailures` above the share for any number of episodes, since no more will come."""
         for env, window in self._windows.items():
             self._judge(env, window)
 
@@ -241,16 +239,16 @@ class FailureWatch:
         raise TooManyFailures(
             f"{AT_FAULT[worst].format(env=env)}: {len(failures)} of the last {played} episodes of environment {env!r} "
             f"failed outside the model ({', '.join(f'{kind.value} {count}' for kind, count in kinds.most_common())}), "
-            f"more than {self._setting}={self._highest:g} allows; the last one: {last.kind.value}: {last.message}"
+            f"more than {self._setting}={self._highest:g} allows. The last one: {last.kind.value}: {last.message}"
         )
 
 
 class NothingTrained(RuntimeError):
-    """Step after step was skipped."""
+    """Too many steps in a row were skipped."""
 
 
 class SkipWatch:
-    """Counts skipped steps in a row: loss or gradient was not finite, or nothing was left to train on."""
+    """Counts consecutive skipped steps: loss or gradient was not finite, or no token was trained."""
 
     def __init__(self, most: int, *, stage: str) -> None:
         self._most = most
@@ -263,13 +261,12 @@ class SkipWatch:
             self._count(step, skipped=skipped)
 
     def add(self, step: int, *, skipped: bool, evidence: str) -> None:
-        """Count a step; raise `NothingTrained` with the steps and the evidence of it once too many were skipped."""
+        """Count a step. Raise `NothingTrained` with the `evidence` after too many skipped steps."""
         self._count(step, skipped=skipped)
         if len(self._skipped) >= self._most:
             raise NothingTrained(
-                f"{self._stage}: steps {self._skipped[0]} to {step} were skipped one after the other "
-                f"(learner.max_skipped={self._most}): loss or gradient was not finite, or nothing was left to train on; "
-                f"{evidence}"
+                f"{self._stage}: steps {self._skipped[0]} to {step} were skipped (learner.max_skipped={self._most}): loss or "
+                f"gradient was not finite, or no token was trained; {evidence}"
             )
 
     def _count(self, step: int, *, skipped: bool) -> None:
