@@ -1,1 +1,1 @@
-"""What can be told: the settings of a run, those of stages that several files need, and configurations as text."""
+"""Settings of a run, settings that several stages share, and configurations as text."""

@@ -1,4 +1,4 @@
-"""The checks of a stage's settings against those of the run, and of a model against the limits of its thoughts."""
+"""Checks of a stage's settings against the run's, and of a model's thinking against its limits."""
 
 from pathlib import Path
 
@@ -15,46 +15,45 @@ from temper.rollout.tokenizer import AS_IT_IS, DeclaredTurns, load_tokenizer
 
 
 def fit_training(part: SupervisedConfig | LoopConfig, config: RunConfig, name: str) -> None:
-    """Raise `ValueError` where a training stage, `name` in messages, names what the run does not have."""
+    """Raise `ValueError` if a training stage, `name` in messages, refers to missing parts of the run."""
     require_together(part.optim, config.learner, setting=f"{name}.optim")
     for env_id, share in part.shares.items():
         if env_id not in config.envs:
             raise ValueError(
-                f"{name}.shares.{env_id}: not among the run's envs, {', '.join(config.envs) or 'of which there are none'}"
+                f"{name}.shares.{env_id} is not among the run's envs: {', '.join(config.envs) or 'there are none'}"
             )
         if not share >= 0:
             raise ValueError(f"{name}.shares.{env_id}={share} must be 0 or more")
         env = config.envs[env_id]
         if share and env.preset is not None and env.data is None:
             raise ValueError(
-                f"{name}.shares.{env_id}={share}: the preset {env.preset} is for evaluation and is not trained on; leave it "
-                f"out, or give envs.{env_id}.data to train on"
+                f"{name}.shares.{env_id}={share}: the benchmark {env.preset} is for evaluation only; remove the share, or set "
+                f"envs.{env_id}.data to training rows"
             )
 
 
 def fit_supervised(part: SupervisedConfig, config: RunConfig, name: str) -> None:
-    """Raise `ValueError` where the batches of a supervised stage can't be shared by the ranks, or as `fit_training`."""
+    """Raise `ValueError` as `fit_training`, and for a batch that the ranks cannot share evenly."""
     fit_training(part, config, name)
     if part.batch_size % config.learner.ranks:
         raise ValueError(
-            f"{name}.batch_size={part.batch_size} can't be shared by learner.ranks={config.learner.ranks}; "
-            f"take a multiple of the ranks"
+            f"{name}.batch_size={part.batch_size} is not divisible by learner.ranks={config.learner.ranks}; take a multiple"
         )
 
 
 def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
-    """Raise `ValueError` for budgets larger than episodes and for fewer answers than ranks, or as `fit_training`."""
+    """Raise `ValueError` as `fit_training`, for budgets larger than episodes, and for fewer answers than ranks."""
     fit_training(part, config, name)
     check_trust_region(part, name)
     check_budget_fits(part.thinking.largest_budget if part.thinking.budget else None, config.rollout)
     if part.answers_per_step < config.learner.ranks:
         raise ValueError(
-            f"{name}: {part.answers_per_step} answers in a step can't be shared by learner.ranks={config.learner.ranks}"
+            f"{name}: {part.answers_per_step} answers in a step are fewer than learner.ranks={config.learner.ranks}"
         )
 
 
 def check_trust_region(part: LoopConfig, name: str) -> None:
-    """Raise `ValueError` if groups may lag by 2 versions or more, and no clip or mask bounds the update on such old data."""
+    """Raise `ValueError` if groups may lag by 2 or more versions and no clip or mask bounds the update."""
     loss = part.loss
     masks = loss.token_bounds or loss.sequence_bounds
     clips = loss.surrogate != "reinforce" and (part.updates > 1 or loss.against_rollout)
@@ -62,13 +61,13 @@ def check_trust_region(part: LoopConfig, name: str) -> None:
         return
     raise ValueError(
         f"{name}.max_lag={part.max_lag} without a trust region: set {name}.loss.token_range=[0.5,5], "
-        f"{name}.loss.sequence_range or {name}.loss.old_policy=rollout, or make several updates of a batch "
+        f"{name}.loss.sequence_range or {name}.loss.old_policy=rollout, make several updates of a batch "
         f"({name}.updates_per_step, {name}.epochs), or lower it to 1"
     )
 
 
 def check_colocated(part: object, config: RunConfig, name: str) -> None:
-    """Raise `ValueError` where an instance `name` of a stage would generate and learn at once on devices that are shared."""
+    """Raise `ValueError` if the instance `name` would sample and learn at once on colocated devices."""
     if config.placement == "colocated" and isinstance(part, LoopConfig) and part.max_lag:
         raise ValueError(
             f"{name}.max_lag={part.max_lag} with placement=colocated: the engines sleep while the learner works. Set "
@@ -78,7 +77,7 @@ def check_colocated(part: object, config: RunConfig, name: str) -> None:
 
 
 def check_budget_fits(budget: int | None, rollout: RolloutConfig, sampling: Sampling = PLAIN) -> None:
-    """Raise `ValueError` where an episode's tokens, or a turn's by `sampling`, do not hold the largest budget and an answer."""
+    """Raise `ValueError` if an episode, or a turn by `sampling`, has fewer tokens than the largest budget and an answer."""
     if budget is None:
         return
     answer = rollout.thinking.answer_tokens or (rollout.limits.turn_tokens if sampling.max_tokens is None else 1)
@@ -87,8 +86,8 @@ def check_budget_fits(budget: int | None, rollout: RolloutConfig, sampling: Samp
     for setting, limit in limits.items():
         if limit is not None and needed > limit:
             raise ValueError(
-                f"a thinking budget of {budget} tokens, {rollout.thinking.grace} of grace and {answer} for the answer do not "
-                f"fit into {setting}={limit}; raise it, or lower the budget or rollout.thinking.answer_tokens"
+                f"a thinking budget of {budget} tokens, {rollout.thinking.grace} of grace and {answer} for the answer exceed "
+                f"{setting}={limit}; raise it, or lower the budget or rollout.thinking.answer_tokens"
             )
 
 
@@ -98,19 +97,19 @@ def fit_sampled_data(part: SampledDataConfig, config: RunConfig, name: str) -> N
 
 
 def check_sampling(name: str, sampling: Sampling, rollout: RolloutConfig) -> None:
-    """Raise `ValueError` where answers of the stage `name` can't be drawn as `sampling` says by engines that guess ahead."""
+    """Raise `ValueError` if engines with speculative decoding do not support the sampling of the stage `name`."""
     guess = rollout.engine.speculation
     if sampling.min_p and guess != "off":
         raise ValueError(
-            f"{name}.sampling.min_p={sampling.min_p}: vLLM has none with rollout.engine.speculation={guess}; set that to off, "
-            f"or take {name}.sampling.top_p"
+            f"{name}.sampling.min_p={sampling.min_p}: vLLM does not support it with rollout.engine.speculation={guess}; set "
+            f"rollout.engine.speculation=off, or use {name}.sampling.top_p"
         )
 
 
 def check_thinking(
     model: Path, thinking: ThinkingConfig, *, limited: bool, left_out: bool, declared: DeclaredTurns = AS_IT_IS
 ) -> None:
-    """Raise `ValueError` where the thoughts of a model can't be limited, or not be left out, as they shall be."""
+    """Raise `ValueError` if the model's thinking cannot be limited or disabled as requested."""
     tokenizer = load_tokenizer(model, declared)
     if limited:
         ThinkingTags(tokenizer, closing=thinking.closing)

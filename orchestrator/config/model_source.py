@@ -1,4 +1,4 @@
-"""Where a model comes from: a directory on this machine, or a name on the hub."""
+"""The source of a model: a local directory, or a name on the hub."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,21 +22,21 @@ FILES = (
     "*.safetensors",
     "*.safetensors.index.json",
 )
-"""What is downloaded of a model: no code, and no weights in a format that can hold any."""
+"""Files to download: no code, and no weights in a format that can hold code."""
 NOT_FILES = ("*/*", "consolidated*")
-"""What is not, though it is called like it: copies of the weights in other layouts."""
+"""Files to skip: copies of the weights in other layouts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """A model. A text alone is its path."""
+    """A model. A plain text is its path."""
 
     SHORTHAND: ClassVar[str] = "path"
 
     path: str = field(metadata=required(Kind.IMMUTABLE))
     """A Hugging Face causal model directory, its name on the hub: `Qwen/Qwen3-0.6B`, or a GGUF file (of a run only)."""
     revision: str | None = immutable(None)
-    """Commit, tag or branch on the hub; null is its newest state when the run begins."""
+    """Commit, tag or branch on the hub; null is the newest commit at the start of the run."""
 
     @property
     def on_hub(self) -> bool:
@@ -59,7 +59,7 @@ class ModelSource:
 
     @property
     def is_here(self) -> bool:
-        """Whether it needs no download: its configuration is on this machine, or it is no name on the hub."""
+        """Whether no download is needed: the model is local, or its configuration is in the cache."""
         return (not self.on_hub and self.gguf is None) or in_cache(self.path, file=FILES[0], revision=self.revision)
 
     @property
@@ -68,13 +68,11 @@ class ModelSource:
 
     @property
     def folder(self) -> Path:
-        """Its folder, downloaded if it has to be. Raise `FileNotFoundError` or `ValueError` if that is not possible."""
+        """Its folder, downloaded if necessary. Raise `FileNotFoundError` or `ValueError` if that fails."""
         if self.on_hub:
             return snapshot(self.path, kind="model", revision=self.revision, patterns=FILES, without=NOT_FILES).folder
         if self.revision is not None:
-            raise ValueError(
-                f"{self.path} is a directory on this machine, which has no revision {self.revision}; leave it out"
-            )
+            raise ValueError(f"revision={self.revision}: {self.path} is a local directory without revisions; remove it")
         if why := why_no_name(self.path) if not self.place.exists() else "":
             raise FileNotFoundError(f"there is no model directory {self.path}{why}")
         if self.gguf is not None:

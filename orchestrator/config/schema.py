@@ -1,6 +1,7 @@
-"""Plain data as dataclasses of settings, checked by pydantic: unknown keys, types, and the checks of each class.
+"""Builds settings dataclasses from plain data and checks them with pydantic: unknown keys, types, and the checks of each
+class.
 
-given --complete()--> all keys of every section --resolved()--> no ${...} left --pydantic--> the dataclass
+    given --complete()--> all keys of every section --resolved()--> no ${...} left --pydantic--> the dataclass
 """
 
 import re
@@ -19,16 +20,16 @@ from temper.orchestrator.config.text import merged, parsed, resolved
 from temper.orchestrator.run.redaction import redacted
 
 UNSET = "???"
-"""The value that is shown for a required setting without one."""
+"""Shown for a required setting without a value."""
 CONFIG = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 ORDER = {"unexpected_keyword_argument": 0, "missing": 2, "value_error": 3}
-"""The order of errors by their types: wrong keys, wrong types, absent keys, checks of the classes."""
+"""Order of error types: wrong keys, wrong types, missing keys, checks of the classes."""
 Shape = Literal["one", "maybe", "each"]
-"""How a field holds a section: one, one or null, or one for each key."""
+"""Shape of a field with a section: one, one or null, or one for each key."""
 
 
 def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
-    """Return the object of a dataclass, or of an instance's class, with the given settings over its values.
+    """Return an object of a dataclass, or of an instance's class, with the given settings over its values.
 
     Raise `SettingError`, with the key below `under`, for an unknown or wrong setting.
     """
@@ -41,12 +42,12 @@ def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
 
 
 def values(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given settings over the defaults as plain data without secrets; the classes do not check them.
+    """Return the given settings over the defaults as plain data without secrets. The classes do not check them.
 
-    Raise `SettingError` for an unknown key and for a wrong type.
+    Raise `SettingError` for an unknown key or a wrong type.
     """
     required = {each.name: UNSET for each in fields(schema) if _default(each) is MISSING}
-    hidden = redacted(complete(schema, given, required | _defaults(schema)))  # the variable of a secret may be absent
+    hidden = redacted(complete(schema, given, required | _defaults(schema)))  # the variable of a secret may be missing
     plain = redacted(resolved(hidden))
     try:
         return asdict(_unchecked(schema).validate_python({"": plain})[""])
@@ -55,9 +56,10 @@ def values(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, *, under: str = "") -> dict[str, Any]:
-    """Return the given settings over `values`, else over the defaults: all keys of each section, shorthands spelled out.
+    """Return the given settings over `values`, by default over the defaults, with all keys of each section and no shorthand.
 
-    Unknown keys stay, those of `REMOVED` go. Raise `SettingError` for a value in place of a section, a list or a mapping.
+    Unknown keys stay, keys of `REMOVED` go. Raise `SettingError` for a plain value in place of a section, a list or a
+    mapping.
     """
     if not isinstance(given, Mapping):
         raise SettingError(under.removesuffix(".") or "a configuration", given, "must be settings, each with its key")
@@ -93,7 +95,7 @@ def _completed(hint: Any, value: Any, below: Any, key: str) -> Any:
 
 
 def _require_shape(hint: Any, value: Any, key: str) -> None:
-    """Raise `SettingError` for a value that is no section, list or mapping, if the field holds one."""
+    """Raise `SettingError` for a value that is not the section, list or mapping of its field."""
     part, shape = part_of(hint)
     optional = type(None) in get_args(hint)
     if value is None and optional:
@@ -108,9 +110,7 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
     if part is not None and shape != "each" and not isinstance(value, Mapping):
         first = fields(part)[0].name
         shown = value if first == "path" and isinstance(value, str) else "..."
-        raise SettingError(
-            key, value, f"must be settings, such as {{{first}: {shown}}}; {{}} leaves all as they are by default"
-        )
+        raise SettingError(key, value, f"must be settings, such as {{{first}: {shown}}}; {{}} keeps all defaults")
     whole = next((one for one in (hint, *get_args(hint)) if get_origin(one) in (list, dict)), None)
     kind = get_origin(whole)
     if kind is dict and not isinstance(value, Mapping):
@@ -122,12 +122,12 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
         raise SettingError(key, value, f"must be a list, such as [{', '.join(names)}]")
     held = [value] if kind is None else list(value.values() if kind is dict else value)
     of = {hint, *get_args(hint)} if whole is None else {*get_args(whole)}
-    if {int, float} & of and any(isinstance(one, bool) for one in held):  # pydantic takes true for 1
+    if {int, float} & of and any(isinstance(one, bool) for one in held):  # pydantic accepts true for 1
         raise SettingError(key, value, "must be a number" if kind is None else "must hold numbers")
 
 
 def part_of(hint: Any) -> tuple[type | None, Shape]:
-    """Return the dataclass that a field of this type holds, if it holds one, and how."""
+    """Return the dataclass in a field of this type, if any, and its shape."""
     if isinstance(hint, type) and is_dataclass(hint):
         return hint, "one"
     found = next((one for one in get_args(hint) if isinstance(one, type) and is_dataclass(one)), None)
@@ -135,7 +135,7 @@ def part_of(hint: Any) -> tuple[type | None, Shape]:
 
 
 def data_option(text: str) -> DataConfig:
-    """Return the data that an option names: a path, or YAML of its settings. Raise `ValueError` for other text."""
+    """Return the data of an option: a path, or YAML settings. Raise `ValueError` for other text."""
     if not text.lstrip().startswith("{"):
         return DataConfig(path=text)
     data = typed(DataConfig, parsed(text))
@@ -163,13 +163,13 @@ def _defaults(config: type) -> dict[str, Any]:
 
 @cache
 def adapter(config: type) -> TypeAdapter[Any]:
-    """Return the validator of `{key: settings}`: errors name the whole key, and pydantic takes a configuration of its own."""
+    """Return the validator of `{key: settings}`, so that errors show the whole key."""
     return TypeAdapter(dict[str, config], config=CONFIG)  # type: ignore[valid-type]
 
 
 @cache
 def _unchecked(config: type) -> SchemaValidator:
-    """Return the same without the checks that the classes make in `__post_init__`."""
+    """Return the validator without the `__post_init__` checks of the classes."""
     return SchemaValidator(_without_post_init(adapter(config).core_schema))
 
 
@@ -197,7 +197,7 @@ def _explained(found: ValidationError, config: type, under: str) -> ValueError:
 
 
 def _section(config: type, place: list[str]) -> type:
-    """Return the dataclass of the section at a place; a word of the user under `envs` names a section too."""
+    """Return the dataclass of a section. A key under `envs` is a section too."""
     words = iter(place)
     for word in words:
         part, shape = part_of(_hints(config)[word])
@@ -209,7 +209,7 @@ def _section(config: type, place: list[str]) -> type:
 
 
 def _prefixed(error: ValueError, place: list[str], under: str) -> ValueError:
-    """Return the error of a section with its whole keys: the section names `loss.kl`, the configuration `rl.loss.kl`."""
+    """Return an error of a section with whole keys: the section names `loss.kl`, the configuration `rl.loss.kl`."""
     if not place:
         return error
     name, whole = place[-1], f"{under}{'.'.join(place)}."

@@ -1,4 +1,4 @@
-"""The settings that supervised stages have in common, and those of stages on the model's own answers."""
+"""Settings that supervised stages share, and settings of stages on sampled answers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,21 +12,21 @@ from temper.rollout.sampling import PLAIN, Sampling
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedConfig:
-    """A stage that trains on given samples. `stage` is its name, also in messages."""
+    """A stage that trains on samples. `stage` is its name, also in messages."""
 
     stage: ClassVar[str]
 
     steps: int = scheduled(100, unit="steps")
     """Optimiser steps."""
     batch_size: int = immutable(32)
-    """Samples in a step: dialogues, answers, or pairs of answers."""
+    """Samples of a step: dialogues, answers, or pairs of answers."""
     max_tokens: int | None = immutable(None, unit="tokens")
-    """Longest sample with its prompt, in tokens; nothing is cut, and own answers over it are left out and counted. Null: the
-    positions that the model's configuration names."""
+    """Longest sample with its prompt, in tokens. Longer sampled answers are filtered and counted, never truncated. null: the
+    model's max_position_embeddings."""
     checkpoint_every: int = free(200, unit="steps")
-    """Steps between checkpoints; the last step always has one."""
+    """Steps between checkpoints. The last step always has one."""
     shares: dict[str, float] = scheduled({}, unit="share")
-    """Shares of environments in this stage, where they differ from `envs.NAME.share`."""
+    """Shares of environments in this stage, instead of `envs.NAME.share`."""
     optim: OptimConfig = field(default_factory=OptimConfig)
 
     def __post_init__(self) -> None:
@@ -42,26 +42,26 @@ class SupervisedConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledDataConfig(SupervisedConfig):
-    """A supervised stage on answers that the model samples once, before its first step."""
+    """A supervised stage on answers that the model samples once, before the first step."""
 
     tasks: int = immutable(512)
-    """Training tasks that are answered, where no rows are given."""
+    """Training tasks to answer. Unused with data."""
     samples: int = immutable(8)
     """Answers to each task."""
     sampling: Sampling = immutable(PLAIN)
-    """How they are drawn; all but stop."""
+    """Sampling of these answers, except stop."""
     shares: dict[str, float] = immutable({}, unit="share")
-    """Shares of environments among these tasks, where they differ from `envs.NAME.share`."""
+    """Shares of environments among these tasks, instead of `envs.NAME.share`."""
     timeout_s: float = free(600.0, unit="seconds")
     """Deadline for sampling, in seconds."""
     max_failures: float = free(0.5, unit="share")
-    """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
+    """Highest share of failed episodes of one environment over its last 64, or over all. Above it the stage ends."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         fraction(f"{self.stage}.max_failures", self.max_failures)
         self._require_at_least_1(("tasks", "samples"))
-        stage, sampling = self.stage, self.sampling  # its distribution is not trained on, so it may be truncated
+        stage, sampling = self.stage, self.sampling  # sampling may be truncated, since its distribution is not trained
         if sampling.greedy and self.samples > 1:
             raise ValueError(
                 f"{stage}.sampling.temperature=0 with {stage}.samples={self.samples}: all answers to a task would be the same; "
@@ -69,6 +69,6 @@ class SampledDataConfig(SupervisedConfig):
             )
         if sampling.stop:
             raise ValueError(
-                f"{stage}.sampling.stop={sampling.stop}: the answers that are trained on would end with such a text, and not "
-                f"with the end of the turn, which the model would unlearn; leave it out"
+                f"{stage}.sampling.stop={sampling.stop}: training on answers that end with such a text would unlearn the "
+                f"end of the turn; remove it"
             )

@@ -1,4 +1,4 @@
-"""Configurations as text: YAML files, one over another, `key=value` overrides, dotted keys. The home of OmegaConf."""
+"""Configurations as text: layered YAML files, `key=value` overrides, dotted keys. The home of OmegaConf."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -27,9 +27,9 @@ def without_plus(override: str) -> str:
 
 
 def read_text(path: Path, overrides: list[str]) -> Any:
-    """Return the settings of a YAML file, with further files and `key=value` overrides on top, unchecked.
+    """Return the unchecked settings of a YAML file, with further files and `key=value` overrides on top.
 
-    Raise `FileNotFoundError`, and `ValueError` for wrong YAML, a wrong override, or a blanked secret.
+    Raise `FileNotFoundError`, and `ValueError` for invalid YAML, an invalid override, or a redacted secret.
     """
     given = layered(path, overrides)
     require_secrets(given, path)
@@ -37,21 +37,21 @@ def read_text(path: Path, overrides: list[str]) -> Any:
 
 
 def layered(path: Path, overrides: list[str]) -> Any:
-    """Return the same where secrets may be blanked, for what is looked at and not run. Raise as `read_text` for all else."""
+    """Return the same as `read_text`, but allow redacted secrets, for settings that are only shown."""
     return overridden(_loaded(path), overrides)
 
 
 def require_secrets(given: Any, path: Path) -> None:
-    """Raise `ValueError` where a secret of what the file of a run gives was blanked."""
+    """Raise `ValueError` for redacted secrets."""
     if missing := blanks(given):
         raise ValueError(
-            f"{path} holds a run's configuration without its secrets: give {', '.join(missing)} again, best as "
+            f"{path} has a run's configuration without its secrets: set {', '.join(missing)} again, best as "
             f"'{missing[0]}=${{oc.env:NAME}}' from the environment variable NAME"
         )
 
 
 def overridden(given: Any, overrides: list[str]) -> Any:
-    """Return a configuration with YAML files and `key=value` overrides on top, unchecked. Raise as `read_text`."""
+    """Return an unchecked configuration with YAML files and `key=value` overrides on top. Raise as `read_text`."""
     for override in overrides:
         if "=" not in override and not is_file(override):
             raise ValueError(
@@ -65,15 +65,17 @@ def overridden(given: Any, overrides: list[str]) -> Any:
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any], *, place: str = "") -> dict[str, Any]:
-    """Return nested settings merged: mappings are merged, all else is replaced by `over`.
+    """Return nested settings merged. Mappings merge, other values are replaced by `over`.
 
-    Raise `ValueError`, with the key below `place`, for settings over a section that is given as that of another key.
+    Raise `ValueError`, with the key below `place`, for settings over a section that refers to another key.
     """
     both = dict(under)
     for key, value in over.items():
         below, here = both.get(key), f"{place}{key}"
         if isinstance(below, str) and "${" in below and isinstance(value, Mapping):
-            raise ValueError(f"{here}={below}: nothing can be given over it; write its settings out below {here}")
+            raise ValueError(
+                f"{here}={below} refers to another key and cannot be overridden; write its settings below {here}"
+            )
         if isinstance(below, Mapping) and isinstance(value, Mapping):
             value = merged(below, value, place=f"{here}.")
         both[key] = value
@@ -87,7 +89,7 @@ def packaged_file(path: Path) -> Path | None:
 
 
 def config_file(path: Path) -> Path:
-    """Return a local file, else that of the package. Raise `FileNotFoundError` with the nearest names for neither."""
+    """Return a local file, else the file of the package. Raise `FileNotFoundError` with the nearest names for neither."""
     if path.is_file():
         return path
     if (file := packaged_file(path)) is not None:
@@ -121,12 +123,12 @@ def _of_command_line(texts: list[str]) -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the message of an error, without the lines that OmegaConf adds."""
+    """Return an error's message without the lines that OmegaConf adds."""
     return str(error).splitlines()[0] if isinstance(error, OmegaConfBaseException) else str(error)
 
 
 def parsed(text: str) -> Any:
-    """Return what YAML text holds, dates in it as text. Raise `ValueError` where it is not YAML."""
+    """Return the content of YAML text, with dates as text. Raise `ValueError` for invalid YAML."""
     try:
         return OmegaConf.to_container(OmegaConf.create(text))
     except yaml.YAMLError as error:
@@ -134,7 +136,7 @@ def parsed(text: str) -> Any:
 
 
 def resolved(given: Mapping[str, Any], *, under: str = "") -> dict[str, Any]:
-    """Return settings with the values of their `${...}`. Raise `SettingError` for one without a value."""
+    """Return settings with each `${...}` resolved. Raise `SettingError` for one without a value."""
     if "${" not in str(given):
         return dict(given)
     try:
@@ -146,12 +148,12 @@ def resolved(given: Mapping[str, Any], *, under: str = "") -> dict[str, Any]:
 
 
 def yaml_text(config: Any) -> str:
-    """Return a configuration, or plain data, as YAML without its secrets."""
+    """Return a configuration, or plain data, as YAML without secrets."""
     return OmegaConf.to_yaml(OmegaConf.create(_redacted(config, hidden=reference)))
 
 
 def written(path: Path, key: str) -> Any:
-    """Return the value that a file of `yaml_text` has under a dotted key; None if it has none."""
+    """Return the value of a dotted key in a file of `yaml_text`; None without one."""
     return OmegaConf.select(OmegaConf.load(path), key)
 
 
@@ -165,7 +167,7 @@ def _redacted(config: Any, *, hidden: Callable[[Any], str] | None = None) -> Any
 
 
 def flattened(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """Return nested mappings as pairs of a dotted key and a value."""
+    """Return nested mappings as pairs of dotted key and value."""
     if isinstance(value, Mapping):
         return [pair for key, inner in value.items() for pair in flattened(inner, f"{prefix}.{key}" if prefix else key)]
     return [(prefix, value)]

@@ -1,1 +1,1 @@
-"""What a run leaves and shows: its folder, metrics, event log and progress."""
+"""The files and the screen of a run: folder, checkpoints, metrics, event log and progress."""

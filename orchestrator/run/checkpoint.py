@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or not there: written beside their place, described by a manifest, moved in by one rename.
+"""Atomic checkpoints: each is written to a temporary folder, described by a manifest and renamed into place.
 
-A stage's checkpoints lie at `<stage_dir>/<step>/`, each with a `manifest.json` that holds the SHA-256 of every file.
-The manifest is written last, so that a directory which agrees with its own is whole, wherever it lies.
+A stage's checkpoints are in `<stage_dir>/<step>/`. Each has a `manifest.json` with the SHA-256 of every file, written last. A
+folder that matches its manifest is whole, wherever it is.
 """
 
 import errno
@@ -21,29 +21,26 @@ from temper.envs.core.setting import free, scheduled
 
 Best = Literal["max", "min"]
 TRAJECTORIES_EVERY = 10
-"""Steps between trajectory files, also of runs that do not say it."""
+"""Default steps between trajectory files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """Which checkpoints and answers of each stage are kept. A checkpoint that is damaged does not count."""
+    """Retention of checkpoints and trajectories for each stage. Damaged checkpoints do not count."""
 
     keep: int = free(2)
-    """The newest so many; with 1 there is none to fall back on where that is damaged."""
+    """Newest checkpoints to keep. With 1 there is no fallback for a damaged one."""
     best: str | None = free(None)
-    """A metric: the checkpoint that is best by it is kept beside the newest. One of the stage's steps, such as env/math/reward,
-    counts as its mean over the last 10; one of the evaluations between them, eval/avg_at_k or eval/math/avg_at_k, as it is."""
+    """Metric of the best checkpoint, which is kept in addition to the newest. A step metric such as env/math/reward counts as
+    its mean over 10 steps. A metric of the evaluations between steps, eval/avg_at_k or eval/math/avg_at_k, counts as it is."""
     best_is: Best = free("max")
     """Which value is best: max or min."""
     batches: int = free(25)
-    """The steps after each kept checkpoint whose batches are kept too, so that `temper debug replay` can train them
-    again: about 20
-    bytes for each sampled token, and with `learner.router_replay` one for each expert chosen for an id, those of prompts too
-    (two where there are more than 255 experts). 0 keeps none."""
+    """Steps after each kept checkpoint whose batches are kept for `temper debug replay`, about 20 bytes for each sampled
+    token. With `learner.router_replay` each expert choice of a token takes 1 byte more (2 above 255 experts). 0 keeps none."""
     trajectories_every: int = scheduled(TRAJECTORIES_EVERY, unit="steps")
-    """Steps between those whose answers are kept for `temper view` and `temper debug explain`, about 90 bytes for
-    each sampled token;
-    the last step's always are, those of a step that was skipped, and of one in which a number left its band."""
+    """Steps between kept trajectory files for `temper view` and `temper debug explain`, about 90 bytes for each sampled
+    token. The last step, skipped steps and steps with an alarm are always kept."""
 
     def __post_init__(self) -> None:
         if self.keep < 1:
@@ -55,7 +52,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What is kept of one stage's whole checkpoints: the `last` so many, and the one with the highest of `scores` by step."""
+    """The whole checkpoints of a stage to keep: the `last` newest, and the one with the highest score."""
 
     last: int = 2
     scores: Mapping[int, float] = field(default_factory=dict)
@@ -68,28 +65,28 @@ class Retention:
 
 MANIFEST = "manifest.json"
 UNFINISHED = ".unfinished"
-"""Suffix of a checkpoint that is being written. One that is left over was interrupted: moved in if whole, else removed."""
+"""Suffix of an unfinished checkpoint. A leftover one is renamed into place if whole, else removed."""
 
 LAST_TWO = Retention(last=2)
-"""The newest checkpoint, and the one before in case that is damaged."""
+"""The newest checkpoint, and the one before as a fallback."""
 NO_TEXTS: Mapping[str, str] = {}
 
 logger = logging.getLogger(__name__)
 
 Facts = dict[str, tuple[int, int, int]]
 _verdicts: dict[Path, tuple[Facts, str]] = {}
-"""What this process found in a directory: size, time and inode of its files then, and what is wrong with it ("" if whole).
-Hashing a checkpoint takes minutes where it is large, so it is done once, and again only where a file has changed since."""
+"""Results of earlier checks by directory: size, time and inode of its files, and the problem found ("" if whole). Hashing a
+large checkpoint takes minutes, so only a changed one is hashed again."""
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint whose files are not those of its manifest."""
+    """A checkpoint whose files do not match its manifest."""
 
 
 def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
-    """Make an empty directory for the checkpoint of `step`; finish it with `commit`.
+    """Create an empty directory for the checkpoint of `step`, which `commit` finishes.
 
-    Raise `OSError` (ENOSPC) if the disk has less than `needed_bytes` left, before anything is written.
+    Raise `OSError` (ENOSPC) before any write if the disk has fewer than `needed_bytes` free.
     """
     stage_dir.mkdir(parents=True, exist_ok=True)
     _finish_interrupted(stage_dir)
@@ -104,9 +101,9 @@ def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
 
 
 def commit(directory: Path, *, texts: Mapping[str, str] = NO_TEXTS, retention: Retention = LAST_TWO) -> Path:
-    """Describe the files of a directory from `begin`, flush them to disk, and move it to its place, which is returned.
+    """Write the manifest of a directory from `begin`, flush its files to disk and rename it into place. Return its path.
 
-    `texts` are written into it by name. Older checkpoints are removed after that.
+    `texts` are further files by name. Older checkpoints are removed afterwards.
     """
     for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8")
@@ -124,9 +121,9 @@ def commit(directory: Path, *, texts: Mapping[str, str] = NO_TEXTS, retention: R
 
 @contextmanager
 def discarded_on_failure(directory: Path, *, needed_bytes: int) -> Iterator[None]:
-    """Remove a directory from `begin` if the block, which writes and commits it, fails; older checkpoints stay.
+    """Remove a directory from `begin` if the block that writes and commits it fails. Older checkpoints stay.
 
-    If the disk was full by then, which libraries report in their own errors, the error says where and how much is needed.
+    Libraries report a full disk in their own errors. This raises `OSError` with the path and the bytes needed instead.
     """
     try:
         yield
@@ -144,12 +141,12 @@ def _is_full(error: Exception) -> bool:
 
 
 def _no_space(path: Path, *, needed_bytes: int, free: int) -> OSError:
-    text = f"no space for a checkpoint: it needs {needed_bytes} bytes, {free} are free; free some and run again"
+    text = f"no space for a checkpoint: it needs {needed_bytes} bytes, {free} are free; free some and rerun"
     return OSError(errno.ENOSPC, text, str(path))
 
 
 def verify(directory: Path) -> None:
-    """Raise `DamagedCheckpointError` unless each file is there, has its size and hash, and there is no other."""
+    """Raise `DamagedCheckpointError` for a missing, changed or unknown file."""
     known, facts = _verdicts.get(directory), _facts(directory)
     if known is None or known[0] != facts:
         known = _verdicts[directory] = (facts, _problem(directory))
@@ -166,7 +163,7 @@ def is_whole(directory: Path) -> bool:
 
 
 def _problem(directory: Path) -> str:
-    """Return the fault of a checkpoint, or ""."""
+    """Return the problem of a checkpoint, or ""."""
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="ascii"))
         expected: dict[str, dict[str, object]] = manifest["files"]
@@ -184,22 +181,22 @@ def _problem(directory: Path) -> str:
         except OSError as error:
             return f"{path} can't be read ({error})"
         if digest != expected[name]["sha256"]:
-            return f"{path} has changed: its SHA-256 is not that of {MANIFEST}"
+            return f"{path} has changed: its SHA-256 differs from {MANIFEST}"
     return ""
 
 
 def steps(stage_dir: Path) -> list[int]:
-    """Return the steps of the finished checkpoints of a stage, in order; they may be damaged."""
+    """Return the steps of the finished checkpoints of a stage, in order. They may be damaged."""
     if not stage_dir.is_dir():
         return []
     return sorted(int(path.name) for path in stage_dir.iterdir() if path.is_dir() and path.name.isdecimal())
 
 
 def latest(stage_dir: Path) -> Path | None:
-    """Return the newest whole checkpoint of a stage, or None if it has none yet.
+    """Return the newest whole checkpoint of a stage, or None before the first.
 
-    A damaged one is named in a warning. An interrupted one that is whole is moved in, so only the process that writes them may
-    ask. Raise `DamagedCheckpointError` if none is whole: starting from scratch would throw away the training.
+    Warn of damaged ones. Rename an interrupted whole one into place, so only the writing process may call this. Raise
+    `DamagedCheckpointError` if all are damaged, since a restart from scratch would lose the training.
     """
     problems: list[str] = []
     _finish_interrupted(stage_dir)
@@ -208,13 +205,13 @@ def latest(stage_dir: Path) -> Path | None:
         try:
             verify(directory)
         except DamagedCheckpointError as error:
-            logger.warning("checkpoint of step %d is damaged, trying the one before: %s", step, error)
+            logger.warning("checkpoint of step %d is damaged, using the one before: %s", step, error)
             problems.append(str(error))
             continue
         return directory
     if problems:
         raise DamagedCheckpointError(
-            f"no checkpoint in {stage_dir} is whole; restore one or remove the folder to start afresh: "
+            f"no checkpoint in {stage_dir} is whole; restore one, or remove the folder to start again: "
             + "; ".join(problems)
         )
     return None
@@ -233,7 +230,7 @@ def step_of(directory: Path) -> int:
 
 
 def _finish_interrupted(stage_dir: Path) -> None:
-    """Move in what a process that was killed had written whole, unless a whole checkpoint has its place."""
+    """Rename whole leftovers of a killed process into place, unless a whole checkpoint is there."""
     for leftover in stage_dir.glob(f"*{UNFINISHED}"):
         final = leftover.with_name(leftover.name.removesuffix(UNFINISHED))
         if final.name.isdecimal() and is_whole(leftover) and not is_whole(final):
@@ -241,7 +238,7 @@ def _finish_interrupted(stage_dir: Path) -> None:
 
 
 def _move_in(directory: Path) -> Path:
-    """Rename a whole directory to its place, whose former content is removed after that."""
+    """Rename a whole directory into place. Remove its former content afterwards."""
     final = directory.with_name(directory.name.removesuffix(UNFINISHED))
     condemned = _condemned(final) if final.exists() else None
     try:
@@ -257,9 +254,9 @@ def _move_in(directory: Path) -> Path:
 
 
 def _remove_old(stage_dir: Path, retention: Retention) -> None:
-    """Remove what is older than the newest whole checkpoints that are kept, and is not the best one.
+    """Remove checkpoints that are neither among the newest nor the best.
 
-    A best one that can't be read now stays too, beside the best of those that can.
+    A best one that cannot be read now stays too.
     """
     found = steps(stage_dir)
     whole = [step for step in found if is_whole(place(stage_dir, step))]
@@ -270,7 +267,7 @@ def _remove_old(stage_dir: Path, retention: Retention) -> None:
 
 
 def _condemned(directory: Path) -> Path:
-    """Rename a checkpoint to where it is removed from: an interruption can not leave half of it in its place."""
+    """Rename a checkpoint before its removal, so that an interruption leaves no half checkpoint in place."""
     condemned = directory.with_name(f"{directory.name}.old{UNFINISHED}")
     directory.rename(condemned)
     _verdicts.pop(directory, None)
@@ -293,7 +290,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _flush(path: Path) -> str:
-    """Force a file to disk; returns its SHA-256."""
+    """Flush a file to disk and return its SHA-256."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
-"""A model as a run declares it: the files of another directory, and its own words of how the model writes its turns.
+"""The run's first model: files of another directory with the chat template and turn tokens that the configuration declares.
 
-The run's checkpoints begin from it and keep its tokenizer's files, so that engines, servers and later runs read the same; its
-`generation_config.json` names the ids that end a turn, so that other programs which generate with them stop there too.
+The run's checkpoints keep its tokenizer files, so that engines, servers and later runs read the same.
+`generation_config.json` names the end-of-turn ids for other programs.
 """
 
 import json
@@ -16,9 +16,9 @@ TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 
 
 def write_declared(source: Path, directory: Path, declared: DeclaredTurns) -> None:
-    """Write the model of `source` into an empty directory, with its declared turns; large files are linked.
+    """Write the model of `source` with its declared turns into an empty directory. Large files become links.
 
-    Raise `ValueError` for an end of a turn that is no token, or that the template does not write.
+    Raise `ValueError` for an end of turn that is no token, or that the template does not write.
     """
     generation = generation_text(source, load_tokenizer(source, declared))
     for file in sorted(path for path in source.iterdir() if path.is_file()):
@@ -35,7 +35,7 @@ def write_declared(source: Path, directory: Path, declared: DeclaredTurns) -> No
 
 
 def generation_file(model: Path) -> dict[str, str]:
-    """Return by its name the file that names the ids by which a model's turns end, to be kept with its checkpoints."""
+    """Return, by its name, the file that lists the end-of-turn ids of a model. Checkpoints keep it."""
     return {GENERATION: generation_text(model, load_tokenizer(model))}
 
 

@@ -1,11 +1,11 @@
-"""The event log of a run: `event_log.jsonl`, one flat object a line, the life of every ticket of the stages that run the loop.
+"""The event log of a run: `event_log.jsonl`, one flat object a line, with each event of each ticket of the loop's stages.
 
     {"stage": "rl", "ticket": 7, "event": "admitted", "env": "math", "index": 7, "version": 3, "time": 1700000000.0}
-    {... "event": "reissued", "why": "restored"}            handed out again after a restart, or when its worker died
+    {... "event": "reissued", "why": "restored"}            issued again after a restart of the run or of its worker
     {... "event": "finished", "answers": 8, "failed": 0, "tokens": 512}
     {... "event": "trained", "step": 4}                     or "dropped" with its `why`, or "failed" with "environment 3"
     {"stage": "rl", "event": "step", "step": 4, "issued": 9, "trained": 8, "dropped": 0, "failed": 0, "in_flight": 1, ...}
-    {"stage": "rl", "event": "continued", "step": 4, ...}   a restart: what was written after that step has been cut off
+    {"stage": "rl", "event": "continued", "step": 4, ...}   a restart; rows after that step were removed
 
 A `step` row has the totals of the stage so far: issued = trained + dropped + failed + in_flight.
 """
@@ -29,9 +29,9 @@ TOTALS = tuple(field.name for field in fields(Totals))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """One line. A field is None where its event has none of that name.
+    """One line. A field that the event does not have is None.
 
-    `failed` counts the failed answers of a `finished` group, and in the row of a `step` the tickets that failed.
+    `failed` counts the failed answers of a `finished` group. In a `step` row it counts failed tickets.
     """
 
     stage: str
@@ -62,10 +62,10 @@ class EventRow:
 
 
 class EventLog:
-    """Writes the rows of one stage; the only writer of its file while the stage runs."""
+    """Writes the rows of one stage. No other process writes the file meanwhile."""
 
     def __init__(self, path: Path, stage: str, *, clock: Callable[[], float] = time.time) -> None:
-        """Open the event log. A line that a killed process left half written is removed."""
+        """Open the event log. Remove a torn last line of a killed process."""
         self._path = path
         self._file = RowFile(path)
         self._stage = stage
@@ -74,7 +74,7 @@ class EventLog:
         self._keep()
 
     def cut(self, rows: int) -> int:
-        """Forget the rows of this stage beyond the first so many; return how many of these are missing."""
+        """Keep the first `rows` rows of this stage. Return how many of these are missing."""
         self._keep(rows)
         return rows - self.rows
 
@@ -82,17 +82,17 @@ class EventLog:
         self._file.sync()
 
     def add(self, event: TicketEvent, values: Mapping[str, int | str]) -> None:
-        """Write what happened to a ticket, or the totals after a step."""
+        """Write an event of a ticket, or the totals of a step."""
         rest: dict[str, int | str | float] = {"event": event, **values, "time": round(self._clock(), 3)}
         self._file.append(_head(self._stage) + json.dumps(rest)[1:])
         self.rows += 1
 
     def _keep(self, most: float = math.inf) -> None:
-        """Leave the rows of other stages, and of this one the first `most`.
+        """Keep the rows of other stages, and the first `most` of this one.
 
-        A long run has millions: they are neither parsed nor held, and mostly the end of the file goes.
+        A long run has millions of rows. They are not parsed, and mostly the end of the file is removed.
         """
-        self._file.close()  # it may be replaced
+        self._file.close()  # the file may be replaced
         self.rows = end = 0
         if not self._path.exists():
             return
@@ -116,9 +116,9 @@ class EventLog:
 
 
 def copy_event_log(source: Path, target: Path, *, rows: Mapping[str, int | None]) -> None:
-    """Copy the rows of stages to another run: of each the first so many, or all of them (None).
+    """Copy the rows of stages to another run: the first `rows` of each, or all for None.
 
-    Raise `ValueError` with file and line number for a line that is no row.
+    Raise `ValueError` with file and line number for an invalid line.
     """
     copied: Counter[str] = Counter()
     kept: list[str] = []
@@ -137,7 +137,7 @@ def _head(stage: str) -> str:
 
 
 def parse_row(line: str) -> EventRow:
-    """Parse the row of one line. Raise `ValueError` where it is none."""
+    """Parse one line. Raise `ValueError` for an invalid one."""
     try:
         row = EventRow(**json.loads(line))
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""A run's folder: its files, which are written whole or not at all, its state, and a lock against a second driver."""
+"""A run's folder: paths, atomic writes, the run's state, and a lock against a second driver."""
 
 import fcntl
 import json
@@ -21,28 +21,28 @@ LOCK_PAUSE_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """What a run has reached. Stored as `manifest.json`, always whole."""
+    """The progress of a run, stored in `manifest.json`."""
 
     done: dict[str, int] = field(default_factory=dict)
-    """The instances of stages that are done, in this order, with their steps (0 where a stage has none)."""
+    """Finished instances of stages in order, with their steps (0 for a stage without steps)."""
     began: dict[str, str] = field(default_factory=dict)
-    """The model that each training instance began with, in the order of their beginnings."""
+    """The first model of each training instance, in order of their starts."""
     stages: dict[str, str] = field(default_factory=dict)
     model: str | None = None
-    """The newest model, relative to the run's folder; null before `init`."""
+    """Newest model, relative to the run's folder; null before `init`."""
     label: str = "init"
     """The instance of a stage that made this model."""
     version: int = 0
     fingerprint: dict[str, str] = field(default_factory=dict)
-    """The configuration that the run went on with last, files by their content."""
+    """The configuration of the last start, files by their content."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each finished stage."""
     origin: dict[str, str] = field(default_factory=dict)
-    """Of a fork: the run, the checkpoint and the hash of its manifest with which it began."""
+    """For a fork: the source run, the checkpoint and the hash of its manifest."""
 
 
 class RunDir:
-    """`runs/<name>/`. Only one driver at a time may hold it."""
+    """`runs/<name>/`. One driver at a time holds it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -58,22 +58,22 @@ class RunDir:
 
     @property
     def event_log(self) -> Path:
-        """The life of every ticket."""
+        """Events of all tickets."""
         return self.root / "event_log.jsonl"
 
     @property
     def faults(self) -> Path:
-        """What was found where a process hung or died, a file each."""
+        """Reports of hung and failed processes, one file each."""
         return self.root / "faults"
 
     @property
     def log(self) -> Path:
-        """What libraries printed in the driver."""
+        """Output of libraries in the driver."""
         return self.root / "logs" / "driver.log"
 
     @property
     def printed(self) -> Path:
-        """What engines and ranks printed: copied at faults, and when the driver ends."""
+        """Output of engines and ranks, copied after faults and at the end."""
         return self.root / "logs" / "ray"
 
     @property
@@ -81,24 +81,23 @@ class RunDir:
         return self.root / "trajectories"
 
     def trajectory_file(self, stage: str, step: int) -> Path:
-        """Return the file of the groups of an instance's step."""
         return self.trajectories / f"{stage}-{step}.jsonl"
 
     def trajectory_files(self, stage: str) -> dict[int, Path]:
         return _by_step(self.trajectories, stage, ".jsonl")
 
     def newest_trajectories(self, count: int = 3) -> list[Path]:
-        """Return the files that were written last, of all instances, in order: a tracker may get them with a report."""
+        """Return the newest files of all instances in order. A tracker may get them with a report."""
         return self.written_trajectories()[-count:]
 
     def written_trajectories(self) -> list[Path]:
-        """Return all files of trajectories in the order in which they were written."""
+        """Return all trajectory files, oldest first."""
         written = {path: path.stat().st_mtime_ns for path in self.trajectories.glob("*.jsonl")}
         return sorted(written, key=written.__getitem__)
 
     @property
     def batches(self) -> Path:
-        """The batches of steps that can be trained again."""
+        """Batches of steps for replay."""
         return self.root / "batches"
 
     def batch_file(self, stage: str, step: int) -> Path:
@@ -109,12 +108,12 @@ class RunDir:
 
     @property
     def tracking(self) -> Path:
-        """What the tracker knows of this run."""
+        """State of the tracker."""
         return self.root / "tracking"
 
     @property
     def artifacts(self) -> list[Path]:
-        """The files that the tracker keeps with the run, as far as they are there: evaluations and the report."""
+        """Existing files that the tracker uploads: evaluations and the report."""
         report = (self.root / name for name in ("report.html", "report.json", "result.svg", "curves.svg"))
         return [*sorted(self.evals.rglob("*.json")), *(path for path in report if path.exists())]
 
@@ -132,21 +131,21 @@ class RunDir:
         return self.root / "checkpoints" / stage
 
     def verified(self, model: Path) -> Path:
-        """Return the model. Raise `DamagedCheckpointError` where it is one of this run and not as it was saved."""
+        """Return the model. Raise `DamagedCheckpointError` for a changed one of this run."""
         if model.is_relative_to(self.root):
             verify(model)
         return model
 
     def sampled(self, stage: str) -> Path:
-        """Return the file of what the model answered before an instance of a stage that trains on its own answers."""
+        """Return the file of answers that an instance sampled to train on."""
         return self.root / f"{stage}.jsonl"
 
     def trained_instances(self) -> dict[str, str]:
-        """Return the training instances that have a checkpoint, with the model that each began with."""
+        """Return the training instances with a checkpoint, and the first model of each."""
         return {name: model for name, model in self.state().began.items() if steps(self.checkpoints(name))}
 
     def open(self) -> None:
-        """Make the folder and take its lock. Raise `RuntimeError` where another driver holds it."""
+        """Create the folder and lock it. Raise `RuntimeError` if another driver holds the lock."""
         for folder in (self.root, self.trajectories, self.batches, self.evals / "steps"):
             folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.root / LOCK_FILE).open("a+")
@@ -156,9 +155,9 @@ class RunDir:
             except BlockingIOError as error:
                 if not left:
                     raise RuntimeError(
-                        f"another process is working on {self.root}; wait for it or choose another name="
+                        f"another process holds {self.root}; wait for it, or choose another name="
                     ) from error
-                time.sleep(LOCK_PAUSE_S)  # somebody may just be asking whether it is held
+                time.sleep(LOCK_PAUSE_S)  # another process may be testing the lock
             else:
                 return
 
@@ -178,7 +177,7 @@ class RunDir:
             self._lock = None
 
     def state(self) -> RunState:
-        """Read what was reached; a fresh state for a new run."""
+        """Read the state. A new run has an empty one."""
         path = self.root / "manifest.json"
         return RunState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else RunState()
 
@@ -187,7 +186,7 @@ class RunDir:
 
 
 def evaluations_of(stage: str) -> str:
-    """Return the name under which the evaluations between the steps of an instance have their rows and trajectories."""
+    """Return the name of the rows and trajectories of an instance's evaluations between steps."""
     return f"{stage}.eval"
 
 
@@ -199,12 +198,12 @@ def _by_step(folder: Path, stage: str, ending: str) -> dict[int, Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON, whole or not at all. A number that is not finite is null."""
+    """Write JSON atomically. A non-finite number becomes null."""
     write_whole(path, json.dumps(finite(value), indent=1, allow_nan=False))
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, whole, whenever the process dies. It is on disk then."""
+    """Write a file atomically and flush it: a reader sees the old or the new text at any time."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -219,13 +218,13 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def unwritten(path: Path, error: OSError) -> OSError:
-    """Return the error of a file that can't be written, with its name and what to do."""
+    """Return the error of a failed write with path and remedy."""
     reason = error.strerror or str(error)
-    return OSError(error.errno, f"{reason}; make room or mend it, then the same command goes on", str(path))
+    return OSError(error.errno, f"{reason}; free space or repair the disk, then rerun the same command", str(path))
 
 
 def finite(value: Any) -> Any:
-    """Return JSON data in which every number that is not finite is null."""
+    """Return JSON data with null for each non-finite number."""
     if isinstance(value, dict):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -237,28 +236,28 @@ T = TypeVar("T")
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file, whole or not at all. Raise `OSError` with the file and a remedy where that fails."""
+    """Append a line, whole or not at all. Raise `OSError` with path and remedy."""
     before = path.stat().st_size if path.exists() else 0
     try:
         with path.open("ab") as file:
             file.write(line.encode() + b"\n")
     except OSError as error:
         if path.exists():
-            os.truncate(path, before)  # a part of the line may be there
+            os.truncate(path, before)  # a part of the line may be written
         raise unwritten(path, error) from error
 
 
 class RowFile:
-    """A file that stays open for many rows: on shared storage each close waits for the disk."""
+    """A file that stays open for many rows, since each close waits for the disk on shared storage."""
 
     def __init__(self, path: Path) -> None:
-        """Nobody else writes the file until it is closed. The first row opens it."""
+        """No other process may write the file until it is closed. The first row opens it."""
         self._path = path
         self._file, self._size = -1, 0
         self._end: Callable[[], object] = lambda: None
 
     def append(self, line: str) -> None:
-        """Add a line, whole or not at all. Raise `OSError` with the file and a remedy if that fails."""
+        """Append a line, whole or not at all. Raise `OSError` with path and remedy."""
         left = memoryview(line.encode() + b"\n")
         size = len(left)
         try:
@@ -268,12 +267,12 @@ class RowFile:
                 left = left[os.write(self._file, left) :]
         except OSError as error:
             if self._file >= 0:
-                os.ftruncate(self._file, self._size)  # a part of the line may be there
+                os.ftruncate(self._file, self._size)  # a part of the line may be written
             raise unwritten(self._path, error) from error
         self._size += size
 
     def sync(self) -> None:
-        """Force the added rows to disk, from any thread."""
+        """Flush the added rows to disk, from any thread."""
         if self._file >= 0:
             os.fsync(self._file)
         else:
@@ -297,12 +296,12 @@ def sync(path: Path) -> None:
 
 
 def whole_lines(text: str) -> list[str]:
-    """Return the lines that end in a newline; the rest is being written, or was when its writer was killed."""
+    """Return the lines that end in a newline. The writer may not have finished the last one."""
     return text.split("\n")[:-1]
 
 
 def parsed_lines(text: str, path: Path, parse: Callable[[str], T]) -> list[tuple[str, T]]:
-    """Return the whole lines of a file with the row of each. Raise `ValueError` with file and line number for a bad one."""
+    """Return the whole lines of a file with the row of each. Raise `ValueError` with file and line number for an invalid one."""
     found = []
     for number, line in enumerate(whole_lines(text), 1):
         try:

@@ -1,4 +1,4 @@
-"""What a checkpoint says of the loop, in three files beside its model: as it is written, and read again."""
+"""The loop's part of a checkpoint, in three files: its writers and readers."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -14,13 +14,13 @@ from temper.orchestrator.loop.mixture import Draw
 from temper.rollout.trajectory_json import group_from_json, group_to_json
 
 FORMAT = 2
-"""What a change of these files that an older program could not read, or not read as it is meant, adds one to."""
+"""Version of these files. A change that older programs would misread adds one."""
 STATE_FILE = "loop.json"
-"""Format, mixture, tickets, and how many rows the event log had."""
+"""Format, mixture, tickets and the number of event log rows."""
 GROUPS_FILE = "groups.jsonl"
-"""The groups that were finished and waited, or were dropped since the last step."""
+"""Finished groups that waited for a step, or were dropped since the last one."""
 EPISODES_FILE = "episodes.jsonl"
-"""Of the groups in flight the finished episodes, and of the others what they had sampled."""
+"""Episodes of the groups in flight: finished ones, and the sampled part of the others."""
 
 
 def buffer_to_json(state: BufferState) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def buffer_to_json(state: BufferState) -> dict[str, Any]:
 
 
 def buffer_from_json(data: dict[str, Any], groups: Iterable[HeldGroup]) -> BufferState:
-    """Return the state that `buffer_to_json` and `held_group_lines` wrote."""
+    """Return the state from `buffer_to_json` and `held_group_lines`."""
     tickets = (HeldTicket(**ticket | {"draw": Draw(**ticket["draw"])}) for ticket in data["tickets"])
     return BufferState(
         next_ticket=data["next_ticket"],
@@ -56,7 +56,7 @@ def held_group_lines(groups: Iterable[HeldGroup]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedGroup:
-    """A line of saved groups whose task is not made again yet."""
+    """A line of saved groups before its task is recreated."""
 
     draw: Draw
     data: dict[str, Any]
@@ -72,7 +72,7 @@ def saved_groups(lines: str) -> list[SavedGroup]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopState:
-    """All but the answers. Buffer, mixture and failures are plain JSON data."""
+    """The loop's state without answers. Buffer, mixture and failures are plain JSON data."""
 
     buffer: dict[str, Any]
     mixture: dict[str, Any]
@@ -86,7 +86,7 @@ class LoopState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedLoop:
-    """All that a checkpoint says: the state, the finished groups, and the rows of those in flight."""
+    """The loop's part of a checkpoint: state, finished groups, and rows of the groups in flight."""
 
     state: LoopState
     groups: list[SavedGroup]
@@ -94,20 +94,20 @@ class SavedLoop:
 
 
 def read_state(checkpoint: Path) -> LoopState:
-    """Read the state of a checkpoint. Raise `ValueError`, with what to do, where its format is another or it is damaged."""
+    """Read the state of a checkpoint. Raise `ValueError` with a remedy for another format or a damaged file."""
     with _text(checkpoint / STATE_FILE) as text:
         data: dict[str, Any] = dict(json.loads(text))
     if (found := data.pop("format", None)) != FORMAT:
         raise ValueError(
-            f"{checkpoint} can't be gone on from: its {STATE_FILE} has format {found}, and this version of Temper reads "
-            f"format {FORMAT}; go on with the version that wrote it, or begin another run with model.path={checkpoint}"
+            f"{checkpoint} cannot be resumed: its {STATE_FILE} has format {found}, and this version of Temper reads format "
+            f"{FORMAT}; resume with the version that wrote it, or start another run with model.path={checkpoint}"
         )
     with _text(checkpoint / STATE_FILE):
         return LoopState(**data)
 
 
 def read_loop(checkpoint: Path) -> SavedLoop:
-    """Read all that a checkpoint says of the loop. Raise `ValueError` as `read_state` does."""
+    """Read the loop's part of a checkpoint. Raise as `read_state`."""
     state = read_state(checkpoint)
     with _text(checkpoint / GROUPS_FILE) as text:
         groups = saved_groups(text)
@@ -118,11 +118,11 @@ def read_loop(checkpoint: Path) -> SavedLoop:
 
 @contextmanager
 def _text(file: Path) -> Iterator[str]:
-    """Give the text of a file. Raise `ValueError`, with its name and a remedy, where there is none or the block fails on it."""
+    """Yield the text of a file. Raise `ValueError` with name and remedy if it is missing or the block fails on it."""
     try:
         yield file.read_text(encoding="utf-8")
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{file} is missing or damaged ({describe_error(error)}); remove {file.parent}, so that the stage goes on from the "
-            f"checkpoint before it, or from its beginning where there is none"
+            f"{file} is missing or damaged ({describe_error(error)}); remove {file.parent} to resume from the checkpoint "
+            f"before it, or from the start of the stage"
         ) from error

@@ -1,4 +1,4 @@
-"""The metrics file of a run: `metrics.jsonl`, one flat object a line, each (stage, step) once; events stand in between."""
+"""The metrics file of a run: `metrics.jsonl`, one flat object a line, each (stage, step) once, with events between them."""
 
 import json
 import math
@@ -18,9 +18,9 @@ ALARM = "alarm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsRow:
-    """What one step measured. `time` is in seconds since 1970; a value that was not finite is NaN.
+    """Metrics of one step. `time` is in seconds since 1970. A non-finite value is NaN.
 
-    A row with an `event` has no values: it says what was done to the run after that step, as `kind` and `what`.
+    A row with an `event` has no values. It records a change of the run after that step, with `kind` and `what`.
     """
 
     stage: str
@@ -42,18 +42,18 @@ class MetricsRow:
 
     @property
     def is_of_its_step(self) -> bool:
-        """Whether it tells of its step alone, so that it goes where the step is made again."""
+        """Whether the row belongs to its step alone and is removed if the step is repeated."""
         return self.event is None or self.event["kind"] in (ALARM, UNWRITTEN)
 
     @property
     def event_text(self) -> dict[str, str]:
-        """What the event was, each thing as text: a pair is what it was and what it is. Empty without an event."""
+        """The values of the event as text. A pair is old and new value. Empty without an event."""
         what = self.event["what"] if self.event else {}
         return {name: " -> ".join(map(str, v)) if isinstance(v, list) else str(v) for name, v in what.items()}
 
     @property
     def event_line(self) -> str:
-        """What was done to the run and when, in one line; "" without an event."""
+        """The event in one line; "" without an event."""
         what = ", ".join(f"{name} {value}" for name, value in self.event_text.items())
         return f"{self.stage} after step {self.step}: {self.event['kind']} {what}" if self.event else ""
 
@@ -63,7 +63,7 @@ class MetricsRow:
 
 
 class MetricsLog:
-    """Appends rows to a metrics file. A line that a killed process left half written is removed when the log opens."""
+    """Appends rows to a metrics file. Opening it removes a torn last line of a killed process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,35 +71,35 @@ class MetricsLog:
         self._keep(lambda row: True)
 
     def append(self, stage: str, step: int, metrics: dict[str, float]) -> None:
-        """Add the row of a step, in place of an earlier one. Raise `ValueError` for a metric with the name of a head field."""
+        """Add the row of a step in place of an earlier one. Raise `ValueError` for a metric named like a head field."""
         clash = [name for name in (*HEAD, EVENT) if name in metrics]
         if clash:
-            raise ValueError(f"metric {clash[0]!r} has the name of a head field; call it differently")
+            raise ValueError(f"metric {clash[0]!r} has the name of a head field; rename it")
         values = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
         line = _line(stage, step, values)
-        if (stage, step) in self._keys:  # at once: whoever reads the file finds one of both
+        if (stage, step) in self._keys:  # in one write, so that a reader finds one of both
             self._keep(lambda row: row.event is not None or row.key != (stage, step), then=line)
         else:
             append_line(self._path, line)
         self._keys.add((stage, step))
 
     def append_next(self, stage: str, metrics: dict[str, float]) -> None:
-        """Add a row of what is measured at every start of a run; its step is how many such rows there were."""
+        """Add a row of metrics of a start. Its step is the number of such rows before it."""
         self.append(stage, sum(name == stage for name, _ in self._keys), metrics)
 
     def event(self, stage: str, step: int, kind: str, what: dict[str, Any]) -> None:
-        """Add what was done to the run after a step of a stage: its `kind` in a word, and `what` exactly."""
+        """Add an event after a step of a stage."""
         append_line(self._path, _line(stage, step, {EVENT: {"kind": kind, "what": what}}))
 
     def truncate(self, stage: str, after_step: int) -> None:
-        """Forget the rows of `stage` beyond `after_step`, and events about these steps alone."""
+        """Remove the rows of `stage` beyond `after_step`, and events that belong to these steps alone."""
         self._keep(lambda row: row.stage != stage or row.step <= after_step or not row.is_of_its_step)
 
     def sync(self) -> None:
         sync(self._path)
 
     def _keep(self, wanted: Callable[[MetricsRow], bool], *, then: str | None = None) -> None:
-        """Leave only the rows that are wanted, with the line `then` behind them; a file that stays as it is is left alone."""
+        """Keep the rows that are `wanted`, followed by the line `then`. An unchanged file is not rewritten."""
         text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
         rows = parsed_lines(text, self._path, parse_row)
         kept = [(line, row) for line, row in rows if wanted(row)]
@@ -114,9 +114,9 @@ def _line(stage: str, step: int, fields: dict[str, Any]) -> str:
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
-    """Read the rows of a metrics file in order; [] without a file. A torn last line is left out.
+    """Read the rows of a metrics file in order; [] without a file. A torn last line is skipped.
 
-    Raise `ValueError` with file and line number for a line that is no metrics row.
+    Raise `ValueError` with file and line number for an invalid line.
     """
     if not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""What a person sees while a run works: a live panel in a terminal, plain lines elsewhere."""
+"""The progress of a run on the screen: a live panel in a terminal, plain lines elsewhere."""
 
 import asyncio
 import sys
@@ -21,27 +21,27 @@ from temper.rollout.trajectory import Group
 
 SHOWN_ENVS = 8
 ACCURACY = "/avg_at_k"
-"""The end of the name of an accuracy, behind its environment."""
+"""Suffix of the name of an accuracy, after its environment."""
 SHOWN_LOSSES = ("train/loss", "sft/loss", "loss")
 DUE = 0.9
-"""Share of the seconds between two lines after which one on sampling is due, since its clock ticks once a second."""
+"""Share of the interval after which a line on sampling is due. Its timer ticks once a second."""
 SHOWN_SPEEDS = ("rollout/tokens_per_s", "train/tokens_per_s", "tokens_per_s")
 
 
 @dataclass(slots=True, kw_only=True)
 class StageView:
-    """Where a stage stands. Times in seconds on a monotonic clock."""
+    """Progress of a stage. Times in seconds on a monotonic clock."""
 
     name: str
     total: int
     began: float
     first: int | None = None
-    """The first step that was seen: a resumed stage begins in the middle."""
+    """The first step shown, which is later than 1 in a resumed stage."""
     first_at: float = 0.0
     step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     shown: int | None = None
-    """The last step that a plain line was printed for."""
+    """The last step with a plain line."""
 
     def update(self, step: int, metrics: dict[str, float], now: float) -> None:
         if self.first is None:
@@ -69,18 +69,17 @@ class StageView:
 
 
 class _Screen(Console):
-    """A console that goes quiet where nobody reads on, as behind `| head`: a run is not ended by that."""
+    """A console that turns quiet when its reader ends, as with `| head`. The run continues."""
 
     def on_broken_pipe(self) -> None:
-        """Show nothing more."""
         self.quiet = True
 
 
 class Progress:
-    """Shows stages and steps. Use as a context manager; every call returns at once.
+    """Shows stages and steps. Use as a context manager. Every call returns at once.
 
-    In a terminal a panel is redrawn four times a second. Elsewhere a line is printed at most every `every_s` seconds,
-    and one for the last step of each stage.
+    In a terminal a panel is redrawn four times a second. Elsewhere a line is printed at most every `every_s` seconds, plus
+    one for the last step of each stage.
     """
 
     def __init__(
@@ -99,12 +98,12 @@ class Progress:
         self._stage: StageView | None = None
         self._began = clock()
         self._printed_at = self._stepped_at = self._began
-        """When anything was printed last, and when a line of a step was."""
+        """Times of the last line, and of the last line of a step."""
         self._sampling = ""
         self._live = self._panel_of(alone=stream is None) if self._console.is_terminal else None
 
     def _panel_of(self, *, alone: bool) -> Live:
-        """Return the panel; where it is `alone` with what else is printed, that is shown above it."""
+        """Return the panel. If it is `alone`, other output is shown above it."""
         console = self._console
         return Live(get_renderable=self._panel, console=console, redirect_stdout=alone, redirect_stderr=alone)
 
@@ -121,7 +120,7 @@ class Progress:
             self._live.stop()
 
     def stage(self, name: str, total_steps: int) -> None:
-        """Begin a stage; `total_steps` is 0 where it has no steps."""
+        """Begin a stage. `total_steps` is 0 for a stage without steps."""
         self.end_stage()
         self._printed_at = self._stepped_at = self._clock()
         self._stage = StageView(name=name, total=total_steps, began=self._printed_at)
@@ -134,16 +133,16 @@ class Progress:
         assert self._stage is not None, "stage() comes before update()"
         now = self._clock()
         self._stage.update(step, metrics, now)
-        if self._live is None and now - self._stepped_at >= self._every_s:  # lines on sampling hold up none
+        if self._live is None and now - self._stepped_at >= self._every_s:  # lines on sampling do not delay it
             self._print_line(self._stage)
 
     def sampling(self, text: Callable[[], str | None] | None) -> None:
-        """Show how far sampling is, if nothing was shown for `every_s` seconds: in the panel, else as a line. None ends it."""
+        """Show the progress of sampling after `every_s` seconds without output, in the panel or as a line. None ends it."""
         if text is None:
             self._sampling = ""
         elif self._clock() - self._printed_at >= DUE * self._every_s:
             line = text()
-            if line is None:  # nothing is sampled now
+            if line is None:  # nothing is being sampled
                 self._sampling = ""
                 return
             self._printed_at = self._clock()
@@ -153,7 +152,7 @@ class Progress:
                 self.note(line)
 
     def note(self, text: str) -> None:
-        """Print a line that stays: a warning, a file that was written. What looks like a secret is blanked."""
+        """Print a permanent line. Secrets are redacted."""
         line = f"[{clock_text(self._clock() - self._began)}] {blanked(text)}"
         self._console.print(line, markup=False, soft_wrap=True)
         if self._live is None:
@@ -209,7 +208,7 @@ class Progress:
 
 
 def line_text(stage: StageView, now: float) -> str:
-    """Write one plain line: stage, step, rewards or accuracies, loss, speed and time left, as far as they are known."""
+    """Format one plain line: stage, step, rewards or accuracies, loss, speed and time left, as far as known."""
     left = stage.seconds_left(now)
     parts = [
         f"{stage.name} {stage.step}/{stage.total}" if stage.total else stage.name,
@@ -223,7 +222,7 @@ def line_text(stage: StageView, now: float) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """Write seconds as `m:ss` or `h:mm:ss`."""
+    """Format seconds as `m:ss` or `h:mm:ss`."""
     minutes, rest = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -243,19 +242,19 @@ TICK_S = 1.0
 
 
 class SamplingCount:
-    """Answers that are asked for and finished, and tokens. Times in seconds on a monotonic clock."""
+    """Counts requested and finished answers, and tokens. Times in seconds on a monotonic clock."""
 
     def __init__(
         self, name: str, *, asked: int, tokens: Callable[[], int] | None = None, clock: Callable[[], float] = monotonic
     ) -> None:
-        """`tokens` returns how many were sampled so far. Without it the tokens of finished answers count."""
+        """`tokens` returns the sampled tokens so far. By default the tokens of finished answers count."""
         self._of_finished = 0
         self._read = tokens or (lambda: self._of_finished)
         self._clock = clock
         self.begin(name, asked=asked)
 
     def begin(self, name: str, *, asked: int) -> None:
-        """Count anew from here."""
+        """Start a new count."""
         self.name, self.asked, self.finished = name, asked, 0
         self._began = self._looked = self._clock()
         self._seen = self._read()
@@ -265,11 +264,11 @@ class SamplingCount:
         self._of_finished += sum(one.thinking_tokens + one.answer_tokens for one in group.trajectories)
 
     def text(self) -> str:
-        """Return the line: answers, tokens per second since the line before, and the time left at the pace so far."""
+        """Return a line: answers, tokens per second since the last line, and the estimated time left."""
         now, tokens = self._clock(), self._read()
         rate = max(0, tokens - self._seen) / max(now - self._looked, 1e-9)
         self._looked, self._seen = now, tokens
-        left = "time left not known yet"
+        left = "time left unknown"
         if self.finished:
             seconds = (now - self._began) * (self.asked - self.finished) / self.finished
             left = f"{clock_text(seconds)} left"
@@ -280,9 +279,9 @@ class SamplingCount:
 async def sampling_shown(
     progress: Progress, count: SamplingCount, *, look: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[SamplingCount]:
-    """Show a count in the block whenever the console has shown nothing for ten seconds.
+    """Show a count during the block whenever nothing was shown for ten seconds.
 
-    `look` brings the count up to date before each line, and returns whether anything is sampled now.
+    `look` updates the count before each line and returns whether anything is being sampled.
     """
 
     async def show() -> None:

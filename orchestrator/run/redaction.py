@@ -1,8 +1,7 @@
-"""Secrets never leave the process: they are blanked by the name of their key and by their shape.
+"""Redaction of secrets by the name of their key and by their form.
 
-What a run writes of its configuration (`config.yaml`, `manifest.json`, the report, the tracker's parameters, messages)
-goes through here. A secret lets a run in somewhere and is no part of what the run is, so it is not compared either when a
-run is continued: a token may be renewed.
+All output with configuration goes through here: `config.yaml`, `manifest.json`, the report, the tracker's parameters,
+messages. A resumed run may have other secrets, so they are not compared.
 """
 
 import os
@@ -17,15 +16,14 @@ SECRET_KEY = re.compile(
     r"|(?:access|account|anthropic|api|aws|azure|encryption|gcp|google|hf|hub|master|mlflow|openai|private|shared|signing"
     r"|ssh|subscription|wandb)_key)(?:_|$)"
 )
-"""The words of a key that names a secret, wherever they stand in it. `tokens` counts tokens."""
+"""Words of a key that names a secret. `tokens` counts tokens."""
 TEXT_TOKEN = re.compile(
     r"(?<![a-z])(?:(?:begin|bos|cls|end|eos|mask|pad|per|sep|start|stop|unk)_token|token_(?:ids?|range))(?![a-z])"
 )
-"""The words of a key that speaks of tokens of text instead: of one with a place in the vocabulary, of its number there, or of a
-range in which what belongs to it may lie."""
+"""Words of a key that concerns tokens of text: a token, its id, or a range of ids."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 REFERENCE = r"\$\{oc\.env:\w+\}['\"]?(?:[\s&;,]|\Z)"
-"""What says where a secret is, and is none: the name of an environment variable."""
+"""Reference to an environment variable, which is no secret."""
 SHAPES = (
     (re.compile(r"(?<=://)[^/\s]+@"), f"{BLANK}@"),  # user and password of a URI
     (
@@ -54,7 +52,7 @@ def blanked(text: str) -> str:
 
 
 def redacted(value: Any, *, hidden: Callable[[Any], str] = lambda value: BLANK) -> Any:
-    """Return JSON data without its secrets: under a secret key all that is neither null, true, false nor "" is `hidden`."""
+    """Return JSON data without secrets. `hidden` replaces each value under a secret key, except null, booleans and ""."""
     return _walked(value, hidden, secret=False)
 
 
@@ -69,9 +67,9 @@ def _walked(value: Any, hidden: Callable[[Any], str], *, secret: bool) -> Any:
 
 
 def reference(value: Any) -> str:
-    """Return what a file holds in place of a secret: the environment variable with it, if one has it.
+    """Return the text that replaces a secret in a file: a reference to the environment variable with its value, if any.
 
-    The variable's name must be that of a secret too: others may have the same value by chance.
+    The variable's name must name a secret too, since others may have the same value by chance.
     """
     names = (name for name, content in os.environ.items() if content == value and is_secret(name))
     name = next(names, None)
