@@ -1,1 +1,1 @@
-"""One run in progress: what its stages share, and the processes that they train and sample with."""
+"""One run in progress: the context of its stages, its engines, trainer and supervision."""

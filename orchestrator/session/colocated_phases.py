@@ -1,4 +1,4 @@
-"""The phases of engines and learner on the devices that they share, each change with a deadline and a line of a log."""
+"""The phases of engines and learner on colocated devices. Each change has a deadline and a line in a log."""
 
 import json
 import time
@@ -16,13 +16,13 @@ from temper.rollout.pool.pool import RolloutPool
 
 T = TypeVar("T")
 PHASES_FILE = "phases.jsonl"
-"""In a run's folder: a line a phase, with what each process then had on its device."""
+"""In a run's folder: one line a phase, with the device memory of each process."""
 PARTS = 2
-"""How often the deadline of one process a change may take: those that give come before those that take."""
+"""A change may take the deadline of one process this many times: some processes free memory before the others take it."""
 
 
 class ColocatedPhases(DevicePhases):
-    """Lets engines and learner work in phases."""
+    """Runs engines and learner in phases."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class ColocatedPhases(DevicePhases):
         self._now: tuple[DevicePhase, TrainerGroup | None, RolloutPool | None] | None = None
 
     async def begin(self, phase: DevicePhase) -> None:
-        """See `DevicePhases.begin`. Raise `StuckError` if that takes too long, and `LearnerDied` if a rank died.
+        """See `DevicePhases.begin`. Raise `StuckError` past the deadline, and `LearnerDied` if a rank fails.
 
-        An engine that does not change in its time counts as dead, and is replaced in the next phase of sampling.
+        An engine past the deadline counts as failed. It is replaced in the next sampling phase.
         """
         learner, pool = self._learner(), self._pool()
         if self._now == (phase, learner, pool):
             return
-        self._now, began = None, monotonic()  # neither the one nor the other until all have changed
+        self._now, began = None, monotonic()  # no phase until all processes have changed
         if phase.states:
             await self._engines(pool, phase)
             await self._ranks(learner, phase)
@@ -83,7 +83,7 @@ class ColocatedPhases(DevicePhases):
     async def _log(
         self, phase: DevicePhase, learner: TrainerGroup | None, pool: RolloutPool | None, *, seconds: float
     ) -> None:
-        """Add a line on what each process has now. If it can't be written, the run continues.
+        """Log the memory of each process. If the write fails, the run continues.
 
         An engine or a rank that does not answer ends the stage.
         """
@@ -91,7 +91,7 @@ class ColocatedPhases(DevicePhases):
         for asked in (learner, pool):
             if asked is not None:
                 held |= await self._within(
-                    self._limit, asked.memory_usage(), phase, "what each process has on its device"
+                    self._limit, asked.memory_usage(), phase, "the device memory of each process"
                 )
         view = self._run.progress.current
         row = {
@@ -105,7 +105,7 @@ class ColocatedPhases(DevicePhases):
         try:
             await in_thread(self._append, json.dumps(row))
         except OSError as error:
-            self._run.progress.note(f"{PHASES_FILE} lacks a phase of {phase.name}: {error}")
+            self._run.progress.note(f"{PHASES_FILE} lacks a {phase.name} phase: {error}")
 
     def _append(self, line: str) -> None:
         with (self._run.folder.root / PHASES_FILE).open("a", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What every stage knows of its run and writes to: no process is behind it."""
+"""The context that all stages share: settings, folder, metrics and notes. It starts no process."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from temper.rollout.trajectory_json import Training, write_groups
 
 
 class RunContext:
-    """The settings of a run, its folder, and where its metrics and notes go."""
+    """The settings of a run, its folder, and the destinations of its metrics and notes."""
 
     def __init__(
         self, config: RunConfig, *, folder: RunDir, tracker: Tracker, progress: Progress, stop: StopFlag
@@ -32,9 +32,9 @@ class RunContext:
         self.stop = stop
         self.metrics = MetricsLog(folder.metrics)
         self.bundles: Bundles | None = None
-        """What is reserved for the run's processes, once its cluster has started."""
+        """Reserved resources of the run's processes, once its cluster has started."""
         self.printed: SessionLogs | None = None
-        """What they print, where this process has started or joined the cluster."""
+        """Output of these processes, if this process started or joined the cluster."""
         self._copying = asyncio.Lock()
 
     @property
@@ -49,7 +49,7 @@ class RunContext:
         return WeightVersion(step=self.folder.state().version)
 
     def truncate_records(self, name: str, step: int) -> None:
-        """Forget the records of an instance beyond a step, which it will make again, and evaluations from then."""
+        """Remove the records of an instance after a step, which it will repeat, and the evaluations from then."""
         files = [self.folder.step_evaluations(name), self.folder.batch_files(name)]
         for each in (name, evaluations_of(name)):
             self.metrics.truncate(each, step)
@@ -67,50 +67,50 @@ class RunContext:
         leave: int = 0,
         training: Iterable[Training | None] = (),
     ) -> None:
-        """Write a file of trajectories. If that fails, say so and continue.
+        """Write a trajectory file. If that fails, note it and continue.
 
-        `leave` are the bytes of the disk kept for a checkpoint; `training` as in `write_groups`.
+        Leave `leave` bytes of the disk free for a checkpoint. `training` as in `write_groups`.
         """
-        with self._optional(name, step, path.name, f"no trajectories in {path}, which can't be written"):
+        with self._optional(name, step, path.name, f"no trajectories: {path} cannot be written"):
             await in_thread(partial(write_groups, path, groups, leave=leave, training=training))
             self.tracker.episodes(path)
 
     async def record_batch(self, keeper: BatchKeeper, batch: StepBatch, *, leave: int) -> None:
-        """Record a batch, so that its step can be trained again. If that fails, say so and continue."""
+        """Record a batch for replay. If that fails, note it and continue."""
         name = self.folder.batch_file(batch.stage, batch.step).name
-        lost = f"steps before the next checkpoint can't be replayed, as {name} can't be written"
+        lost = f"no replay of steps before the next checkpoint: {name} cannot be written"
         with self._optional(batch.stage, batch.step, name, lost):
             await in_thread(partial(keeper.keep, batch, leave=leave))
 
     @contextmanager
     def _optional(self, stage: str, step: int, file: str, lost: str) -> Iterator[None]:
-        """Write a file that is not needed to continue in the block. If that fails, report what is `lost`."""
+        """Write an optional file in the block. If that fails, note the text `lost` and continue."""
         try:
             yield
         except OSError as error:
             why = error.strerror or str(error)
-            self.progress.note(f"{stage}: {lost} ({why}); the run goes on")
+            self.progress.note(f"{stage}: {lost} ({why}); the run continues")
             self.metrics.event(stage, step, UNWRITTEN, {file: why})
 
     async def copy_output(self) -> None:
-        """Copy the output of engines and ranks into the run's folder."""
+        """Copy the output of engines and ranks to the run's folder."""
         if self.printed is None:
             return
         try:
             async with asyncio.timeout(2 * COPY_S), self._copying:
                 why = await in_thread(partial(self.printed.copy_to, self.folder.printed))
         except TimeoutError:
-            why = f"{self.folder.printed} can't be written in {2 * COPY_S:g} s"
+            why = f"{self.folder.printed} cannot be written in {2 * COPY_S:g} s"
         if why:
-            self.progress.note(f"what engines and ranks printed: {why}")
+            self.progress.note(f"output of engines and ranks: {why}")
 
     def log(self, name: str, step: int, metrics: dict[str, float]) -> None:
-        """Log one step's metrics to `metrics.jsonl`, which the tracker reads, and to the screen."""
+        """Log the metrics of a step to `metrics.jsonl`, which the tracker reads, and to the screen."""
         self.metrics.append(name, step, metrics)
         self.progress.update(step, metrics)
 
     def alarm(self, name: str, step: int, what: dict[str, str]) -> None:
-        """Report which numbers left their bands in a step, or came back."""
+        """Report the metrics that left their bands in a step or came back."""
         if what:
             self.metrics.event(name, step, ALARM, what)
             for setting, text in what.items():
@@ -121,7 +121,7 @@ class RunContext:
 
 
 def skipped_steps(rows: Iterable[MetricsRow]) -> Iterator[tuple[int, bool]]:
-    """Yield the steps of a training instance, each with whether it was skipped whole."""
+    """Yield each step of a training instance and whether it was skipped."""
     for row in rows:
         if (skipped := row.values.get("train/skipped")) is not None:
             yield row.step, skipped == 1.0

@@ -1,6 +1,7 @@
-"""The evidence on a process that is stuck or has died: its state, stacks and logs, and the file of the fault.
+"""Evidence on a stuck or failed process: its state, stacks and logs, and the fault's file.
 
-Nothing here waits for the process itself, which may be stopped; it is examined on its own machine."""
+A process is inspected on its own machine. Nothing here waits for the process itself, which may be stopped.
+"""
 
 import asyncio
 import contextlib
@@ -26,14 +27,14 @@ PY_SPY = Path(sys.executable).with_name("py-spy")
 MOST_PROCESSES = 6
 STACKS_S = 6.0
 HANDLER_S = 1.0
-"""How long a process may take to write its stacks itself."""
+"""Seconds that a process may take to write its stacks."""
 TAIL_BYTES = 6000
 OUTPUTS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessKey:
-    """One process and no later one of the same number. `created` is in seconds since 1970."""
+    """One process, distinct from a later one with the same pid. `created` is in seconds since 1970."""
 
     pid: int
     created: float
@@ -41,21 +42,21 @@ class ProcessKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReport:
-    """What was found, as text for people, and which processes belong together."""
+    """Evidence as text, and the processes that belong together."""
 
     processes: tuple[ProcessKey, ...]
     text: str
 
 
 def inspect(pid: int, spy: Path = PY_SPY) -> ProcessReport:
-    """Look at a process and its children; `spy` reads their stacks from outside."""
+    """Inspect a process and its children. `spy` reads their stacks from outside."""
     try:
         root = psutil.Process(pid)
         tree = [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return ProcessReport(processes=(), text=f"process {pid} has ended")
     shown = tree[:MOST_PROCESSES]
-    with ThreadPoolExecutor(len(shown)) as looks:  # each may wait for a program that reads the stacks
+    with ThreadPoolExecutor(len(shown)) as looks:  # each may wait for py-spy
         parts = list(looks.map(lambda process: _look(process, spy), shown))
     if len(tree) > len(shown):
         parts.append(f"{len(tree) - len(shown)} more children are not shown")
@@ -64,10 +65,10 @@ def inspect(pid: int, spy: Path = PY_SPY) -> ProcessReport:
 
 
 def outputs(pid: int) -> list[Path]:
-    """Return the files of standard output and standard error of a process of this machine."""
+    """Return the files of standard output and standard error of a local process."""
     found = []
     for number in OUTPUTS:
-        with contextlib.suppress(OSError):  # ended, or another user's
+        with contextlib.suppress(OSError):  # the process has ended or is another user's
             target = Path(os.readlink(f"/proc/{pid}/fd/{number}"))
             if target.is_file():
                 found.append(target)
@@ -100,13 +101,13 @@ def _look(process: psutil.Process, spy: Path) -> str:
     except psutil.NoSuchProcess:
         return f"== process {process.pid} has ended"
     except psutil.AccessDenied as error:
-        return f"== process {process.pid} can't be looked at: {error}"
+        return f"== process {process.pid} cannot be inspected: {error}"
     head = f"== process {process.pid} {name}: {state}, {times.user + times.system:.0f} s of CPU, {memory / 1e6:.0f} MB"
     return f"{head}\n{_stacks(process, spy, stopped=state == psutil.STATUS_STOPPED)}"
 
 
 def _stacks(process: psutil.Process, spy: Path, *, stopped: bool) -> str:
-    """Return the stacks as py-spy reads them; if it may not, have the process write them into its own log."""
+    """Return the stacks from py-spy. If it fails, let the process write them to its log."""
     command = [str(spy), "dump", "--nonblocking", "--pid", str(process.pid)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=STACKS_S, check=False)
@@ -125,7 +126,7 @@ def _stacks(process: psutil.Process, spy: Path, *, stopped: bool) -> str:
 
 
 def _catches(pid: int) -> bool:
-    """Return whether a process has a handler for `STACKS_SIGNAL`, which would end it otherwise."""
+    """Return whether a process handles `STACKS_SIGNAL`, which would end it otherwise."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("SigCgt:"):
@@ -144,13 +145,13 @@ def _tail(path: Path) -> str:
 
 INSPECT_S = 60.0
 FaultKind = Literal["hung", "recovered", "died", "looked at", "failed"]
-"""A process that was stuck and is ended, one that was and continues, one that ended by itself, one that may be why the
-run waited too long, and the supervision itself."""
+"""In order: a stuck process that is ended; one that recovered; one that ended by itself; one inspected because the run waited
+too long; an error of the supervision itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultDiagnosis:
-    """Who is at fault and what is wrong, with the evidence."""
+    """A faulty process and its problem, with evidence."""
 
     who: str
     kind: FaultKind
@@ -169,14 +170,14 @@ class FaultDiagnosis:
 async def diagnose(
     process: WatchedProcess, what: str, *, kind: FaultKind, heartbeat: Heartbeat | None = None
 ) -> FaultDiagnosis:
-    """Look at a process, on its own node. One that can't be examined is diagnosed all the same. `heartbeat` is its last one."""
+    """Inspect a process on its own node. A failed inspection is a diagnosis too. `heartbeat` is the last one."""
     place = process.place
     if place is None:
         return FaultDiagnosis(who=process.name, kind=kind, what=what, evidence="it has no process yet")
     try:
         found = await asyncio.wait_for(run_at_place(place, inspect, place.pid), INSPECT_S)
-    except Exception as error:  # evidence alone: its machine may be gone, or its memory may not be read
-        found = ProcessReport(processes=(), text=f"it can't be looked at: {type(error).__name__}: {error}")
+    except Exception as error:  # its machine may be gone, or its memory unreadable
+        found = ProcessReport(processes=(), text=f"it cannot be inspected: {type(error).__name__}: {error}")
     return FaultDiagnosis(
         who=process.name,
         kind=kind,
@@ -189,15 +190,15 @@ async def diagnose(
 
 
 class FaultFolder:
-    """The files of the faults of a run, numbered in their order."""
+    """The fault files of a run, numbered in order."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.count = len(list(root.glob("*.txt")))
-        """How many faults there are. Kept, so that nobody who shows it waits for a disk."""
+        """Number of faults. Kept in memory, so that showing it waits for no disk."""
 
     def write(self, diagnosis: FaultDiagnosis, *, stage: str, step: int, groups: Sequence[str] = ()) -> Path:
-        """Write a fault that came after a step of a stage, in the middle of these groups; return its file."""
+        """Write a fault after a step of a stage, with the groups that it interrupted. Return its file."""
         self._root.mkdir(parents=True, exist_ok=True)
         path = self._root / f"{self.count + 1:03}-{re.sub('[^a-z0-9]+', '-', diagnosis.who.lower())}.txt"
         heartbeat = diagnosis.heartbeat
@@ -206,9 +207,9 @@ class FaultFolder:
             f"when: {datetime.now(UTC).isoformat(timespec='seconds')}, in stage {stage or '-'} after step {step}",
         ]
         if heartbeat is not None:
-            lines.append(f"last answer: progress {heartbeat.progress}, doing {heartbeat.doing or 'nothing'}")
+            lines.append(f"last heartbeat: progress {heartbeat.progress}, doing {heartbeat.doing or 'nothing'}")
         if groups:
-            lines.append(f"in the middle of {len(groups)} groups: {', '.join(groups)}")
+            lines.append(f"interrupted {len(groups)} groups: {', '.join(groups)}")
         write_whole(path, "\n".join([*lines, "", diagnosis.evidence, ""]))
         self.count += 1
         return path

@@ -1,4 +1,4 @@
-"""The engines under a run's deadlines: started on a model, brought to another one."""
+"""The engines of a run, with deadlines for starts, loads and pushes."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ DELIVERIES = 2
 
 
 class Engines:
-    """The rollout workers, and which model they hold."""
+    """The rollout workers and the model that they serve."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Engines:
         supervision: RunSupervision | None = None,
         device_phases: DevicePhases | None = None,
     ) -> None:
-        """`start_learner` starts the learner at the same time. `supervision` records deaths."""
+        """`start_learner` starts the learner at the same time. `supervision` records failures."""
         self._run = run
         self._phases = device_phases or DevicePhases()
         self._start_learner = start_learner
@@ -46,7 +46,7 @@ class Engines:
         self.pool: RolloutPool | None = None
 
     async def serve(self, model: Path, *, who: str) -> RolloutPool:
-        """Return the workers, serving `model`; `who` asks, in messages. Raise `DamagedCheckpointError` for a damaged one."""
+        """Return the workers, serving `model` for `who`. Raise `DamagedCheckpointError` for a damaged model."""
         await in_thread(self._run.folder.verified, model)
         await self._phases.begin(SAMPLING)
         if self.pool is None:
@@ -58,11 +58,11 @@ class Engines:
         return self.pool
 
     def forget_served(self) -> None:
-        """Undo the pushes of a stage that begins again: the model asked for next is read again, as the version that it had."""
+        """Forget the pushes of a stage that restarts. The next model is loaded from disk under its former version."""
         self._served, self._undoing = None, True
 
     def set_served(self, model: Path) -> None:
-        """Note that the weights of `model` were pushed to the engines."""
+        """Record that the weights of `model` were pushed to the engines."""
         self._served = model
         if self.pool is not None:
             self.pool.hold(model)
@@ -72,17 +72,17 @@ class Engines:
         return [] if pool is None else pool.processes()
 
     def last_restart_at(self) -> float:
-        """Return when a worker was replaced last, on the monotonic clock; see `RolloutPool.last_restart_at`."""
+        """Return the time of the last restart of a worker, on the monotonic clock."""
         return 0.0 if self.pool is None else self.pool.last_restart_at()
 
     def resize(self, workers: int) -> bool:
-        """Change the number of workers; return False if there are none yet."""
+        """Change the number of workers. Return False before their start."""
         if self.pool is not None:
             self.pool.resize(workers)
         return self.pool is not None
 
     async def close(self) -> None:
-        """Stop the workers, and remove the files of killed ones on this machine."""
+        """Stop the workers. Remove local files of killed ones."""
         if self.pool is not None:
             await self.pool.close()
         await in_thread(remove_abandoned)
@@ -98,12 +98,12 @@ class Engines:
             waiting_for=lambda: f"the rollout engines to start{describe_used_gpus()}",
             on_stuck=None if self._supervision is None else self._supervision.inspect_starting,
         )
-        if self._start_learner is not None:  # both take long to start, mostly on one core each
+        if self._start_learner is not None:  # both starts are long and mostly single-threaded
             await together((starting, self._start_learner(who)))
         else:
             await starting
         self._run.metrics.append_next("start", {"engine/start_s": time.monotonic() - began})
-        # below the usual level anyway: the processes that grade are sealed by the same layers as programs
+        # also at a level below the default, since grading processes have the same sandbox layers
         programs = any(env.runs_programs for env in config.environments.values())
         if programs or config.sandbox.min_level < MIN_LEVEL:
             await self._show_isolation(who)
@@ -162,6 +162,6 @@ class Engines:
         await within(limit, reading, stage=who, waiting_for=f"the engines to read {model}")
 
     def push_limit(self, nbytes: int) -> Deadline:
-        """Return the deadline of a push, delivered twice at the most. An engine has half of it, and is replaced then."""
+        """Return the deadline of a push, which is sent at most twice. An engine that takes half of it is replaced."""
         seconds = DELIVERIES * self._run.config.rollout.engine.push_deadline_s(nbytes)
         return Deadline(seconds=seconds, setting="rollout.engine.push_timeout_s")

@@ -1,10 +1,10 @@
-"""The batch of a step in a file of safetensors: what training took and made of each token, and how long it is kept.
+"""The batch of a step in a safetensors file for replay: training input, training results by token, and retention.
 
-ids       the ids of all turns, context and then sampled, in order
+ids       token ids of all turns, context and then sampled, in order
 behaviour the engine's log-probability of each sampled token
-logprobs  the trainer's of each trained token; advantages and factors only of answers whose tokens have several
-experts   the expert choices of the turns that have some; as bytes, one higher, where all are under 255
-head      all else as JSON, in UTF-8, packed by zlib
+logprobs  the trainer's log-probability of each trained token. advantages and factors are arrays only if they vary
+experts   expert choices of turns that have them, as bytes and one higher if all are below 255
+head      the rest as JSON in UTF-8, compressed by zlib
 """
 
 import json
@@ -44,9 +44,9 @@ from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, Tur
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedWith:
-    """`steps` are those of the whole stage, which the learning rate's schedule goes by, and `pad_id` the tokenizer's.
+    """Settings of the training. `steps` is the total of the stage, used by the learning rate schedule.
 
-    `beside_engines` says whether engines generate while the learner works, which decides on its threads.
+    `beside_engines` is true if engines sample while the learner works, which sets the learner's threads.
     """
 
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -95,15 +95,15 @@ def trained_with_from_json(data: dict[str, Any]) -> TrainedWith:
 
 
 COMPUTED_BY = ("torch", "transformers", "deepspeed")
-"""The packages whose version decides on the last digits of what is computed."""
+"""Packages whose versions affect the last digits of results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBatch:
-    """Step `step` of the instance `stage`, with `version` of the weights that were trained.
+    """Step `step` of the instance `stage`, with the `version` of the trained weights.
 
-    A group that was read back has no tasks, texts and scores, but all that training reads. `records` are those of the
-    answers with a trained token, in the order of `TokenRecord.place`. `packages` are the versions that computed it.
+    A group read from a file has no tasks, texts and scores, but all training input. `records` are the answers with a trained
+    token, by `TokenRecord.place`. `packages` are the versions that computed them.
     """
 
     stage: str
@@ -117,12 +117,12 @@ class StepBatch:
 
     @property
     def answers(self) -> list[Trajectory]:
-        """The answers with a score, by their places."""
+        """The scored answers, by place."""
         return [answer for group in self.groups for answer in group.trajectories]
 
     @property
     def rows(self) -> list[int]:
-        """The row of each answer with a score in the step's file of trajectories, which has failed ones too."""
+        """The row of each scored answer in the step's trajectory file, which has failed ones too."""
         rows: list[int] = []
         first = 0
         for group in self.groups:
@@ -137,14 +137,14 @@ def packages_here() -> dict[str, str]:
 
 
 FORMAT = 2
-"""What a change of the file that an older program could not read adds one to."""
+"""Version of the file. A change that older programs cannot read adds one."""
 READ = (1, FORMAT)
-"""The formats that are read: in the first, expert choices were not written as bytes."""
+"""Readable formats. The first did not write expert choices as bytes."""
 HEAD = "head"
 
 
 def head_of(file: Any) -> dict[str, Any]:
-    """Return the head of an open file of safetensors. Raise `ValueError` for another format."""
+    """Return the head of an open safetensors file. Raise `ValueError` for another format."""
     head: dict[str, Any] = json.loads(zlib.decompress(file.get_tensor(HEAD).tobytes()))
     if head["format"] not in READ:
         raise ValueError(f"it has format {head['format']}, and this version of Temper reads format {FORMAT}")
@@ -152,7 +152,7 @@ def head_of(file: Any) -> dict[str, Any]:
 
 
 NOT_KEPT = ({"role": "user", "content": ""},)
-"""The messages of a task that is read back: its prompt is among the ids."""
+"""The messages of a task read from a file. The ids contain its prompt."""
 LOST = Failure(kind=FailureKind.ENVIRONMENT, message="not recorded")
 Arrays = dict[str, list[NDArray[Any]]]
 TYPES: dict[str, type[np.generic]] = {
@@ -166,7 +166,7 @@ TYPES: dict[str, type[np.generic]] = {
 
 
 def write_batch(path: Path, batch: StepBatch, *, leave: int = 0) -> int:
-    """Write a batch, whole or not at all; return its bytes. Raise `OSError` if fewer than `leave` bytes would be left."""
+    """Write a batch atomically and return its bytes. Raise `OSError` if fewer than `leave` bytes would be free."""
     arrays: Arrays = {name: [] for name in TYPES}
     head = {
         "format": FORMAT,
@@ -187,7 +187,7 @@ def write_batch(path: Path, batch: StepBatch, *, leave: int = 0) -> int:
     packed = np.frombuffer(zlib.compress(json.dumps(head).encode()), dtype=np.uint8)
     data, temporary = save(flat | {HEAD: packed}), path.with_name(path.name + ".tmp")
     if leave and shutil.disk_usage(path.parent).free - len(data) < leave:
-        raise OSError(ENOSPC, f"{leave} bytes are kept for a checkpoint")
+        raise OSError(ENOSPC, f"{leave} bytes are reserved for a checkpoint")
     try:
         temporary.write_bytes(data)
         os.replace(temporary, path)
@@ -198,7 +198,7 @@ def write_batch(path: Path, batch: StepBatch, *, leave: int = 0) -> int:
 
 
 def read_batch(path: Path) -> StepBatch:
-    """Read a batch. Raise `ValueError`, with the file, if it is damaged or of another format."""
+    """Read a batch. Raise `ValueError`, with the file, for a damaged file or another format."""
     try:
         with safe_open(path, framework="numpy") as file:
             head = head_of(file)
@@ -220,17 +220,17 @@ def read_batch(path: Path) -> StepBatch:
             packages=head["packages"],
         )
     except (SafetensorError, zlib.error, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} can't be read: {error}; replay a step that does not need it") from error
+        raise ValueError(f"{path} cannot be read: {error}; replay a step that does not need it") from error
 
 
 def _packed_experts(experts: NDArray[Any]) -> NDArray[Any]:
-    """Return expert choices, of which -1 is none, as bytes if they are low enough."""
+    """Return expert choices as bytes if they are low enough. -1 is none."""
     low = experts.size and experts.min() >= -1 and experts.max() < np.iinfo(np.uint8).max
     return (experts + 1).astype(np.uint8) if low else experts
 
 
 class _Parts:
-    """Arrays that are read in the order in which they were written."""
+    """Arrays that are read in the order of writing."""
 
     def __init__(self, arrays: dict[str, NDArray[Any]]) -> None:
         self._arrays = arrays
@@ -352,7 +352,7 @@ def _record(head: dict[str, Any], parts: _Parts) -> TokenRecord:
 
 
 def _runs(values: Sequence[Any]) -> list[list[Any]]:
-    """Return equal neighbours as [value, count]."""
+    """Return runs of equal values as [value, count]."""
     return [[value, len(list(members))] for value, members in groupby(values)]
 
 
@@ -362,14 +362,14 @@ def _spread(runs: Sequence[Sequence[Any]]) -> Iterator[Any]:
 
 
 NAMED = re.compile(r".+-\d+")
-"""The name of a batch. Other files in the folder are left alone."""
+"""The name of a batch. Other files of the folder stay."""
 
 
 def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
-    """Remove recorded batches until the disk of `place` has `needed` bytes free; return them.
+    """Remove recorded batches until the disk of `place` has `needed` bytes free. Return them.
 
-    The oldest go first; of those after one checkpoint the last steps, since a step is replayed by all before it. None is
-    removed if that is not enough, or if they are on another disk.
+    The oldest go first. After one checkpoint the last steps go first, since a replay needs all steps before it. Remove none
+    if that is not enough, or if they are on another disk.
     """
     lacking = needed - shutil.disk_usage(place).free
     files = {path: path.stat() for path in folder.batches.glob("*.safetensors") if NAMED.fullmatch(path.stem)}
@@ -388,7 +388,7 @@ def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
 
 
 def _in_turn(folder: RunDir, written: dict[Path, float]) -> Iterator[Path]:
-    """Yield batches, with the times at which they were written, in the order of removal."""
+    """Yield batches, given by their write times, in the order of removal."""
     chains = []
     for stage, own in groupby(sorted(written, key=_named), key=lambda path: _named(path)[0]):
         bases = [0, *steps(folder.checkpoints(stage))]
@@ -404,10 +404,10 @@ def _named(path: Path) -> tuple[str, int]:
 
 
 class BatchKeeper:
-    """Records the first steps after each checkpoint, and removes those whose checkpoint is gone."""
+    """Records the first steps after each checkpoint. Removes batches whose checkpoint is gone."""
 
     def __init__(self, folder: RunDir, stage: str, *, count: int, after: int) -> None:
-        """Record `count` steps after each checkpoint. The stage resumes from step `after`, 0 for its beginning."""
+        """Record `count` steps after each checkpoint. The stage resumes from step `after`, 0 at its start."""
         self._folder = folder
         self._stage = stage
         self._count = count
@@ -415,16 +415,16 @@ class BatchKeeper:
         self._lacks = False
 
     def saved(self, step: int) -> None:
-        """Note that there will be a checkpoint of this step."""
+        """Record that this step will have a checkpoint."""
         self._base, self._lacks = step, False
 
     def due(self, step: int) -> bool:
-        """Return whether to record the batch of a step: without the one before it no later one is of use."""
+        """Return whether to record the batch of a step. After a gap none is useful."""
         return not self._lacks and 0 < step - self._base <= self._count
 
     def keep(self, batch: StepBatch, *, leave: int = 0) -> None:
-        """Write a batch, and remove those that no checkpoint needs. Raise `OSError` if it can't be written or would leave fewer
-        than `leave` bytes; then nothing is due before the next checkpoint.
+        """Write a batch and remove those that no checkpoint needs. Raise `OSError` if the write fails or would leave fewer
+        than `leave` bytes. Then no batch is recorded until the next checkpoint.
         """
         self._lacks = True
         self.remove_old()
@@ -435,7 +435,7 @@ class BatchKeeper:
         self._lacks = False
 
     def remove_old(self) -> None:
-        """Remove the batches that no checkpoint needs. One that is being written counts as there."""
+        """Remove the batches that no checkpoint needs. A checkpoint in progress counts."""
         bases = {0, self._base, *steps(self._folder.checkpoints(self._stage))}
         for step, path in self._folder.batch_files(self._stage).items():
             if not any(base < step <= base + self._count for base in bases):

@@ -1,4 +1,4 @@
-"""One run in progress, as its stages see it."""
+"""A run in progress, as its stages see it."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from temper.orchestrator.tracking.tracker import Tracker
 
 
 class Run(RunContext):
-    """What the stages share, with the processes that they train and sample with. Closed by the pipeline in any case."""
+    """The context with engines, trainer and supervision. The pipeline always closes it."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Run(RunContext):
         stop: StopFlag,
         will_train: bool,
     ) -> None:
-        """`will_train` says whether the ranks will be needed, which then start together with the engines."""
+        """With `will_train` the ranks start together with the engines."""
         super().__init__(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
         self.device_phases: DevicePhases = DevicePhases()
         if config.placement == "colocated":
@@ -47,7 +47,7 @@ class Run(RunContext):
         )
 
     async def close(self) -> None:
-        """Stop engines, learner and cluster. An error of one does not stop the end of the others."""
+        """Stop engines, learner and cluster. An error of one does not keep the others running."""
         closing = self.trainer.close(), self.engines.close()
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(error, Exception):

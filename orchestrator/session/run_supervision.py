@@ -1,4 +1,4 @@
-"""The supervisor of a run, wired: whom it watches, where faults go, what `status.json` shows, who hears of `scale`."""
+"""Connects the supervisor to the run: supervised processes, faults, `status.json` and `scale` requests."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ CLOSE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopView:
-    """What a stage that samples shows of itself, for as long as it is the current one."""
+    """The view of the current stage that samples."""
 
     stage: str
     buffer: Buffer
@@ -44,7 +44,7 @@ class LoopView:
 
 @dataclass(slots=True, kw_only=True)
 class EvaluationView:
-    """What an evaluation shows of itself while it is under way. `began` is on the monotonic clock."""
+    """The view of a running evaluation. `began` is on the monotonic clock."""
 
     name: str
     tasks: int
@@ -62,21 +62,21 @@ class EvaluationView:
 
 
 class RunSupervision:
-    """Watches the processes of one run."""
+    """Supervises the processes of one run."""
 
     def __init__(
         self, run: RunContext, *, processes: Callable[[], Sequence[ProcessInfo]], resize: Callable[[int], bool]
     ) -> None:
-        """`resize` asks for a number of rollout workers, and returns False if there are none."""
+        """`resize` requests a number of rollout workers. It returns False before their start."""
         self._run = run
         self._processes = processes
         self._resize = resize
         self._faults = FaultFolder(run.folder.faults)
         self._loop: LoopView | None = None
         self._evaluation: EvaluationView | None = None
-        self._seen: dict[int, float] = {}  # by ticket, when it was seen first
+        self._seen: dict[int, float] = {}  # time of the first sight by ticket
         self._files: asyncio.Task[int | None] | None = None
-        self._trouble = ""  # with these files, told once
+        self._trouble = ""  # with these files, logged once
         self._copying: asyncio.Task[None] | None = None
         self._supervisor = Supervisor(
             run.config.supervision, processes=self._watched, on_fault=self._record, on_look=self._looked
@@ -84,11 +84,11 @@ class RunSupervision:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Watch during the block. If the block gets stuck, the state of all processes is recorded.
+        """Supervise during the block. If the block is stuck, record the state of all processes.
 
-        Raise `RuntimeError` if the supervision itself fails twice: nobody would find hung processes.
+        Raise `RuntimeError` if the supervision itself fails twice, since hung processes would stay.
         """
-        (self._run.folder.root / SCALE_FILE).unlink(missing_ok=True)  # asked of a run before
+        (self._run.folder.root / SCALE_FILE).unlink(missing_ok=True)  # a request to an earlier run
         watching, block = asyncio.create_task(self._supervisor.run()), asyncio.current_task()
         assert block is not None
 
@@ -107,8 +107,8 @@ class RunSupervision:
                 raise
             block.uncancel()
             raise RuntimeError(
-                f"the supervision failed twice, so that hung processes would not be found ({watching.exception()!r}); "
-                f"the same command continues the run"
+                f"the supervision failed twice, so hung processes would stay ({watching.exception()!r}); rerun the same "
+                f"command to resume"
             ) from watching.exception()
         finally:
             watching.remove_done_callback(ended)
@@ -135,24 +135,24 @@ class RunSupervision:
     async def sampling(
         self, name: str, *, asked: int, look: Callable[[SamplingCount], bool] = lambda count: True
     ) -> AsyncIterator[SamplingCount]:
-        """Show during the block how many answers are finished. `look` is as in `sampling_shown`, of this count."""
+        """Show the number of finished answers during the block. `look` is as in `sampling_shown`."""
         count = SamplingCount(name, asked=asked, tokens=self._supervisor.tokens)
         async with sampling_shown(self._run.progress, count, look=lambda: look(count)):
             yield count
 
     async def inspect_starting(self, what: str) -> None:
-        """Record the state of processes that have not started in time; none is ended."""
+        """Record the state of processes that did not start in time. End none."""
         await self._supervisor.inspect([one.process for one in self._processes() if not one.watched], what)
 
     async def end_starting(self, process: WatchedProcess, what: str) -> None:
         await self._supervisor.end_starting(process, what)
 
     def record_failure(self, who: str, error: Exception) -> None:
-        """Record a death that somebody heals: of a rollout worker by its name, or of the learner."""
+        """Record a failure that a restart follows, of a rollout worker by name or of the learner."""
         self._supervisor.record_failure(who, error)
 
     def record_restart(self, who: str, what: str, *, after: tuple[str, int] | None = None) -> None:
-        """Record that a process has a successor, which continues after a step of a stage, by default the last one."""
+        """Record the restart of a process, after a step of a stage, by default the last one."""
         self._event(RESTARTED, {"who": who, "what": what}, after=after)
         self._run.progress.note(f"{who} {what}")
 
@@ -209,7 +209,7 @@ class RunSupervision:
         return [one.process for one in self._processes() if one.watched]
 
     def _record(self, diagnosis: FaultDiagnosis) -> None:
-        """Write a fault into its file, on the screen and among the metrics."""
+        """Record a fault in its file, on the screen and in the metrics."""
         stage, step = self._stage_and_step()
         groups = [
             f"#{one.number} {one.env} ({one.age_s:.0f} s)"
@@ -226,12 +226,12 @@ class RunSupervision:
         self._copy_output_now()
 
     def _copy_output_now(self) -> None:
-        """Copy the output of workers at once, as the driver may not live to its end; not twice at the same time."""
+        """Copy the output of workers at once, in case the driver ends soon. Never twice at the same time."""
         if self._run.printed is not None and (self._copying is None or self._copying.done()):
             self._copying = asyncio.create_task(self._run.copy_output())
 
     def _event(self, kind: str, what: dict[str, str], *, after: tuple[str, int] | None = None) -> None:
-        """Add an event, after the last step by default. An unwritable file ends the run elsewhere, not the watch."""
+        """Add an event, by default after the last step. A failed write does not end the supervision."""
         stage, step = after or self._stage_and_step()
         try:
             self._run.metrics.event(stage, step, kind, what)
@@ -243,28 +243,28 @@ class RunSupervision:
         return ("start", 0) if view is None else (view.name, view.step)
 
     async def _looked(self) -> None:
-        """Write the status and read requests beside the watch: a disk that hangs must not hold it up."""
+        """Write the status and read requests in a thread, so that a hanging disk does not block the supervision."""
         if self._files is not None:
             if not self._files.done():
                 return
-            self._told(self._files)
+            self._handle_request(self._files)
         self._files = asyncio.create_task(in_thread(self._exchange, self.status()))
 
     def _exchange(self, status: RunStatus) -> int | None:
-        """Write the status; return how many rollout workers are asked for."""
+        """Write the status. Return the requested number of rollout workers."""
         status.write(self._run.folder.root)
         return take_request(self._run.folder.root)
 
-    def _told(self, files: "asyncio.Task[int | None]") -> None:
-        """Handle a request for another number of workers, and say once why files can't be written or read."""
+    def _handle_request(self, files: "asyncio.Task[int | None]") -> None:
+        """Handle a request for another number of workers. Log once why the files cannot be written or read."""
         try:
             wanted = files.result()
         except (OSError, ValueError) as error:
             if str(error) != self._trouble:
-                self._run.progress.note(f"the run goes on without {STATUS_FILE} or a request: {error}")
+                self._run.progress.note(f"the run continues without {STATUS_FILE} or a request: {error}")
             self._trouble = str(error)
             return
         if wanted is not None:
-            none = "" if self._resize(wanted) else ", but the run has none now; ask again once it has"
-            self._run.progress.note(f"scale: {wanted} rollout workers are asked for{none}")
+            none = "" if self._resize(wanted) else ", but the run has none now; repeat the request once it has"
+            self._run.progress.note(f"scale: {wanted} rollout workers requested{none}")
             self._event(SCALED, {"rollout_workers": f"{wanted}{none}"})

@@ -1,4 +1,4 @@
-"""The live state of a run in `status.json`, read without Ray, and the request for another number of workers."""
+"""The live state of a run in `status.json`, readable without Ray, and requests for another number of workers."""
 
 import json
 import os
@@ -15,10 +15,10 @@ STATUS_FILE = "status.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStatus:
-    """A rollout worker or a rank. Ages in seconds; what is not known yet is None.
+    """A rollout worker or a rank. Ages are in seconds. Unknown values are None.
 
-    `host` is the name of its machine, `node` how the cluster calls its node where that is not the driver's. `answered_s` is
-    the age of its last heartbeat; `progress`, `doing` and `quiet_s` are what that said (see `Heartbeat`).
+    `host` is its machine. `node` is its cluster node, if another than the driver's. `answered_s` is the age of its last
+    heartbeat, from which `progress`, `doing` and `quiet_s` come (see `Heartbeat`).
     """
 
     name: str
@@ -36,7 +36,7 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TicketStatus:
-    """A group on its way: `age_s` is the time since it was admitted, `worker` who generates it."""
+    """A group in flight: `age_s` since its admission, and the worker that generates it."""
 
     number: int
     env: str
@@ -47,7 +47,7 @@ class TicketStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationStatus:
-    """An evaluation under way, of a stage of its own or between steps: how many of its tasks are answered, after `age_s`."""
+    """A running evaluation, in a stage or between steps: its answered tasks after `age_s`."""
 
     name: str
     answered: int
@@ -57,10 +57,10 @@ class EvaluationStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """The state of a run at a `time`, in seconds since 1970. `pid` is the driver, on the machine `host` if recorded.
+    """The state of a run at a `time`, in seconds since 1970. `pid` is the driver on the machine `host`.
 
-    `buffer` counts groups by state and is empty outside of the loop's stages, as `tickets` are; `failures` counts the
-    failed episodes of the stage by type, `faults` the files in the run's folder `faults`.
+    `buffer` counts groups by state and, like `tickets`, is empty outside of the loop's stages. `failures` counts the stage's
+    failed episodes by kind, `faults` the files in the folder `faults`.
     """
 
     pid: int
@@ -78,35 +78,35 @@ class RunStatus:
     host: str | None = None
 
     def write(self, folder: Path) -> None:
-        """Replace the status of a run's folder. It need not survive a power cut, so nothing waits for the disk."""
+        """Replace the status file. It is not flushed, since it need not survive a power cut."""
         temporary = folder / f"{STATUS_FILE}.tmp"
         temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
         os.replace(temporary, folder / STATUS_FILE)
 
 
 def read_status(folder: Path) -> RunStatus | None:
-    """Return the last status that a run wrote; None without one. Raise `ValueError` for another file."""
+    """Return the last status of a run; None without one. Raise `ValueError` for an invalid file."""
     try:
         return TypeAdapter(RunStatus).validate_json((folder / STATUS_FILE).read_bytes())
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{folder / STATUS_FILE} is no status: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{folder / STATUS_FILE} is invalid: {type(error).__name__}: {error}") from error
 
 
 SCALE_FILE = "scale.json"
 TAKEN = ".taken"
-"""What is added to its name while it is read, so that the next request may come meanwhile."""
+"""Suffix of a request while it is read, so that the next one can be written."""
 
 
 def ask_for_workers(folder: Path, workers: int) -> Path:
-    """Write the request; return its file, which is gone once the driver has read it."""
+    """Write the request. Return its file, which the driver removes once it has read it."""
     write_json(folder / SCALE_FILE, {"rollout_workers": workers})
     return folder / SCALE_FILE
 
 
 def take_request(folder: Path) -> int | None:
-    """Return how many rollout workers are asked for, once; None without a request. Raise `ValueError` for another file."""
+    """Return the requested number of rollout workers, once; None without a request. Raise `ValueError` for an invalid file."""
     path, taken = folder / SCALE_FILE, folder / f"{SCALE_FILE}{TAKEN}"
     try:
         os.replace(path, taken)
@@ -117,7 +117,7 @@ def take_request(folder: Path) -> int | None:
     try:
         workers = int(json.loads(text)["rollout_workers"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} held no request such as {{'rollout_workers': 2}}: {text[:80]!r}") from error
+        raise ValueError(f"{path} is no request such as {{'rollout_workers': 2}}: {text[:80]!r}") from error
     if workers < 1:
-        raise ValueError(f"{path} asked for {workers} rollout workers; a run needs at least 1")
+        raise ValueError(f"{path} requests {workers} rollout workers; a run needs at least 1")
     return workers

@@ -1,6 +1,6 @@
-"""The task that watches the processes of a run: one that is stuck is looked at and ended; whoever lost it heals.
+"""The task that supervises the processes of a run. It inspects and ends a stuck process.
 
-Its death raises in whoever waits for its work, as any other death does: nobody else needs to know of hangs.
+The death of a process raises in the calls that wait for its work, so no other code handles hangs.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from temper.orchestrator.session.diagnosis import FaultDiagnosis, diagnose, end,
 
 END_S = 20.0
 AWAKE_HEARTBEATS = 2.0
-"""How many times `heartbeat_s` may pass between two looks; what is above was a pause of the driver itself."""
+"""Most heartbeat intervals between two checks. A longer gap was a pause of the driver itself."""
 
 
 class AwakeClock:
     """Counts the seconds in which this process was awake.
 
-    If it was stopped or starved itself, the silence of others says nothing: such a pause counts as `most_s`.
+    If this process was stopped or starved, the silence of others means nothing. Such a pause counts as `most_s`.
     """
 
     def __init__(self, most_s: float, clock: Callable[[], float] = monotonic) -> None:
@@ -34,30 +34,30 @@ class AwakeClock:
         self._awake_s = 0.0
 
     def now(self) -> float:
-        """Return the seconds so far; to be asked often."""
+        """Return the seconds so far. Call it often."""
         last, self._last = self._last, self._clock()
         self._awake_s += min(self._last - last, self._most_s)
         return self._awake_s
 
 
 class Watch:
-    """Asks one process for its heartbeat, one question at a time, and judges the answers. Times are of an `AwakeClock`."""
+    """Sends one process heartbeat requests, one at a time, and checks the replies. Times are of an `AwakeClock`."""
 
     def __init__(self, process: WatchedProcess, *, now: float) -> None:
         self.process = process
         self.heartbeat: Heartbeat | None = None
         self.answered = now
         self.logs: list[Path] = []
-        """What it writes to, where that is on this machine."""
+        """Its local output files."""
         self.ending: asyncio.Task[None] | None = None
-        """The look at it and its end, once it is stuck."""
+        """The task that inspects and ends it, once it is stuck."""
         self._moved = now
         self._refused = ""
         self._asking: asyncio.Task[Heartbeat] | None = None
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody looks at it or ends it now. Raise the error of its end."""
+        """Whether no task inspects or ends it. Raise the error of that task."""
         if self.ending is None or not self.ending.done():
             return self.ending is None
         self.ending.result()
@@ -69,20 +69,20 @@ class Watch:
         return ending is not None and ending.done() and not ending.cancelled() and ending.exception() is not None
 
     def tick(self, now: float, config: SupervisionConfig) -> str | None:
-        """Take the answer if there is one, ask again, and return what is wrong, with the setting of its limit."""
+        """Read a reply if there is one and ask again. Return the problem with the setting of its limit, or None."""
         self._take(now)
         self._ask()
         silent, stalled = now - self.answered, now - self._moved
         if silent > config.silent_s:
-            return f"no answer for {silent:.0f} s (supervision.silent_s={config.silent_s:g}){self._refused}"
+            return f"no heartbeat for {silent:.0f} s (supervision.silent_s={config.silent_s:g}){self._refused}"
         if self.heartbeat is not None and self.heartbeat.doing and stalled > config.stalled_s:
             return (
-                f"{self.heartbeat.doing}: nothing done for {stalled:.0f} s (supervision.stalled_s={config.stalled_s:g})"
+                f"{self.heartbeat.doing}: no progress for {stalled:.0f} s (supervision.stalled_s={config.stalled_s:g})"
             )
         return None
 
     async def is_well(self, now: Callable[[], float], config: SupervisionConfig) -> bool:
-        """Ask once more, wait `heartbeat_s` for the answer, and return whether nothing is wrong any more."""
+        """Ask once more, wait `heartbeat_s`, and return whether the problem is gone."""
         self._take(now())
         await asyncio.wait({self._ask()}, timeout=config.heartbeat_s)
         return self.tick(now(), config) is None
@@ -93,7 +93,7 @@ class Watch:
                 task.cancel()
 
     def _ask(self) -> "asyncio.Task[Heartbeat]":
-        """Return the open question, a new one if the last was answered."""
+        """Return the open request, or a new one."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._heartbeat())
         return self._asking
@@ -107,8 +107,8 @@ class Watch:
         asking, self._asking = self._asking, None
         try:
             heartbeat = asking.result()
-        except Exception as error:  # who waits for its work hears of it; where nobody does it stays silent: a breach
-            self._refused = f"; its last answer was {type(error).__name__}: {error}"
+        except Exception as error:  # callers of its work see the error; without any it stays silent, which is a problem
+            self._refused = f"; its last reply was {type(error).__name__}: {error}"
             return
         place = self.process.place
         if self.heartbeat is None and place is not None and place.node is None:
@@ -119,7 +119,7 @@ class Watch:
 
 
 class Supervisor:
-    """Looks at all processes every `heartbeat_s`."""
+    """Checks all processes every `heartbeat_s`."""
 
     def __init__(
         self,
@@ -130,16 +130,16 @@ class Supervisor:
         on_look: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`processes` are those that serve now; `on_fault` records a finding, `on_look` is called after each look."""
+        """`processes` returns the current ones. `on_fault` records a diagnosis. `on_look` is called after each check."""
         self._config = config
         self._processes = processes
         self._on_fault = on_fault
         self._on_look = on_look
         self._clock = AwakeClock(AWAKE_HEARTBEATS * config.heartbeat_s, clock)
-        self._watches: dict[int, Watch] = {}  # by identity: a newcomer may have the name of the dead one
+        self._watches: dict[int, Watch] = {}  # by identity: a new worker may have the name of the failed one
 
     async def run(self) -> None:
-        """Watch until cancelled. Record its own first error as a fault and continue. Raise the second one."""
+        """Supervise until cancelled. Record the first own error as a fault and continue. Raise the second."""
         failed = False
         try:
             while True:
@@ -160,7 +160,7 @@ class Supervisor:
         await self._on_look()
 
     def look(self) -> None:
-        """Ask all processes, and begin to look at those that are stuck."""
+        """Check all processes and start to inspect stuck ones."""
         now, processes = self._clock.now(), {id(process): process for process in self._processes()}
         for key, watch in list(self._watches.items()):
             if watch.is_settled and key not in processes:
@@ -171,7 +171,7 @@ class Supervisor:
                 watch.ending = asyncio.create_task(self._end_stuck(watch, breach))
 
     def _begin_anew(self, error: Exception) -> None:
-        """Record an error of the supervision itself. A process whose end failed is watched anew."""
+        """Record an own error. A process whose end failed is watched anew."""
         for key, watch in list(self._watches.items()):
             if watch.has_failed:
                 self._watches.pop(key).close()
@@ -179,21 +179,19 @@ class Supervisor:
         self._on_fault(FaultDiagnosis(who="the supervision", kind="failed", what=repr(error), evidence=evidence))
 
     def record_failure(self, who: str, error: Exception) -> None:
-        """Record the death of a process, or of all that belong to it; one that was ended here is known."""
+        """Record the failure of a process or group of processes, unless this supervisor ended it."""
         watches = [w for w in self._watches.values() if w.process.name == who or w.process.name.startswith(f"{who}'s ")]
         if any(watch.ending for watch in watches):
             return
-        evidence = (
-            "\n\n".join(tails(path for watch in watches for path in watch.logs)) or "no log of it is on this machine"
-        )
+        evidence = "\n\n".join(tails(path for watch in watches for path in watch.logs)) or "no local log"
         self._on_fault(FaultDiagnosis(who=who, kind="died", what=str(error), evidence=evidence))
 
     async def inspect_all(self, what: str) -> None:
-        """Record the state of all processes after a wait of the run itself; none is ended."""
+        """Record the state of all processes after a late wait of the run. End none."""
         await self.inspect([watch.process for watch in self._watches.values()], what)
 
     async def inspect(self, processes: Sequence[WatchedProcess], what: str) -> None:
-        """Record the state of processes, also of those that do not serve yet."""
+        """Record the state of processes, including starting ones."""
         looks = (
             diagnose(process, what, kind="looked at", heartbeat=self._heartbeat_of(process)) for process in processes
         )
@@ -201,7 +199,7 @@ class Supervisor:
             self._on_fault(diagnosis)
 
     async def end_starting(self, process: WatchedProcess, what: str) -> None:
-        """Diagnose a process that did not start in time, and end it."""
+        """Diagnose and end a process that did not start in time."""
         found = await diagnose(process, what, kind="hung")
         watch = self._watches.setdefault(id(process), Watch(process, now=self._clock.now()))
         watch.ending = asyncio.create_task(self._end(watch, found))
@@ -211,7 +209,7 @@ class Supervisor:
         return self._watches.get(id(process))
 
     def tokens(self) -> int:
-        """Return how many tokens the processes' engines have sampled, by their last answers."""
+        """Return the tokens that the engines have sampled, by their last heartbeats."""
         return sum(watch.heartbeat.tokens for watch in self._watches.values() if watch.heartbeat is not None)
 
     def _heartbeat_of(self, process: WatchedProcess) -> Heartbeat | None:
@@ -224,7 +222,7 @@ class Supervisor:
     async def _end_stuck(self, watch: Watch, breach: str) -> None:
         found = await diagnose(watch.process, breach, kind="hung", heartbeat=watch.heartbeat)
         if await watch.is_well(self._clock.now, self._config):
-            what = f"{breach}; it answers and gets on again, and is left alone"
+            what = f"{breach}; it answers and makes progress again, and keeps running"
             self._on_fault(replace(found, kind="recovered", what=what))
             watch.ending = None
         else:
@@ -236,5 +234,5 @@ class Supervisor:
         finally:
             watch.process.kill()
         if found.place is not None and found.processes:  # a stopped process and its children would stay
-            with contextlib.suppress(TimeoutError, RuntimeError):  # a machine that is gone took them along
+            with contextlib.suppress(TimeoutError, RuntimeError):  # the machine may be gone with them
                 await asyncio.wait_for(run_at_place(found.place, end, found.processes), END_S)

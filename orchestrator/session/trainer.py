@@ -1,4 +1,4 @@
-"""The learner's ranks under a run's deadlines: brought to a model or checkpoint, and saved while the loop continues."""
+"""The learner's ranks with deadlines: they load models and checkpoints, and save while the loop continues."""
 
 import asyncio
 import errno
@@ -46,8 +46,9 @@ from temper.rollout.weights.weight_files import require_whole
 
 
 def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, notify: Callable[[str], None]) -> Path:
-    """Make the folder of a checkpoint (`begin`). If the disk is full, recorded batches go first, which `notify` reports.
-    Raise `OSError` (ENOSPC) if there is no room even then.
+    """Create the folder of a checkpoint (`begin`). If the disk is full, remove recorded batches first and notify.
+
+    Raise `OSError` (ENOSPC) if that is not enough.
     """
     place = folder.checkpoints(name)
     try:
@@ -56,21 +57,21 @@ def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, notify
         if error.errno != errno.ENOSPC or not (removed := make_room(folder, place, needed=needed)):
             raise
     notify(
-        f"{name} step {step}: the disk had no room for the checkpoint; recorded batches were removed for it "
-        f"({', '.join(sorted(path.stem for path in removed))}), whose steps can't be replayed; give the run a larger disk, or "
-        f"keep fewer by checkpoints.batches"
+        f"{name} step {step}: the disk was full; recorded batches were removed for the checkpoint "
+        f"({', '.join(sorted(path.stem for path in removed))}), so their steps cannot be replayed. Use a larger disk, or lower "
+        f"checkpoints.batches"
     )
     return begin(place, step, needed_bytes=needed)
 
 
 OF_EVALUATION = "eval/"
-"""What a metric of the evaluations between steps begins with where checkpoints are judged by it."""
+"""Prefix of a metric of the evaluations between steps, in checkpoints.best."""
 SCORED_OVER = 10
-"""Steps over whose mean a checkpoint is judged: one step's measure is mostly chance."""
+"""Steps in the mean that scores a checkpoint, since a single step is noisy."""
 
 
 class CheckpointWriter:
-    """Keeps the writing that is under way. What it fails with is told at once, and raised to the next who waits for it."""
+    """The checkpoint write in progress. An error is logged at once and raised to the next waiter."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._notify = notify
@@ -80,41 +81,41 @@ class CheckpointWriter:
 
     @property
     def needs(self) -> int:
-        """Bytes that the checkpoint under way may still take."""
+        """Bytes that the current checkpoint may still need."""
         return 0 if self._writing is None or self._writing.done() else self._needed
 
     def start(self, writing: Coroutine[Any, Any, None], *, what: str, needed: int) -> None:
-        """Write concurrently with the loop. `writing` has its own deadline and takes up to `needed` bytes; `what` names it."""
-        assert self._writing is None, "wait for the one before"
+        """Write during the loop. `writing` has its own deadline and needs up to `needed` bytes. `what` names it in messages."""
+        assert self._writing is None, "wait for the previous write"
         self._needed, self._kept = needed, False
         self._writing = asyncio.create_task(writing)
-        self._writing.add_done_callback(lambda task: self._tell(task, what))
+        self._writing.add_done_callback(lambda task: self._log_failure(task, what))
 
     def keep(self) -> None:
-        """Note that the writing needs the ranks no more: from now on it is waited for, not given up."""
+        """Record that the write no longer needs the ranks. From now on it is awaited, not cancelled."""
         self._kept = True
 
-    def _tell(self, task: asyncio.Task[None], what: str) -> None:
+    def _log_failure(self, task: asyncio.Task[None], what: str) -> None:
         error = "it was given up" if task.cancelled() else task.exception()
         if error:
             self._notify(f"{what} was not written: {error}")
 
     async def written(self) -> None:
-        """Wait until nothing is being written; raise what the writing failed with."""
+        """Wait for the current write and raise its error."""
         if self._writing is not None:
-            await asyncio.wait({self._writing})  # who gives up waiting does not end the writing
+            await asyncio.wait({self._writing})  # cancelling the waiter does not cancel the write
             self.raise_failed()
 
     def raise_failed(self) -> None:
-        """Raise the error of a writing that has failed by now."""
+        """Raise the error of a failed write."""
         if self._writing is not None and self._writing.done():
             ended, self._writing = self._writing, None
             ended.result()
 
     async def drain(self, *, at_most_s: float | None = None) -> None:
-        """Wait until nothing is being written, or give up what the ranks write. A failure is not raised.
+        """Wait for the current write, or cancel it while it needs the ranks. Raise nothing.
 
-        A commit in a thread is waited for: it would otherwise appear behind the back of a reader of the newest checkpoint.
+        A commit in a thread is always awaited. Otherwise it could appear while the newest checkpoint is read.
         """
         if self._writing is not None:
             _, late = await asyncio.wait({self._writing}, timeout=at_most_s)
@@ -126,9 +127,10 @@ class CheckpointWriter:
 
 
 def scores(rows: Callable[[str], Iterable[MetricsRow]], name: str, config: CheckpointConfig) -> dict[int, float]:
-    """Return the score of an instance's checkpoints by step; higher is better. `rows` returns the rows of a name.
+    """Return the score of an instance's checkpoints by step, higher is better. `rows` returns the rows of a name.
 
-    A metric of steps is a mean over some of them, one of evaluations counts as it is. Steps without a finite value have none.
+    A step metric is a mean over several steps, an evaluation metric counts as it is. A step without a finite value has no
+    score.
     """
     if config.best is None:
         return {}
@@ -147,13 +149,13 @@ def scores(rows: Callable[[str], Iterable[MetricsRow]], name: str, config: Check
 
 T = TypeVar("T")
 SLOW_S = 5.0
-"""How long a checkpoint may wait for the one before without a word, in seconds."""
+"""Seconds that a checkpoint may wait for the previous one without a note."""
 STUCK_S = 30.0
-"""How long a checkpoint may still take to be written where a rank may hang, in seconds."""
+"""Seconds that a checkpoint write may still take if a rank may hang."""
 
 
 class Trainer:
-    """Trains the instances of stages one after the other. `name` is that of an instance, of its files and in messages."""
+    """Trains the instances of stages one after another. `name` is the instance, also in files and messages."""
 
     def __init__(self, run: RunContext, *, device_phases: DevicePhases | None = None) -> None:
         self._run = run
@@ -163,8 +165,8 @@ class Trainer:
         self._restarts = RestartLimit(supervision.restarts, window_s=supervision.window_s)
         self.learner: TrainerGroup | None = None
         self.renewals = 0
-        self._told: dict[str, str] = {}
-        """What was told last of how weights travel, and of how adapters do."""
+        self._logged: dict[str, str] = {}
+        """Last logged text about the transport of weights and of adapters."""
         self._writer = CheckpointWriter(lambda text: run.progress.note(text))
         self._next_bytes = 0
         self._unscored: set[str] = set()
@@ -174,12 +176,12 @@ class Trainer:
         return [] if self.learner is None else self.learner.processes(restarts=self.renewals)
 
     def batch_builder(self) -> BatchBuilder:
-        """Return what builds batches for the ranks, of what the run's newest model reads."""
+        """Return the builder of batches for the tokenizer of the newest model."""
         pad = pad_id(load_tokenizer(self._run.model_dir))
         return BatchBuilder(config=self._run.config.learner, pad_id=pad)
 
     async def start(self, name: str) -> TrainerGroup:
-        """Return the ranks, which start for the first instance that asks."""
+        """Return the ranks. Start them for the first instance."""
         config, bundles = self._run.config, self._run.bundles
         if self.learner is None:
             assert bundles is not None
@@ -197,11 +199,11 @@ class Trainer:
     async def _answer(
         self, asking: Awaitable[T], name: str, waiting_for: str | Callable[[], str] = "the learner's ranks"
     ) -> T:
-        """Wait for an answer of the ranks as long as for their start."""
+        """Wait for an answer of the ranks with the deadline of their start."""
         return await within(self._limits.start(), asking, stage=name, waiting_for=waiting_for)
 
     async def _transport(self, bundles: Bundles) -> str:
-        """Return the transport of pushes on the cluster as it is now. Raise `ValueError` if it can't reach the engines."""
+        """Return the transport of pushes for the cluster. Raise `ValueError` if it cannot reach the engines."""
         learner, (memory, _) = self._run.config.learner, await bundles.at_first_rank(available_bytes)
         ground = await in_thread(
             partial(ClusterFacts.read, gpus=bundles.gpus, colocated=bundles.colocated, memory=memory)
@@ -209,11 +211,11 @@ class Trainer:
         parameters = await in_thread(require_whole, self._run.model_dir)
         nbytes = parameters * wire_dtype(learner.wire_dtype).itemsize
         choice = choose_transport(learner.transport, ground, nbytes=nbytes)
-        self._tell("weights", f"weights travel by {choice.transport}: {choice.why}")
+        self._log_if_new("weights", f"weights travel by {choice.transport}: {choice.why}")
         return choice.transport
 
     async def restart(self, death: LearnerDied) -> None:
-        """End all ranks after the death of one; others start for the next instance. Raise `TooManyRestarts` at the limit."""
+        """End all ranks after a failure. New ones start for the next instance. Raise `TooManyRestarts` at the limit."""
         await self.drain()
         if self.learner is not None:
             self.learner.kill()
@@ -231,10 +233,10 @@ class Trainer:
         beside_engines: bool,
         teacher: Path | None = None,
     ) -> tuple[TrainerGroup, int]:
-        """Return the ranks, ready to train the instance `name` of a stage, and the step that it did last (0 for none).
+        """Return the ranks, ready to train the instance `name`, and its last step (0 for none).
 
-        A loss with frozen weights takes those of `teacher`, else those that the stage began with.
-        Raise `DamagedCheckpointError` for a damaged model or checkpoint.
+        A loss with frozen weights uses `teacher`, else the first weights of the stage. Raise `DamagedCheckpointError` for a
+        damaged model or checkpoint.
         """
         learner, config = await self.start(name), self._run.config.learner
         await self.written()
@@ -250,7 +252,7 @@ class Trainer:
         await self._read(learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher), base, name)
         if checkpoint is not None:
             await self._read(learner.restore(checkpoint), checkpoint, name)
-            self._run.progress.note(f"{name}: continuing after step {step_of(checkpoint)}")
+            self._run.progress.note(f"{name}: resuming after step {step_of(checkpoint)}")
         if loss.needs_reference:
             await self._read(learner.load_reference(), teacher or base, name)
         self._next_bytes = await self._answer(learner.checkpoint_bytes(), name)
@@ -261,20 +263,20 @@ class Trainer:
     async def _log_adapters(self, learner: TrainerGroup, name: str) -> None:
         why = await self._answer(learner.merge_reason(), name)
         news = (
-            f"pushes carry adapters merged into the weights: {why}"
+            f"pushes send adapters merged into the weights: {why}"
             if why
-            else "pushes carry adapters alone after the first, and the engines add them to the weights that they keep"
+            else "pushes send only adapters after the first, and the engines add them to the base weights"
         )
-        self._tell("adapters", news)
+        self._log_if_new("adapters", news)
 
-    def _tell(self, what: str, news: str) -> None:
-        """Say how something travels if that is news."""
-        if self._told.get(what) != news:
+    def _log_if_new(self, what: str, news: str) -> None:
+        """Log a text if it is new."""
+        if self._logged.get(what) != news:
             self._run.progress.note(news)
-            self._told[what] = news
+            self._logged[what] = news
 
     def _began_with(self, name: str) -> Path:
-        """Return the model that an instance began with, which its adapters or its reference belong to."""
+        """Return the first model of an instance, to which its adapters or its reference belong."""
         began = self._run.folder.state().began.get(name)
         return self._run.model_dir if began is None else self._run.folder.root / began
 
@@ -283,22 +285,21 @@ class Trainer:
         await within(limit, reading, stage=name, waiting_for=f"the learner to read {directory}")
 
     async def save(self, name: str, step: int, files: dict[str, str]) -> None:
-        """Copy the learner's state, which is committed as checkpoint `step` while the learner continues (`written`).
+        """Copy the learner's state. It is committed as checkpoint `step` while the learner continues (`written`).
 
-        `files` are further text files by name. Raise the error of the checkpoint before, and `OSError` if the disk is full even
-        without recorded batches; earlier checkpoints stay.
+        `files` are further text files by name. Raise the error of the previous checkpoint. Raise `OSError` if the disk is
+        full even without recorded batches. Earlier checkpoints stay.
         """
         assert self.learner is not None
         began = monotonic()
         await self.written()
         if (waited := monotonic() - began) > SLOW_S:
             self._run.progress.note(
-                f"{name} step {step}: waited {waited:.0f} s for the checkpoint before to be written; save less often, or to a "
-                f"faster disk"
+                f"{name} step {step}: waited {waited:.0f} s for the previous checkpoint; save less often, or use a faster disk"
             )
         folder, notify = self._run.folder, self._run.progress.note
         if await in_thread(is_whole, place(folder.checkpoints(name), step)):
-            return  # saved already, and nothing was trained since
+            return  # saved already, without training since
         await self._phases.begin(LEARNING)
         needed = await self._answer(self.learner.checkpoint_bytes(), name)
         directory = await in_thread(partial(begin_with_room, folder, name, step, needed=needed, notify=notify))
@@ -308,23 +309,23 @@ class Trainer:
             held = await within(limit, copying, stage=name, waiting_for=f"{what} to be copied")
         if not held:
             self._run.progress.note(
-                f"{name}: main memory has no room for a copy of step {step}; it was written meanwhile"
+                f"{name}: main memory has no room for a copy of step {step}, so it was written at once"
             )
         writing = self._write(self.learner, directory, self._turn_ends | files, needed=needed, name=name)
         waiting = within(limit, writing, stage=name, waiting_for=f"{what} to be written")
         self._writer.start(waiting, what=what, needed=needed)
 
     def reserved(self, folder: Path) -> int:
-        """Return the bytes of a folder's disk that are kept for the checkpoint under way, or else the next."""
+        """Return the bytes of a folder's disk reserved for the current checkpoint, or the next."""
         place = self._run.folder.root / "checkpoints"
         if folder.stat().st_dev != (place if place.exists() else self._run.folder.root).stat().st_dev:
             return 0
         return self._writer.needs or self._next_bytes
 
     async def save_before_end(self, name: str, fault: Exception, save: Callable[[], Awaitable[None]]) -> None:
-        """Save before `fault`, which may be a stop, ends an instance, if the ranks are able to.
+        """Save before a stop or an error ends an instance, if the ranks can.
 
-        An error of it does not hide the fault; after a stop it is the fault.
+        An error of the save does not hide `fault`, unless that is a stop.
         """
         if isinstance(fault, LearnerDied) or self.learner is None or self.learner.stuck:
             return
@@ -345,7 +346,7 @@ class Trainer:
         with discarded_on_failure(directory, needed_bytes=needed):
             await learner.write()
         self._writer.keep()
-        await in_thread(self._run.metrics.sync)  # no checkpoint without the rows of its steps, also after a power cut
+        await in_thread(self._run.metrics.sync)  # a checkpoint needs the rows of its steps, also after a power cut
         retention = await in_thread(self._retention, name)
         await in_thread(partial(_commit, directory, files, needed=needed, retention=retention))
 
@@ -354,36 +355,36 @@ class Trainer:
         found = scores(self._run.rows, name, config)
         if config.best and not found and name not in self._unscored:
             self._unscored.add(name)
-            self._run.progress.note(f"{name} does not measure checkpoints.best={config.best}; its newest ones are kept")
+            self._run.progress.note(f"{name} does not measure checkpoints.best={config.best}; only the newest are kept")
         return Retention(last=config.keep, scores=found)
 
     async def written(self) -> None:
-        """Wait until the last checkpoint is committed; raise its error. To be called before any is read."""
+        """Wait until the last checkpoint is committed and raise its error. Call it before any read."""
         await self._writer.written()
 
     def raise_failed(self) -> None:
         self._writer.raise_failed()
 
     async def drain(self) -> None:
-        """Wait like `written`, and raise nothing: the ranks are to be ended."""
+        """Wait like `written`, and raise nothing. The ranks end afterwards."""
         stuck = self.learner is not None and self.learner.stuck
         await self._writer.drain(at_most_s=STUCK_S if stuck else None)
 
     async def trained(self, name: str) -> Path:
-        """Return the newest checkpoint of an instance that is finished."""
+        """Return the newest checkpoint of a finished instance."""
         await self.written()
         model = await in_thread(latest, self._run.folder.checkpoints(name))
         assert model is not None
         return model
 
     async def close(self) -> None:
-        """Stop the ranks, after the last checkpoint was written."""
+        """Stop the ranks after the last checkpoint."""
         await self.drain()
         if self.learner is not None:
             await self.learner.close()
 
 
 def _commit(directory: Path, files: dict[str, str], *, needed: int, retention: Retention) -> None:
-    """Finish a checkpoint; in a thread from beginning to end, so that nobody removes what is being committed."""
+    """Commit a checkpoint, in one thread from start to end, so that nothing removes it meanwhile."""
     with discarded_on_failure(directory, needed_bytes=needed):
         commit(directory, texts=files, retention=retention)

@@ -1,1 +1,1 @@
-"""The stages of a run and the pipeline that runs them."""
+"""The stages of a run."""

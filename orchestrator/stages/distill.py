@@ -1,6 +1,6 @@
-"""`distill`: the model samples, and learns from how likely a teacher finds each of its tokens.
+"""`distill`: the model samples answers and learns from a teacher's probability of each token.
 
-The loop is that of `rl`. There is no baseline, so a lone answer teaches as well, and every group has a signal.
+The loop is the one of `rl`. Without a baseline a single answer can be trained, so every group has an advantage.
 """
 
 from dataclasses import dataclass, field
@@ -27,18 +27,17 @@ from temper.rollout.weights.weight_files import require_whole
 
 @dataclass(frozen=True, kw_only=True)
 class DistillConfig(LoopConfig):
-    """On-policy distillation: each token that the model samples is judged by a teacher. Rewards are only watched."""
+    """On-policy distillation: a teacher scores each token that the model samples. Rewards are only measured."""
 
     stage: ClassVar[str] = "distill"
 
     teacher: ModelSource | None = immutable(None)
-    """A model with the same tokenizer vocabulary, a directory or a name on the hub; it lies frozen beside the model."""
+    """A model with the same tokenizer vocabulary, a directory or a name on the hub. It stays frozen in memory with the model.
+    """
     loss: LossConfig = field(default_factory=lambda: LossConfig(objective="distill", kl="k1"))
-    """As for rl; `kl` is the estimate in the metric train/kl, whose unit is nats a token."""
-    bands: BandsConfig = field(
-        default_factory=lambda: BandsConfig(nonzero_advantage=Band())
-    )  # rewards teach nothing here
-    """Where some numbers should be; outside there is an alarm."""
+    """As for rl. `kl` is the estimate of the metric train/kl, in nats a token."""
+    bands: BandsConfig = field(default_factory=lambda: BandsConfig(nonzero_advantage=Band()))  # rewards are not trained
+    """Bands of step metrics. A metric outside raises an alarm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +51,9 @@ class DistillConfig(LoopConfig):
             ("kl_coefficient", loss.kl_coefficient, usual.kl_coefficient),
         ):
             if value != without:
-                raise ValueError(f"distill.loss.{name}={value}: the teacher stands in its place; leave it out")
+                raise ValueError(
+                    f"distill.loss.{name}={value} has no effect, since a teacher scores the tokens; remove it"
+                )
 
     def teacher_dir(self) -> Path:
         """Return the folder of the teacher. Raise `ValueError` without one."""
@@ -68,7 +69,7 @@ async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) 
 
 
 def known_ids(model_dir: Path) -> int:
-    """Return how many ids a model knows, which may be more than its tokenizer has."""
+    """Return the number of ids that a model knows. Its tokenizer may have fewer."""
     config = transformers.AutoConfig.from_pretrained(model_dir, trust_remote_code=False)
     count: int = config.get_text_config(decoder=True).vocab_size
     return count
@@ -77,25 +78,24 @@ def known_ids(model_dir: Path) -> int:
 def check_teacher(
     teacher: Path, *, student: str, tokenizer: PreTrainedTokenizerBase, ids: int, shared_prompts: bool
 ) -> None:
-    """Raise `FileNotFoundError` or `ValueError` if a teacher can't judge a student token by token.
+    """Raise `FileNotFoundError` or `ValueError` if a teacher cannot score a student's tokens.
 
-    `student` names it in messages; it may sample any of `ids`, which may be more than its tokenizer has.
+    `student` names it in messages. It may sample any of `ids`, which may be more than its tokenizer has.
     """
     try:
         require_whole(teacher)
     except (FileNotFoundError, ValueError) as error:
-        raise ValueError(f"distill.teacher={teacher} is not a model directory that is whole: {error}") from error
+        raise ValueError(f"distill.teacher={teacher} is not a whole model directory: {error}") from error
     ours, theirs = tokenizer.get_vocab(), load_tokenizer(teacher).get_vocab()
     if ours != theirs:
         differing = sorted(ours.items() ^ theirs.items(), key=lambda item: (item[1], item[0]))[:3]
         raise ValueError(
             f"the teacher {teacher} ({len(theirs)} tokens) and the student {student} ({len(ours)} tokens) have different "
-            f"vocabularies, for example at {differing}; distillation compares token by token: take a teacher of the "
-            f"student's family, with the same tokenizer"
+            f"vocabularies, for example at {differing}; use a teacher of the student's family, with the same tokenizer"
         )
     if known_ids(teacher) < ids:
         raise ValueError(
-            f"the teacher {teacher} knows {known_ids(teacher)} ids and the student {student} can say {ids}; take a teacher "
+            f"the teacher {teacher} knows {known_ids(teacher)} ids and the student {student} can sample {ids}; use a teacher "
             f"with at least as many (vocab_size in config.json)"
         )
     if shared_prompts:
@@ -116,7 +116,7 @@ def _check(config: DistillConfig, start: StartCheck) -> None:
 
 
 def _require_teacher(config: DistillConfig) -> None:
-    """Raise `ValueError` or `FileNotFoundError` for a missing teacher. One on the hub is looked for when a run begins."""
+    """Raise `ValueError` or `FileNotFoundError` for a missing teacher. The start of a run checks one on the hub."""
     if config.teacher is None or not config.teacher.on_hub:
         config.teacher_dir()
 

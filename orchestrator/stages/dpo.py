@@ -1,6 +1,6 @@
 """`dpo`: direct preference optimisation on pairs of answers, from a file or from the model itself.
 
-Semi-on-policy without a file: the answers are sampled once, from the model that the stage starts with.
+Without a file it is semi-on-policy: the first model of the stage samples the answers once.
 """
 
 from collections.abc import Callable
@@ -36,17 +36,17 @@ from temper.rollout.tokenizer import load_tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class DpoConfig(SampledDataConfig):
-    """Direct preference optimisation: the preferred answer of a pair against the other one."""
+    """Direct preference optimisation: the chosen answer of a pair against the rejected one."""
 
     stage: ClassVar[str] = "dpo"
 
     data: DataConfig | None = immutable(None)
-    """Rows with `messages`, `chosen` and `rejected`, the answers texts or dialogues that begin alike; null pairs the
-    model's own right and wrong answers, each in one pair at most."""
+    """Rows with `messages`, `chosen` and `rejected`, as texts or as dialogues with the same beginning. null pairs the model's
+    own right and wrong answers, each in at most one pair."""
     on_error: OnError = immutable("raise")
-    """What a malformed or too long row does: raise, or skip (counted and reported)."""
+    """For a malformed or too long row: raise, or skip (counted and reported)."""
     beta: float = immutable(0.1)
-    """How dearly an answer pays for leaving the model that the stage began with; the smaller, the further it may go."""
+    """Strength of the pull to the first model of the stage. A smaller value allows larger changes."""
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(learning_rate=1e-6))
 
     def __post_init__(self) -> None:
@@ -54,9 +54,7 @@ class DpoConfig(SampledDataConfig):
         if self.samples < 2:
             raise ValueError(f"dpo.samples={self.samples} must be at least 2: a pair needs a right and a wrong answer")
         if self.data is not None and self.sampling != PLAIN:
-            raise ValueError(
-                f"dpo.sampling beside dpo.data={self.data.name}: no answer is sampled then; leave one of them out"
-            )
+            raise ValueError(f"dpo.sampling has no effect with dpo.data={self.data.name}; remove one of them")
         if not self.beta > 0:
             raise ValueError(f"dpo.beta={self.beta} must be above 0")
 
@@ -66,7 +64,7 @@ class DpoConfig(SampledDataConfig):
 
 
 async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
-    """Sample if that is not done, then train for `config.steps`; return the checkpoint of the last step."""
+    """Sample if necessary, then train for `config.steps`. Return the last checkpoint."""
     pairs = await _pairs(run, config, instance)
     builder = run.trainer.batch_builder()
     return await train_supervised(
@@ -80,7 +78,7 @@ async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
 
 
 def read_pairs_of_data(config: DpoConfig, intake: RowIntake, *, seed: int) -> ShuffledRows[Preference]:
-    """Read the rows of `data`, or the first of streamed ones. Raise `FileNotFoundError`, or `ValueError` for a bad row."""
+    """Read the rows of `data`, or the first streamed ones. Raise `FileNotFoundError`, or `ValueError` for a bad row."""
     assert config.data is not None
     return preference_rows(config.data, intake, on_error=config.on_error, seed=f"{seed}/dpo")
 

@@ -1,11 +1,11 @@
-"""`eval`: held-out tasks of each environment, answers drawn by `eval.sampling`; once more each under limited thought.
+"""`eval`: answers to held-out tasks of each environment, sampled by `eval.sampling`.
 
-The first pass thinks without a limit and gives the results of the environments. Further passes put the same tasks under
-other modes of thinking, as `eval.budgets`, `budget_shares`, `no_thinking` and `low_effort` say; their points make a curve.
+The first pass has unlimited thinking and gives the results of the environments. Further passes answer the same tasks in the
+thinking modes of `eval.budgets`, `budget_shares`, `no_thinking` and `low_effort`. Their points make a curve.
 
-What no answer has a score for is NaN, in files null: never 0. Accuracy is over the answers with a score; beside it stand
-how many were asked for, and the accuracy that is left where those without a score count as wrong. The score of an environment
-is stale, null too, where a token of it was sampled by other weights than those that are evaluated.
+A measure without a scored answer is NaN, in files null, never 0. Accuracy is over scored answers. The result also has the
+number of requested answers, and the accuracy with failed answers as wrong. If a token came from other weights, the
+environment's score is stale: null too.
 """
 
 import time
@@ -28,12 +28,12 @@ async def run_eval(run: Run, config: EvalConfig, instance: StageInstance) -> Non
 
 
 async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Path:
-    """Evaluate the newest model; write `eval/<label>.json`, which is returned, and its trajectories.
+    """Evaluate the newest model. Write trajectories and `eval/<label>.json`, and return the latter.
 
-    The label is the name of the instance, without `eval-`.
+    The label is the name of the instance without `eval-`.
     """
     state, label = run.folder.state(), instance.name.removeprefix("eval-")
-    if config.has_curve:  # the command of this stage may ask for what no stage of the list does
+    if config.has_curve:  # the command line may add passes that no listed stage has
         check_thinking(run.model_dir, run.config.rollout.thinking, limited=_limits(config), left_out=config.no_thinking)
     pool = await run.engines.serve(run.model_dir, who=f"eval of {label}")
     evaluator = Evaluator(run, config, pool, label=label, first_ticket=instance.first_ticket, version=run.version)
@@ -41,7 +41,7 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
     run.progress.stage(f"eval-{label}", 0)
     tasks = await evaluator.tasks()
     if config.has_curve:
-        run.progress.note(f"eval-{label}: thinking without a limit")
+        run.progress.note(f"eval-{label}: unlimited thinking")
     answered = await evaluator.answers(tasks)
     sound, envs = evaluator.drop_stale(answered), sorted(run.config.envs)
     by_env = {env: env_result(of_env(sound, env), asked=config.tasks, stale=evaluator.stale[env]) for env in envs}
@@ -75,12 +75,12 @@ async def _show(run: Run, name: str, part: str, groups: list[Group]) -> None:
 
 
 def next_order(folder: Path, label: str) -> int:
-    """Return the place of the evaluation of the newest model: behind those of all other models."""
+    """Return the order of an evaluation of the newest model, after all other models."""
     return 1 + max((other.order for other in read_evaluations(folder) if other.label != label), default=-1)
 
 
 def curve_metrics(curves: dict[str, list[BudgetPoint]]) -> dict[str, float]:
-    """Return the metrics of every point; lengths are those of an episode."""
+    """Return the metrics of every point. Lengths are per episode."""
     return {
         f"{env}/thinking/{point.label}/{name}": value
         for env, points in curves.items()

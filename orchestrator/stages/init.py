@@ -1,4 +1,4 @@
-"""`init`: the model that a run begins with, the one that model.path names or a fresh small hybrid."""
+"""`init`: the first model of a run, from model.path or a fresh small hybrid."""
 
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from temper.rollout.weights.weight_files import require_whole
 
 
 async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
-    """Take the model, or make it; return its folder."""
+    """Use or create the model and return its folder."""
     if (source := run.config.model.source) is not None:
         model = await in_thread(lambda: source.folder)
         await in_thread(require_whole, model)

@@ -1,4 +1,4 @@
-"""A stage that runs the loop of `orchestrator/loop/loop.py`: what it samples, trains, writes and continues from."""
+"""A stage that runs `orchestrator/loop/loop.py`: it wires sampling, training, records and resume."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class LoopStage:
-    """One stage of a run, from its newest checkpoint where there is one."""
+    """One stage of a run. It resumes from its newest checkpoint."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class LoopStage:
         self._partial_groups = PartialGroups(note=run.progress.note)
         self._done = 0
         self._report: StepReport | None = None
-        self._alarms: dict[str, str] = {}  # of that step
+        self._alarms: dict[str, str] = {}  # of the step of `_report`
 
     async def run(self) -> Path:
-        """Train for the configured steps; return the checkpoint of the last one."""
+        """Train for the configured steps and return the last checkpoint."""
         run, config = self._run, self._config
         self._learner, self._done = await run.trainer.begin(
             self._stage,
@@ -127,7 +127,7 @@ class LoopStage:
             model = await run.trainer.trained(self._stage)
             await self._in_thread("old batches to be removed", self._keeper.remove_old)
         except Exception:
-            run.engines.forget_served()  # also where the last checkpoint failed: the stage begins with an earlier one
+            run.engines.forget_served()  # also if the last checkpoint failed: the stage resumes from an earlier one
             raise
         finally:
             pool.on_reissue = ignore_reissue
@@ -168,7 +168,7 @@ class LoopStage:
         return self._config.groups_per_step * self._config.group_size
 
     def _look(self, count: SamplingCount) -> bool:
-        """Count the answers that wait for the next step. Return whether the engines sample any."""
+        """Count the finished answers for the next step. Return whether the engines sample any."""
         states = Counter(state for _, state in self._buffer.slots.values())
         name = f"{self._stage} step {self._loop.learning + 1}"
         if count.name != name:
@@ -193,7 +193,7 @@ class LoopStage:
     async def _log(self, report: StepReport) -> None:
         metrics = step_metrics(report)
         self._run.log(self._stage, report.step, metrics)
-        self._done, self._report = report.step, report  # only now: a step without its row is not saved
+        self._done, self._report = report.step, report  # last, since a step without its row is not saved
         self._alarms = self._bands.add(metrics)
         self._run.alarm(self._stage, report.step, self._alarms)
 
@@ -209,7 +209,7 @@ class LoopStage:
         self._bands.check(step)
 
     async def _record(self, report: StepReport) -> None:
-        """Record the batch of a step if it is due and not recorded yet."""
+        """Record the batch of a step if it is due and not recorded."""
         if not self._keeper.due(report.step) or self._run.folder.batch_file(self._stage, report.step).exists():
             return
         records = await records_of_step(self._learner, limit=self._limit, stage=self._stage)
@@ -226,7 +226,7 @@ class LoopStage:
         await self._run.record_batch(self._keeper, batch, leave=self._run.trainer.reserved(self._run.folder.batches))
 
     async def _write_trajectories(self, report: StepReport) -> None:
-        """Write the trajectories of a step if they are due and not written yet."""
+        """Write the trajectories of a step if they are due and not written."""
         path = self._run.folder.trajectory_file(self._stage, report.step)
         due = report.step % self._run.config.checkpoints.trajectories_every == 0 or report.step == self._config.steps
         if (due or report.learner["skipped"] > 0 or self._alarms) and not path.exists():
@@ -237,7 +237,7 @@ class LoopStage:
             await self._run.write_trajectories(path, groups, name=self._stage, step=step, leave=leave, training=rows)
 
     async def _save_at_fault(self, fault: Exception) -> None:
-        """Save before a stop or a fault ends the stage, unless it came in the middle of the learner's step."""
+        """Save before a stop or an error ends the stage, unless the learner's step is incomplete."""
         if self._loop.learning == self._done:
             self._buffer.return_taken()
             await self._run.trainer.save_before_end(self._stage, fault, self._save_last)
@@ -245,7 +245,7 @@ class LoopStage:
                 await self._write_trajectories(self._report)
 
     async def _save_last(self) -> None:
-        """Save after the last step, whose batch is recorded first."""
+        """Record the batch of the last step, then save."""
         try:
             if self._report is not None:
                 await self._record(self._report)
@@ -258,7 +258,7 @@ class LoopStage:
             return
         held = (
             self._partial_groups.copy()
-        )  # before what runs, and that before the buffer: some of it may be finished by then
+        )  # first these, then the running ones, then the buffer: groups may finish in between
         running = await self._running()
         buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._loop.version.learnt.step
         state = LoopState(
@@ -280,14 +280,14 @@ class LoopStage:
         self._keeper.saved(step)
 
     async def _running(self) -> list[PartialGroup]:
-        """Return the groups in flight; at lag 0 none, as sampling again repeats them."""
+        """Return the groups in flight. At lag 0 return none, since sampling repeats them exactly."""
         if self._config.max_lag == 0:
             return []
         asking = self._loop.rollouts.groups_in_flight()
         return await within(self._limit, asking, stage=self._stage, waiting_for="the episodes in flight")
 
     def _saved(self, checkpoint: Path) -> SavedLoop | None:
-        """Read the loop's state of the checkpoint, and go back to its version; None before the first step."""
+        """Read the loop's state of a checkpoint and restore its version; None before the first step."""
         if not self._done:
             return None
         saved = read_loop(checkpoint)
@@ -295,12 +295,12 @@ class LoopStage:
         return saved
 
     async def _restore(self, saved: SavedLoop | None) -> None:
-        """Continue from the checkpoint, with event log, metrics and trajectories cut back to it."""
+        """Resume from the checkpoint. Truncate event log, metrics and trajectories to it."""
         cut = partial(self._event_log.cut, 0 if saved is None else saved.state.event_rows)
         missing = await self._in_thread("the event log to be cut back", cut)
         self._run.truncate_records(
             self._stage, self._done
-        )  # at once: an audit meanwhile finds steps that only one of both has
+        )  # without a pause, so that an audit finds the same steps in both
         if saved is None:
             return
         if missing:
@@ -324,7 +324,7 @@ class LoopStage:
             self._run.progress.note(f"{self._stage}: {describe_rows(rows)}")
 
     def _restore_watches(self) -> None:
-        """Count what was skipped or out of its band before, as the metrics file has it."""
+        """Count the steps before that were skipped or outside of their bands, from the metrics file."""
         rows = self._run.rows(self._stage)
         self._skips.restore(skipped_steps(rows))
         for row in rows:
@@ -332,9 +332,9 @@ class LoopStage:
 
     async def _made_again(self, group: SavedGroup) -> HeldGroup:
         draw = group.draw
-        name = f"task {draw.index} of {draw.env} to be made again"
+        name = f"task {draw.index} of {draw.env} to be recreated"
         return group.with_task(await self._in_thread(name, partial(self._mixture.task, draw)))
 
     async def _in_thread(self, what: str, function: Callable[[], T]) -> T:
-        """Run a function in a thread, within the deadline of the stage's waits; `what` names it."""
+        """Run a function in a thread with the deadline of the stage's waits. `what` names it."""
         return await within(self._limit, in_thread(function), stage=self._stage, waiting_for=what)

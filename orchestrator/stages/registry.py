@@ -1,11 +1,11 @@
-"""The one list of stages. It is light: `temper --help` reads it, and importing the stages takes 10 s.
+"""The list of stages. It is light, since `temper --help` reads it and importing the stages takes 10 s.
 
-To add a stage, write `orchestrator/stages/NAME.py` with a value `STAGE` (`orchestrator/stages/stage.py` says what it
-holds), and add a line here. Its command, `make NAME`, its section of the configuration and its checks follow.
+To add a stage, write `orchestrator/stages/NAME.py` with a value `STAGE` (see `orchestrator/stages/stage.py`) and add a line
+here. Its command, `make NAME`, its section of the configuration and its checks follow.
 """
 
 HELP = {
-    "init": "make a fresh model, or take the one that model.path names",
+    "init": "use the model of model.path, or create a fresh one",
     "sft": "supervised fine-tuning",
     "rft": "supervised fine-tuning on the model's own right answers",
     "dpo": "direct preference optimisation on pairs of answers",
@@ -14,5 +14,5 @@ HELP = {
     "eval": "evaluate a run's newest model, or any model, on held-out tasks",
     "report": "write report.html and report.json",
 }
-"""What the command line says of each stage. Its name is that of its module in this folder, if `MODULES` names no other."""
+"""Help text of each stage by name. The module in this folder has the same name, unless `MODULES` has another."""
 MODULES = {"report": "temper.orchestrator.tools.inspect.report.stage"}

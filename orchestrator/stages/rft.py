@@ -1,6 +1,6 @@
-"""`rft`: supervised fine-tuning on the model's own right answers, a share of their thoughts cut at a budget.
+"""`rft`: rejection-sampling fine-tuning on the model's own right answers. Some are cut at a thinking budget.
 
-Semi-on-policy: the answers are sampled once, from the model that the stage starts with.
+It is semi-on-policy: the first model of the stage samples the answers once.
 """
 
 from dataclasses import dataclass, field
@@ -37,16 +37,16 @@ class RftConfig(SampledDataConfig):
     samples: int = immutable(4)
     """Answers to each task."""
     thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.12))
-    """Share of the answers whose thoughts are cut; without `budgets` or `budget_range` anywhere."""
+    """Share of the answers whose reasoning is cut, at any token without `budgets` or `budget_range`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.thinking.no_thinking or self.thinking.low_effort:
-            raise ValueError("rft.thinking cuts thoughts at budgets; its no_thinking and low_effort must be 0")
+            raise ValueError("rft.thinking only cuts reasoning at budgets; set its no_thinking and low_effort to 0")
 
 
 async def run_rft(run: Run, config: RftConfig, instance: StageInstance) -> Path:
-    """Sample if that is not done, then train for `config.steps`; return the checkpoint of the last step."""
+    """Sample if necessary, then train for `config.steps`. Return the last checkpoint."""
     mixture = await in_thread(instance.mixture, run.config, config.shares)
     path = await sample_once(run, config, mixture, instance=instance, lines=answer_lines, wanted="right answers")
     tokenizer, thinking = load_tokenizer(run.model_dir), run.config.rollout.thinking

@@ -28,9 +28,9 @@ async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
 
 
 def teaches(group: Group, *, kind: str) -> bool:
-    """Return whether the rewards of a group before shaping teach anything by this advantage.
+    """Return whether a group's rewards before shaping give a nonzero advantage of this kind.
 
-    Groups are filtered before the penalty for length: Yu et al., "DAPO", section 3.2, 2025.
+    Groups are filtered before the length penalty: Yu et al., "DAPO", section 3.2, 2025.
     """
     return has_nonzero_advantage(earned_rewards(group), kind=kind)
 

@@ -33,19 +33,19 @@ class SftConfig(SupervisedConfig):
     batch_size: int = immutable(64)
     """Samples in a step."""
     data: DataConfig | None = immutable(None)
-    """Rows with `messages`; null takes the environments' own demonstrations."""
+    """Rows with `messages`. null uses the environments' demonstrations."""
     on_error: OnError = immutable("raise")
-    """What a malformed or too long row does, and a too long demonstration: raise, or skip (counted and reported)."""
+    """For a malformed or too long row, or a too long demonstration: raise, or skip (counted and reported)."""
     reasoning: SftDataConfig = field(default_factory=SftDataConfig)
-    """What is done to the thoughts."""
+    """Changes of the samples' reasoning."""
 
     @property
     def usual(self) -> bool:
-        """Whether the configuration leaves the thoughts of demonstrations to the default."""
+        """Whether the demonstrations have the default modes."""
         return self.data is None and self.reasoning.thinking is None
 
     def modes(self, *, left_out: bool) -> SftDataConfig:
-        """Return the modes of the stage's samples; `left_out` says whether the model can leave thoughts out."""
+        """Return the modes of the samples. `left_out` is whether the model supports samples without reasoning."""
         if not self.usual:
             return self.reasoning
         return replace(self.reasoning, thinking=DEMONSTRATED if left_out else replace(DEMONSTRATED, no_thinking=0.0))
@@ -58,7 +58,7 @@ async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
 
 
 def read_chats(config: SftConfig, intake: RowIntake, *, seed: int) -> ShuffledRows[Dialogue]:
-    """Read the rows of `data`, or the first of streamed ones. Raise `FileNotFoundError`, or `ValueError` for a bad row."""
+    """Read the rows of `data`, or the first streamed ones. Raise `FileNotFoundError`, or `ValueError` for a bad row."""
     assert config.data is not None
     return chat_rows(config.data, intake, on_error=config.on_error, rounds=config.reasoning.rounds, seed=seed)
 
@@ -76,9 +76,7 @@ def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
         source = chats.item
     left_out = Renderer(tokenizer).can_skip_thinking
     if config.usual and not left_out:
-        run.progress.note(
-            f"{name}: the chat template can't leave thoughts out, so no demonstration is without its thought"
-        )
+        run.progress.note(f"{name}: the chat template cannot omit reasoning, so every demonstration has its reasoning")
     return SftData(
         source,
         DialogueTokenizer.of(tokenizer, thinking, train_closing=config.reasoning.train_closing),
@@ -93,7 +91,7 @@ def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
 
 
 def _samples_without_thinking(config: SftConfig) -> bool:
-    mix = config.reasoning.thinking  # without one there are such samples only where the model can
+    mix = config.reasoning.thinking  # by default there are such samples only if the model supports them
     return mix is not None and mix.no_thinking > 0
 
 

@@ -1,4 +1,4 @@
-"""What a stage is: one value says all of it, and what the list of stages decides elsewhere is read from these values."""
+"""The definition of a stage. All other code derives from these values."""
 
 import hashlib
 import importlib
@@ -22,23 +22,23 @@ from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.registry import HELP, MODULES
 
 S = TypeVar("S")
-"""The settings of a stage; None for a stage without any."""
+"""Settings of a stage; None for a stage without any."""
 TICKETS = 10**9
-"""Distance between the first tickets of stages: the seeds of an episode derive from its ticket, and no two share any."""
+"""Distance between the first tickets of stages. Seeds derive from tickets, so no two stages share any."""
 
 
 class Role(Enum):
-    """What a stage is to a run."""
+    """The role of a stage in a run."""
 
-    BEGIN = "begin"  # makes the first model: stands first, once
-    TRAIN = "train"  # makes a new model of the newest one, in steps
-    EVALUATE = "evaluate"  # measures the newest model, whose name is part of its own
-    REPORT = "report"  # writes what is known, again after whatever was added; needs no model
+    BEGIN = "begin"  # creates the first model; comes first, once
+    TRAIN = "train"  # trains the newest model into a new one, in steps
+    EVALUATE = "evaluate"  # measures the newest model, which is part of the instance's name
+    REPORT = "report"  # writes the results, again after each addition; needs no model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCheck:
-    """What is known of a run before its first stage, for a stage to check what it will need."""
+    """Facts about a run before its first stage, for the checks of a stage."""
 
     config: RunConfig
     name: str
@@ -61,30 +61,30 @@ class Stage(Generic[S]):
     """A kind of stage. An entry of `stages` in the configuration makes an instance of it."""
 
     name: str
-    """That of its module, of its line in the registry, and of its section of the configuration."""
+    """Name of its module, of its line in the registry, and of its section of the configuration."""
     role: Role
     run: "Callable[[Run, S, StageInstance], Awaitable[Path | None]]"
-    """Do the work with the settings of an instance; the model that it leaves becomes the newest one of the run."""
+    """Run an instance with its settings. The returned model becomes the newest one of the run."""
     settings: type[S] | None = None
-    """The dataclass of its settings, which has `steps` and `optim` where the stage trains."""
+    """The dataclass of its settings, with `steps` and `optim` if the stage trains."""
     first_ticket: int | None = None
-    """Where the tickets of its episodes begin, a multiple of `TICKETS` of its own; None where it never plays any."""
+    """First ticket of its episodes, a unique multiple of `TICKETS`; None for a stage without episodes."""
     plays: Callable[[S], bool] = lambda settings: False
-    """Whether it plays episodes, for which it needs the engines."""
+    """Whether it runs episodes, which need the engines."""
     limits_thinking: Callable[[S], bool] = lambda settings: False
-    """Whether it closes thoughts at a budget."""
+    """Whether it ends reasoning at a budget."""
     samples_without_thinking: Callable[[S], bool] = lambda settings: False
-    """Whether it switches thinking off."""
+    """Whether it samples with thinking off."""
     models: Callable[[S], dict[str, ModelSource | None]] = lambda settings: {}
-    """The settings that name a model, whose content belongs to what a run is."""
+    """Its settings that name a model. Their content identifies the run."""
     data: Callable[[S], DataConfig | None] = lambda settings: None
-    """Its setting `data`, the rows that it trains on, whose content belongs to what a run is too."""
+    """Its setting `data` with training rows. Their content identifies the run."""
     fits: Callable[[S, RunConfig, str], None] = lambda settings, config, name: None
-    """Raise `ValueError` where its settings do not go with the rest of the configuration, where `stages` lists it."""
+    """Raise `ValueError` if its settings conflict with the rest of the configuration."""
     requires: Callable[[S], object] = lambda settings: None
-    """Raise `ValueError` where it could not run with its settings, where `stages` lists it."""
+    """Raise `ValueError` if it cannot run with its settings."""
     check: Callable[[S, StartCheck], object] = lambda settings, start: None
-    """Read what it will read. Raise `FileNotFoundError` or `ValueError` where that is missing or malformed."""
+    """Read its inputs. Raise `FileNotFoundError` or `ValueError` for missing or malformed ones."""
 
     @property
     def trains(self) -> bool:
@@ -95,27 +95,27 @@ class Stage(Generic[S]):
         return self.role in (Role.BEGIN, Role.TRAIN)
 
     def takes_tasks(self, settings: S) -> bool:
-        """Return whether it takes tasks of the environments: it plays episodes, or trains and has no rows of its own."""
+        """Return whether it needs tasks of the environments: for episodes, or for training without rows."""
         return self.plays(settings) or (self.trains and self.data(settings) is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageInstance:
-    """An entry of `stages`: a stage, under a name and with settings of its own where it has some."""
+    """An entry of `stages`: a stage with a name and overrides of its settings."""
 
     stage: Stage[Any]
     name: str
-    """What its files and metrics are called."""
+    """Name in files and metrics."""
     overrides: Mapping[str, Any]
-    """The settings that its entry gives, over those of its stage."""
+    """The entry's settings, which override the settings of its stage."""
     about: str | None = None
-    """Of an evaluation that has no name of its own: the instance whose model it evaluates."""
+    """For an unnamed evaluation: the instance whose model it evaluates."""
 
     def mixture(self, config: RunConfig, shares: dict[str, float], thinking: ThinkingMix | None = None) -> Mixture:
         return open_mixture(config.environments, shares, split="train", seed=self.seed(config.seed), thinking=thinking)
 
     def seed(self, seed: int) -> int:
-        """Derive its seed from the run's: a further instance of a stage sees other tasks in another order."""
+        """Derive the seed from the run's. A further instance of a stage has other tasks in another order."""
         if self.name == self.stage.name:
             return seed
         return int.from_bytes(hashlib.sha256(f"{seed}/{self.name}".encode()).digest()[:6], "big")

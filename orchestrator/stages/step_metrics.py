@@ -21,10 +21,10 @@ from temper.rollout.trajectory import Group, Resumption, WeightVersion, well_for
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
-    """Return flat metrics of a step: the learner's, times, staleness, and each environment's rewards.
+    """Return flat metrics of a step: the learner's, times, staleness, and the rewards of each environment.
 
-    An environment's measures are over every answered group: those trained on, which are neither all right nor all wrong, would
-    show a reward near the middle whatever the model can do. `reward_trained` is over those.
+    Measures of an environment are over all answered groups. Trained groups alone are neither all right nor all wrong, so
+    their mean reward is near the middle for any model. `reward_trained` is over those groups.
     """
     trajectories = [t for group in report.groups for t in group.trajectories]
     everything = [*report.groups, *report.dropped.groups]
@@ -59,9 +59,9 @@ def step_metrics(report: StepReport) -> dict[str, float]:
 
 
 def _staleness(report: StepReport) -> dict[str, float]:
-    """Return the lags of groups behind their admission, and of tokens behind the version that sampled them.
+    """Return the lags of groups since admission, and of tokens since the version that sampled them.
 
-    A partial answer has tokens of several versions.
+    A partial rollout has tokens of several versions.
     """
     now = report.version.step
     lags = [now - group.ticket.admitted.step for group in report.groups]
@@ -96,7 +96,7 @@ def _buffer_metrics(occupancy: Occupancy) -> dict[str, float]:
 
 
 def _episode_metrics(groups: list[Group]) -> dict[str, float]:
-    """Return the mean seconds of an episode, failed ones included, by cause; they add up to `episode/s`."""
+    """Return the mean seconds of an episode by cause, failed ones included. They add up to `episode/s`."""
     episodes = [t for group in groups for t in (*group.trajectories, *group.failed)]
     seconds = fmean(t.seconds for t in episodes)
     by_wait = {
@@ -151,16 +151,16 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
 
 
 TRUNCATED = "truncated"
-"""Why an answer that ran into a limit on tokens has no trained token, where such answers carry no loss."""
+"""Reason for a truncated answer without trained tokens, if such answers are masked."""
 
 
 async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str) -> list[TokenRecord]:
-    """Return the records of the last step; [] if the ranks died or hang, as the next call raises."""
+    """Return the records of the last step; [] if the ranks failed or hang, since the next call raises."""
     if learner.stuck:
         return []
     asking: Awaitable[list[TokenRecord]] = learner.token_records()
     try:
-        return await within(limit, asking, stage=stage, waiting_for="what the learner made of each token")
+        return await within(limit, asking, stage=stage, waiting_for="the training records of the tokens")
     except LearnerDied:
         return []
 
@@ -168,7 +168,7 @@ async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str)
 def training_rows(
     groups: list[Group], records: list[TokenRecord], *, version: WeightVersion, mask_truncated: bool
 ) -> list[dict[str, Any] | None]:
-    """Return the record of each trajectory with a score, or None; `version` is that of the trained weights."""
+    """Return the record of each scored trajectory, or None. `version` is the version of the trained weights."""
     by_place = {record.place: record.as_json() for record in records}
     rows: list[dict[str, Any] | None] = []
     for place, trajectory in enumerate(t for group in groups for t in group.trajectories):

@@ -1,4 +1,4 @@
-"""Supervised stages: their loop, which builds the next batch while the learner works, and the sampling of own answers."""
+"""Supervised stages: the loop, which builds the next batch while the learner works, and sampling for training data."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 NLL = LossConfig(objective="nll")
 FILTERED = "data/filtered"
-"""Sequences that a step's batch lacks."""
+"""Sequences missing from a step's batch."""
 
 
 def sequence_batches(run: Run, sequences: Callable[[int], list[TrainingSample]]) -> Callable[[int], TrainBatch]:
@@ -47,9 +47,9 @@ async def train_supervised(
     sequences: int,
     loss: LossConfig = NLL,
 ) -> Path:
-    """Train on `batch(step)` for the steps of `config`, from where it was interrupted; return the last step's checkpoint.
+    """Train on `batch(step)` for the steps of `config`, resuming if interrupted. Return the last checkpoint.
 
-    `name` is that of the instance. A batch with fewer than `sequences` is trained as it is, and the missing are counted.
+    `name` is the instance. A batch with fewer than `sequences` is trained as it is, and the missing ones are counted.
     """
     steps = config.steps
     learner, done = await run.trainer.begin(name, optim=config.optim, loss=loss, steps=steps, beside_engines=False)
@@ -62,7 +62,7 @@ async def train_supervised(
 
 
 class _SupervisedLoop:
-    """The steps of a stage after those that are `done`."""
+    """The steps of a stage after the ones that are `done`."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class _SupervisedLoop:
         self._sequences = sequences
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
         self._clock = StepClock((StepPart.BATCH, StepPart.LEARN, StepPart.LOG, StepPart.SAVE))
-        self._done = self._learning = done  # the same but in the middle of a step
+        self._done = self._learning = done  # differ during a step
 
     async def run(self) -> None:
-        """Make the steps; save before a stop or a fault between two of them."""
+        """Run the steps. Save before a stop or an error between two steps."""
         self._skips.restore(skipped_steps(await in_thread(self._run.rows, self._name)))
         try:
             for step in range(self._done + 1, self._config.steps + 1):
@@ -116,7 +116,7 @@ class _SupervisedLoop:
         left_out = self._sequences - built.samples
         self._run.log(self._name, step, named | {"train/tokens": built.tokens, FILTERED: left_out} | times)
         self._done = step
-        self._skips.add(step, skipped=bool(metrics["skipped"]), evidence="look at their rows and learning rates")
+        self._skips.add(step, skipped=bool(metrics["skipped"]), evidence="check their rows and learning rates")
 
     async def _save(self) -> None:
         if self._done:
@@ -131,15 +131,15 @@ def row_intake(
     *,
     longest: int | None,
 ) -> RowIntake:
-    """Return the intake of a stage's rows, up to `longest` if no setting limits them."""
+    """Return the intake of a stage's rows. `longest` is the limit without a setting."""
     setting, max_tokens = limit_name(name, config.max_tokens), config.max_tokens or longest
     return RowIntake(DialogueTokenizer.of(tokenizer, thinking), max_tokens=max_tokens, setting=setting)
 
 
 def log_data(run: Run, name: str, source: str, counts: Mapping[str, int], *, drawn: int) -> None:
-    """Report the data of a stage, once in the metrics file too; `drawn` is how many samples all its steps draw."""
-    if not counts:  # rows that are read as they are needed
-        run.progress.note(f"{name}: rows are read as they are needed, from {source}")
+    """Report the data of a stage, once in the metrics file too. `drawn` is the number of samples that all steps draw."""
+    if not counts:  # streamed rows
+        run.progress.note(f"{name}: streams rows from {source}")
         return
     epochs = round(drawn / counts[ROWS], 2)
     run.progress.note(f"{name}: {counts_text(counts)}, {epochs} epochs, from {source}")
@@ -150,8 +150,8 @@ def _log_filtered(run: Run, name: str, *, sequences: int) -> None:
     rows = [row for row in read_metrics(run.folder.metrics) if row.stage == name]
     left_out = round(sum(row.values.get(FILTERED, 0.0) for row in rows))
     if left_out:
-        run.progress.note(f"{name}: {left_out} of {sequences} sequences were too long and left out")
-        _log_once(run, name, rows[-1].step, {"sequences": sequences, "too long and left out": left_out})
+        run.progress.note(f"{name}: {left_out} of {sequences} sequences were too long and filtered")
+        _log_once(run, name, rows[-1].step, {"sequences": sequences, "too long and filtered": left_out})
 
 
 def _log_once(run: Run, name: str, step: int, what: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ def _log_once(run: Run, name: str, step: int, what: dict[str, Any]) -> None:
 
 
 class _Ahead:
-    """Builds the batch of the step after the one that was taken, up to the last."""
+    """Builds the batch of the next step ahead of time."""
 
     def __init__(self, batch: Callable[[int], TrainBatch], *, last: int) -> None:
         self._batch = batch
@@ -195,9 +195,9 @@ async def sample_once(
     lines: Callable[[Draw, Group], list[str]],
     wanted: str,
 ) -> Path:
-    """Return the file with the `lines` of each group of answers of the run's newest model; made if there is none yet.
+    """Return the file with `lines` of each group that the newest model samples. Create it if necessary.
 
-    `wanted` names a line. Raise `ValueError` if there is none, `TooManyFailures` if too many answers fail outside the model.
+    `wanted` names a line. Raise `ValueError` without any, and `TooManyFailures` if too many answers fail outside the model.
     """
     name = instance.name
     path = run.folder.sampled(name)
@@ -217,7 +217,7 @@ async def sample_once(
 
         for first in range(0, len(draws), WAVE):
             wave = draws[first : first + WAVE]
-            making = within(limit, in_thread(_made, mixture, wave), stage=name, waiting_for="its tasks to be made")
+            making = within(limit, in_thread(_made, mixture, wave), stage=name, waiting_for="its tasks to be created")
             tasks = await run.stop.wait_or(making)
             tickets = _tickets(tasks, instance.first_ticket + first, admitted=run.version, sampling=asking.sampling)
             answering, last_restart_at = together(map(answered, tickets)), run.engines.last_restart_at
@@ -230,8 +230,7 @@ async def sample_once(
     watch.conclude()
     if not kept:
         raise ValueError(
-            f"{name}: {len(draws)} tasks gave no {wanted}; train the model first (sft), or raise {name}.tasks or "
-            f"{name}.samples"
+            f"{name}: {len(draws)} tasks gave no {wanted}; train the model first (sft), or raise {name}.tasks or {name}.samples"
         )
     write_whole(path, "\n".join(kept) + "\n")
     return path
