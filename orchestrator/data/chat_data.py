@@ -1,4 +1,4 @@
-"""Dialogues to learn from: those that the experts of the environments give, and all of them as training samples."""
+"""Dialogues as training data: demonstrations of the environments, and the tokenisation of all dialogues."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from temper.rollout.formats.messages import one_call_a_turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialogue:
-    """A prompt and the messages that follow it, assistant's and others' in turn."""
+    """A prompt and the messages after it, from the assistant and others."""
 
     task: Task
     reply: tuple[Message, ...]
@@ -28,7 +28,7 @@ class Demonstrations:
     """Expert dialogues of the environments' generated tasks, in the mixture's shares."""
 
     def __init__(self, mixture: Mixture, envs: Mapping[str, BoundEnv]) -> None:
-        """Raise `ValueError` where an environment has no expert, or none with its options."""
+        """Raise `ValueError` for an environment without demonstrations, or without any for its options."""
         self._mixture, self._envs = mixture, envs
         self._draws: list[Draw] = []
         for name in mixture.envs:
@@ -36,7 +36,7 @@ class Demonstrations:
             demonstrate, why = envs[name].definition.demonstrate, ""
             try:
                 has = demonstrate is not None and bool(demonstrate(task))
-            except ValueError as error:  # with these options it has none
+            except ValueError as error:  # none with these options
                 has, why = False, f" ({error})"
             if not has:
                 raise ValueError(
@@ -50,14 +50,14 @@ class Demonstrations:
         draw = self._draws[index]
         task = self._mixture.task(draw)
         if task.fault:
-            raise ValueError(f"environment {draw.env!r} has no demonstration here: {task.fault}")
+            raise ValueError(f"environment {draw.env!r} has no demonstration of this task: {task.fault}")
         demonstrate = self._envs[draw.env].definition.demonstrate
         assert demonstrate is not None
         return Dialogue(task=task, reply=tuple(demonstrate(task)))
 
 
 class DialogueTokenizer:
-    """Makes training samples of dialogues, ids as the engine would see them, thoughts cut where a rollout would cut them."""
+    """Makes training samples of dialogues. Ids are as the engine would see them, and reasoning is cut as in a rollout."""
 
     def __init__(
         self, renderer: Renderer, tags: ThinkingTags | None, thinking: ThinkingConfig, *, train_closing: bool = False
@@ -71,17 +71,17 @@ class DialogueTokenizer:
     def of(
         cls, tokenizer: PreTrainedTokenizerBase, thinking: ThinkingConfig, *, train_closing: bool = False
     ) -> "DialogueTokenizer":
-        """Return that of a model's tokenizer."""
+        """Return the tokenizer of dialogues for a model's tokenizer."""
         tags = ThinkingTags.find(tokenizer, closing=thinking.closing)
         return cls(Renderer(tokenizer, thinking), tags, thinking, train_closing=train_closing)
 
     @property
     def reads_reasoning(self) -> bool:
-        """Whether the model knows the tags of a thought; else they are plain text."""
+        """Whether the model has reasoning tags. Otherwise they are plain text."""
         return self._tags is not None
 
     def dropped(self, dialogue: Dialogue) -> list[str]:
-        """List what the chat template would leave out of a dialogue in silence."""
+        """List the parts of a dialogue that the chat template would omit silently."""
         messages = [*dialogue.task.messages, *dialogue.reply]
         parts = {message["role"] for message in messages} & PARTS.keys()
         parts |= {"tool_calls"} if any(message.get("tool_calls") for message in messages) else set()
@@ -89,15 +89,15 @@ class DialogueTokenizer:
         return sorted(part for part in parts if self._renderer.drops(part))
 
     def breaks_tags(self, dialogue: Dialogue) -> bool:
-        """Return whether a dialogue contains tags of the chat template, which are broken wherever they are written."""
+        """Return whether a dialogue contains tags of the chat template, which are broken wherever they occur."""
         return self._renderer.breaks_tags([*dialogue.task.messages, *dialogue.reply])
 
     def thinking_tokens(self, message: Message) -> int:
-        """Count the tokens of a message's thought."""
+        """Return the number of reasoning tokens of a message."""
         return len(self._renderer.encode(message["reasoning_content"]))
 
     def sample(self, dialogue: Dialogue) -> TrainingSample:
-        """Return a dialogue as a training sample: trained are the assistant's own tokens, never the opening of its turn."""
+        """Return a dialogue as a training sample. Only the assistant's tokens are trained, without the opening of its turn."""
         thinks = dialogue.task.thinks
         ids = list(self._renderer.prompt_ids(dialogue.task))
         trained_T = [False] * len(ids)
@@ -125,13 +125,13 @@ class DialogueTokenizer:
     def _turn(
         self, message: Message, before: list[int], *, thinks: bool, budget: int | None
     ) -> tuple[tuple[int, ...], list[bool], int]:
-        """Return the ids of one turn, which of them are trained, and the length of its thought; cut to the budget."""
+        """Return the ids of one turn cut to the budget, which of them are trained, and its reasoning length."""
         text = self._renderer.answer_text(message, thinks=thinks, context_ids=before)
         if budget is None or self._tags is None or self._tags.tags.closing not in text:
             ids = self._renderer.encode(text)
             return ids, [True] * len(ids), 0
         reasoning, found, answer_text = text.partition(self._tags.closing)
-        if not found:  # the configuration closes thoughts otherwise than the chat template
+        if not found:  # the configuration ends reasoning with another text than the chat template
             reasoning, _, answer_text = text.partition(self._tags.tags.closing)
             reasoning, answer_text = reasoning.rstrip("\n"), answer_text.lstrip("\n")
         reasoning_ids, answer = self._renderer.encode(reasoning), self._renderer.encode(answer_text)
@@ -147,6 +147,5 @@ class DialogueTokenizer:
 
 
 def _calls(message: Message) -> list[Call]:
-    """Return the calls of an assistant's message."""
     functions = [call["function"] for call in message.get("tool_calls") or ()]
     return [Call(name=function["name"], arguments=function.get("arguments") or {}) for function in functions]

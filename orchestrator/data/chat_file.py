@@ -1,4 +1,4 @@
-"""Rows of chats as dialogues, checked where they enter: no message or tool that a chat template would drop or write wrongly."""
+"""Rows of chats as dialogues. Each is checked for messages and tools that a chat template would omit or misformat."""
 
 import json
 from typing import Any
@@ -13,23 +13,23 @@ from temper.orchestrator.data.sft import in_rounds
 
 ROLES = ("system", "user", "assistant", "tool")
 UNREAD = ("function_call", "reasoning", "thinking")
-"""Fields of other formats, which a template would leave out."""
+"""Fields of other formats, which a template would omit."""
 SHOWN = 60
-"""Characters of an offending value that a message shows."""
+"""Characters of an offending value in a message."""
 
 
 def checked_messages(row: dict[str, Any], *, name: str = "messages") -> list[Message]:
-    """Return the messages of a row, or those of another field. Raise `ValueError` with the offending value for what is none."""
+    """Return the messages in a field of a row. Raise `ValueError` with the offending value for an invalid one."""
     messages = row.get(name)
     if not isinstance(messages, list) or not messages:
         raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {shown(messages)}")
     if writable(messages) != messages:
-        raise ValueError(f"`{name}` hold half a surrogate pair, which is no text: {shown(messages)}")
+        raise ValueError(f"`{name}` contain half a surrogate pair, which is invalid text: {shown(messages)}")
     return [_checked(message) for message in messages]
 
 
 def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
-    """Return the tools of a row, also where they are the text of a JSON list. Raise `ValueError` for what is none."""
+    """Return the tools of a row, a list or its JSON text. Raise `ValueError` for invalid ones."""
     tools = row.get("tools") or []
     listed = _read(tools) if isinstance(tools, str) else tools
     if not isinstance(listed, list) or not all(_is_named(tool) or _has_function(tool) for tool in listed):
@@ -40,19 +40,19 @@ def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
 def parse_assistant_message(
     message: Message, *, reads_reasoning: bool, name: str = "an assistant's message"
 ) -> Message:
-    """Return an assistant's message. The part of its content before the closing tag becomes its thought.
+    """Return an assistant's message. Its content before the closing tag becomes its reasoning.
 
-    Without `reads_reasoning` the model knows no tags: they are plain text. Raise `ValueError` for a thought that is not opened
-    and closed once, or that the model's template would leave out, and for a message that says nothing.
+    Without `reads_reasoning` the tags are plain text. Raise `ValueError` for reasoning that is not opened and closed once or
+    that the template would omit, and for an empty message.
     """
     text, given = message["content"], message.get("reasoning_content") or ""
     if given and not reads_reasoning:
-        raise ValueError(f"the model's chat template shows no thought and would leave out {shown(given)}")
+        raise ValueError(f"the model's chat template would omit the reasoning {shown(given)}")
     if reads_reasoning and (_is_tagged(given) or _is_tagged(text)):
         reasoning, closed, answer = text.partition(CLOSE_THINKING)
         reasoning = reasoning.strip().removeprefix(OPEN_THINKING).strip()
         if given or not closed or _is_tagged(reasoning) or _is_tagged(answer):
-            raise ValueError(f"the thought of {name} must be opened and closed once, unlike in {shown(given or text)}")
+            raise ValueError(f"the reasoning of {name} must be opened and closed once, not {shown(given or text)}")
         message = {**message, "reasoning_content": reasoning, "content": answer_text(answer)}
     if not message["content"].strip() and not message.get("tool_calls"):
         raise ValueError(f"{name} says nothing: {shown(message)}")
@@ -74,10 +74,10 @@ def _checked(message: Any) -> Message:
     unread = [name for name in UNREAD if message.get(name)]
     if unread:
         raise ValueError(
-            f"`{unread[0]}` of a message would be left out; a thought is `reasoning_content`, calls are `tool_calls`"
+            f"`{unread[0]}` of a message would be omitted; use `reasoning_content` for reasoning, `tool_calls` for calls"
         )
     if message.get("weight", 1) != 1:
-        raise ValueError(f"a message has the weight {message['weight']}, but every answer of a row is trained")
+        raise ValueError(f"a message has the weight {message['weight']}, but all answers of a row are trained")
     calls = message.get("tool_calls") or []
     checked = {**message, "content": "" if calls and message.get("content") is None else message["content"]}
     for name in ("content", "reasoning_content"):
@@ -89,7 +89,7 @@ def _checked(message: Any) -> Message:
 
 
 def _call(call: Any) -> dict[str, Any]:
-    """Return a tool call whose arguments are an object: some formats write them as text."""
+    """Return a tool call with its arguments as an object. Some formats write them as text."""
     if not _has_function(call):
         raise ValueError(f"a tool call must have `function` with `name` and `arguments`, not {shown(call)}")
     arguments = call["function"].get("arguments")
@@ -112,7 +112,7 @@ def _is_tagged(text: str) -> bool:
 
 
 def _read(text: str) -> Any:
-    """Return the value of a JSON text, or None if it is not JSON."""
+    """Return the value of a JSON text, or None if it is invalid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -125,9 +125,9 @@ EFFORTS = (None, "low", "medium", "high")
 def chat_rows(
     data: DataConfig, intake: RowIntake, *, on_error: OnError, rounds: int = 1, seed: int
 ) -> ShuffledRows[Dialogue]:
-    """Read rows of data with `messages`. Every row is tokenised by `intake` when it is read.
+    """Read rows of data with `messages`. `intake` tokenises each row once.
 
-    Raise `ValueError` with its place for the first one that can't be trained on where `on_error` is "raise".
+    If `on_error` is "raise", raise `ValueError` with the place of the first unusable row.
     """
 
     def parse(row: dict[str, Any], number: int) -> Dialogue:
@@ -139,10 +139,10 @@ def chat_rows(
 
 
 def parse_chat(row: dict[str, Any], number: int, *, reads_reasoning: bool = True) -> Dialogue:
-    """Read one row: `{"messages": [...], "tools": [...]}`; everything before the first answer is the prompt.
+    """Read one row: `{"messages": [...], "tools": [...]}`. The messages before the first answer are the prompt.
 
-    An assistant's message at the very beginning is a part of the prompt. Without `reads_reasoning` the tags
-    are plain text. Raise `ValueError` for a malformed row.
+    A first message of the assistant belongs to the prompt. Without `reads_reasoning` the tags are plain text. Raise
+    `ValueError` for a malformed row.
     """
     messages = [
         parse_assistant_message(message, reads_reasoning=reads_reasoning) if message["role"] == "assistant" else message

@@ -1,4 +1,4 @@
-"""Pairs of answers as the rows of a file have them: the same prompt, an answer that is preferred, and another one."""
+"""Pairs of answers in the rows of a file: a prompt with a chosen and a rejected answer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
 
 SIDES = ("chosen", "rejected")
 CONTINUED = {("system", "user"), ("user", "assistant"), ("tool", "assistant"), ("assistant", "tool")}
-"""Roles of a prompt's last message and of a dialogue's first one, which goes on with the prompt."""
+"""Last role of a prompt and first role of a dialogue that continues it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:
-    """A row of a file: the same prompt with the answer that is preferred, and with the other one."""
+    """A prompt with its chosen and its rejected answer."""
 
     chosen: Dialogue
     rejected: Dialogue
 
     def pair(self, tokenizer: DialogueTokenizer) -> Pair:
-        """Return the two as training samples."""
+        """Return both as training samples."""
         return Pair(chosen=tokenizer.sample(self.chosen), rejected=tokenizer.sample(self.rejected))
 
 
 def preference_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: str) -> ShuffledRows[Preference]:
-    """Read rows of data with two answers. Every row is tokenised once by `intake`.
+    """Read rows of data with two answers. `intake` tokenises each row once.
 
-    Raise `ValueError` with place and offending value for a row that can't be trained on if `on_error` is "raise", and if no
-    row can.
+    If `on_error` is "raise", raise `ValueError` with place and offending value of an unusable row. Raise it if no row is
+    usable.
     """
 
     def parse(row: dict[str, Any], number: int) -> Preference:
@@ -46,11 +46,11 @@ def preference_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, s
 
 
 def parse_preference(row: dict[str, Any], number: int, *, reads_reasoning: bool = True) -> Preference:
-    """Read one row: `{"messages": [...], "chosen": "text", "rejected": "text"}`, perhaps with `tools`. The prompt may
-    be called `prompt`, a text or messages. The answers may be dialogues, which begin alike and end with the answer: what stands
-    before it is then the prompt. A prompt that is given too must be part of it, or they go on with that prompt.
+    """Read one row: `{"messages": [...], "chosen": "text", "rejected": "text"}`, optionally with `tools`. The prompt may be
+    `prompt`, a text or messages. The answers may be dialogues with the same beginning, which is then the prompt. A separate
+    prompt must be part of them, or precede them.
 
-    `reads_reasoning` says whether the model knows the tags of a thought; else they are plain text.
+    Without `reads_reasoning` the tags are plain text.
     """
     row = _parted(row)
     messages = _prompt(row)
@@ -61,8 +61,8 @@ def parse_preference(row: dict[str, Any], number: int, *, reads_reasoning: bool 
     if len(set(thinks.values())) > 1:
         have, lacks = sorted(thinks, key=lambda name: not thinks[name])
         raise ValueError(
-            f"`{have}` has a thought and `{lacks}` has none, {shown(row[lacks])}; the two follow the same prompt, which "
-            f"opens a thought or does not"
+            f"`{have}` has reasoning and `{lacks}` has none, {shown(row[lacks])}; both follow the same prompt, so both or "
+            f"neither must have it"
         )
     task = Task(
         env=CHAT,
@@ -76,7 +76,7 @@ def parse_preference(row: dict[str, Any], number: int, *, reads_reasoning: bool 
 
 
 def _parted(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose answers are dialogues with the prompt and each answer apart; any other as it is."""
+    """Split dialogues into prompt and answers. Return any other row unchanged."""
     if not all(isinstance(row.get(name), list) for name in SIDES):
         return row
     chosen, rejected = (checked_messages(row, name=name) for name in SIDES)
@@ -91,14 +91,14 @@ def _parted(row: dict[str, Any]) -> dict[str, Any]:
             continue
         if (given[-1]["role"], head[0]["role"]) not in CONTINUED:
             raise ValueError(
-                f"`{name}` is not what `chosen` and `rejected` begin with, {shown(given)}; leave one of them out"
+                f"`{name}` is not the beginning of `chosen` and `rejected`, {shown(given)}; remove one of them"
             )
         head = [*given, *head]
     return {name: value for name, value in row.items() if name != "prompt"} | answers | {"messages": head}
 
 
 def _given(row: dict[str, Any]) -> Iterator[tuple[str, list[Message]]]:
-    """Yield the prompts that a row gives beside its answers, each with its name."""
+    """Yield the separate prompts of a row by name."""
     for name in ("prompt", "messages"):
         asked = row.get(name)
         if isinstance(asked, str) and asked.strip() and name == "prompt":
@@ -108,12 +108,12 @@ def _given(row: dict[str, Any]) -> Iterator[tuple[str, list[Message]]]:
 
 
 def _is_part(some: list[Message], whole: list[Message]) -> bool:
-    """Return whether messages stand in a dialogue, one after another."""
+    """Return whether messages are a contiguous part of a dialogue."""
     return any(whole[at : at + len(some)] == some for at in range(len(whole) - len(some) + 1))
 
 
 def _prompt(row: dict[str, Any]) -> tuple[Message, ...]:
-    """Return the prompt of a row: its `messages`, or its `prompt`, whose text alone is what the user says."""
+    """Return the prompt of a row: its `messages`, or its `prompt`. A text is the user's message."""
     asked = row.get("prompt")
     if isinstance(asked, str) and asked.strip() and "messages" not in row:
         row = {"messages": [{"role": "user", "content": asked}]}
@@ -122,12 +122,12 @@ def _prompt(row: dict[str, Any]) -> tuple[Message, ...]:
         raise ValueError(f"`messages` is the prompt and must not end with the assistant's {shown(messages[-1])}")
     for name, given in _given(row):
         if not _is_part(given, messages):
-            raise ValueError(f"`{name}` is not in `messages`, {shown(given)}; leave one of them out")
+            raise ValueError(f"`{name}` is not in `messages`, {shown(given)}; remove one of them")
     return tuple(messages)
 
 
 def _answer(row: dict[str, Any], name: str, *, reads_reasoning: bool) -> Message:
-    """Return an answer as a message; what stands before the closing tag is its thought."""
+    """Return an answer as a message. The text before the closing tag is its reasoning."""
     said = row.get(name)
     if isinstance(said, dict) and said["role"] == "assistant":
         return parse_assistant_message(said, reads_reasoning=reads_reasoning, name=f"`{name}`")

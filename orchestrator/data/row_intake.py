@@ -1,4 +1,4 @@
-"""Rows of supervised data: each is tokenised once as it comes in, then drawn in shuffled epochs."""
+"""Rows of supervised data: each is tokenised once on reading, then drawn in shuffled epochs."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A position of an endless order: the epoch, the place in it, and the number of the item that stands there."""
+    """A position of an endless order: epoch, place in it, and number of the item there."""
 
     epoch: int
     place: int
@@ -28,12 +28,12 @@ class Position:
 
 
 def positions(step: int, batch_size: int) -> range:
-    """Return the positions of an endless order that a step takes (1 or more)."""
+    """Return the positions that a step takes (1 or more)."""
     return range((step - 1) * batch_size, step * batch_size)
 
 
 class Epochs:
-    """The numbers 0 to `count` - 1, shuffled anew in each epoch; the order depends on `seed` and the epoch only."""
+    """The numbers 0 to `count` - 1, shuffled in each epoch. The order depends only on `seed` and the epoch."""
 
     def __init__(self, count: int, *, seed: str) -> None:
         assert count > 0
@@ -42,7 +42,6 @@ class Epochs:
         self._shuffled: tuple[int, list[int]] = (-1, [])
 
     def at(self, index: int) -> Position:
-        """Return a position of the endless order."""
         epoch, place = divmod(index, self._count)
         held, order = self._shuffled
         if held != epoch:
@@ -53,10 +52,10 @@ class Epochs:
 
 
 class EpochBatches(Generic[T]):
-    """Batches of items in an order shuffled anew in each epoch; batch `step` depends on the seed and the step only."""
+    """Batches of items, shuffled in each epoch. Batch `step` depends only on the seed and the step."""
 
     def __init__(self, count: int, make: Callable[[Position], T], *, batch_size: int, seed: str) -> None:
-        """Make each of the `count` items from its position by `make`."""
+        """`make` returns each of the `count` items from its position."""
         self._make = make
         self._batch_size = batch_size
         self._epochs = Epochs(count, seed=seed)
@@ -70,38 +69,38 @@ ROWS, MALFORMED = "rows", "malformed and skipped"
 BROKEN = "contain tags of the chat template, each broken by a zero-width space"
 REPEATED = "repeat an earlier row"
 OPENED = "begin with an answer, which is not trained"
-LEFT_OPEN = "end with messages that nothing answers, which are left out"
+LEFT_OPEN = "end with unanswered messages, which are ignored"
 
 
 def too_long(max_tokens: int | None) -> str:
-    """Say what rows over the limit are counted as."""
+    """Return the label of the count of rows over the limit."""
     return f"longer than {max_tokens} tokens and skipped"
 
 
 def fits(ids: Sized, max_tokens: int | None) -> bool:
-    """Return whether ids are not over a limit; None is none."""
+    """Return whether ids are within a limit. None is no limit."""
     return max_tokens is None or len(ids) <= max_tokens
 
 
 def limit_name(stage: str, max_tokens: int | None) -> str:
-    """Name the limit of an instance of a stage: by its setting, where that gives one, else by the model's."""
+    """Return the name of an instance's limit: its setting, or the model's."""
     return f"{stage}.max_tokens" if max_tokens is not None else "the model's max_position_embeddings"
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffledRows(Generic[T]):
-    """Items of rows, shuffled anew in each epoch. `counts` has the rows kept and left out, except streamed ones."""
+    """Items of rows, shuffled in each epoch. `counts` has the used and filtered rows, without streamed ones."""
 
     item: Callable[[int], T]
-    """Return the item at a position, epoch after epoch."""
+    """Return the item at a position of the endless order."""
     counts: dict[str, int]
 
 
 class RowIntake:
-    """Reads the rows of one file and counts what became of them."""
+    """Reads the rows of one file and counts the results."""
 
     def __init__(self, tokenizer: DialogueTokenizer, *, max_tokens: int | None, setting: str) -> None:
-        """Refuse rows over `max_tokens`, where that is not None, in the name of `setting`."""
+        """Reject rows over `max_tokens`, if set. `setting` names the limit in messages."""
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._setting = setting
@@ -110,16 +109,16 @@ class RowIntake:
 
     @property
     def reads_reasoning(self) -> bool:
-        """Whether the model knows the tags of a thought."""
+        """Whether the model has reasoning tags."""
         return self._tokenizer.reads_reasoning
 
     def read(
         self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError
     ) -> tuple[list[T], dict[str, int]]:
-        """Read the items of rows of data, and count the rows that were used, skipped or remarkable.
+        """Read the items of rows of data. Count rows that are used, skipped or remarkable.
 
-        `parse` calls `require_fits` for what it makes of a row. Raise `ValueError` with its place for the first row
-        that can't be trained on where `on_error` is "raise", and where no row can.
+        `parse` calls `require_fits` for the dialogues of a row. If `on_error` is "raise", raise `ValueError` with the place
+        of the first unusable row. Raise it if no row is usable.
         """
         assert not data.streaming
         _require_no_format(data)
@@ -141,9 +140,9 @@ class RowIntake:
     def shuffled(
         self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError, seed: str
     ) -> ShuffledRows[T]:
-        """Read the items of rows of data, of streamed data the first block and the others as they are needed.
+        """Read the items of rows of data. Streamed data is read block by block.
 
-        Raise as `read`. A streamed row that can't be trained on raises when its block is read, or is left out each time.
+        Raise as `read`. An unusable streamed row raises when its block is read, or is skipped each time.
         """
         if data.streaming:
             _require_no_format(data)
@@ -153,9 +152,9 @@ class RowIntake:
         return ShuffledRows(lambda index: rows[epochs.at(index).item], counts)
 
     def require_fits(self, dialogue: Dialogue) -> tuple[int, ...]:
-        """Return the ids of a dialogue. Raise `ValueError` where they are too many, or lack what the template does not know."""
+        """Return the ids of a dialogue. Raise `ValueError` for too many, or for parts that the template omits."""
         if dropped := self._tokenizer.dropped(dialogue):
-            raise ValueError(f"the model's chat template leaves out {', '.join(dropped)}, which the row has")
+            raise ValueError(f"the model's chat template omits {', '.join(dropped)}, which the row has")
         ids = self._tokenizer.sample(dialogue).ids
         if not fits(ids, self._max_tokens):
             self._counts[too_long(self._max_tokens)] += 1
@@ -173,17 +172,16 @@ class RowIntake:
 def _require_no_format(data: DataConfig) -> None:
     if data.format is not None:
         raise ValueError(
-            f"{data.name}: format={data.format}, but rows of chats and of pairs have one each; leave it out"
+            f"{data.name}: format={data.format}, but rows of chats and of pairs have a fixed format; remove it"
         )
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """Put counts into words."""
     return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
 def require_rows(path: Path, used: int, left_out: Mapping[str, int]) -> dict[str, int]:
-    """Count the rows of a file that the run itself wrote. Raise `ValueError` where nothing of it is used."""
+    """Count the rows of a file of the run. Raise `ValueError` if none is used."""
     counts = _counted({ROWS: used, **left_out})
     if not used:
         raise ValueError(f"nothing in {path} can be trained on: {counts_text(counts)}")

@@ -1,4 +1,4 @@
-"""The model's own answers: right ones to imitate, some with their thoughts cut, and pairs of a right and a wrong one."""
+"""The model's own answers: right ones for rejection-sampling fine-tuning, and pairs of a right and a wrong one."""
 
 import json
 import random
@@ -24,32 +24,32 @@ from temper.rollout.trajectory_json import turn_from_json, turn_to_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledAnswer:
-    """An answer of the model: the draw of its task, and its turns."""
+    """An answer of the model: its task's draw and its turns."""
 
     draw: Draw
     turns: tuple[Turn, ...]
 
     @property
     def has_reasoning(self) -> bool:
-        """Whether its prompt left room for a thought."""
+        """Whether its prompt allowed reasoning."""
         return any(turn.thinking.closed is not Closed.NONE for turn in self.turns)
 
 
 def worth_imitating(trajectory: Trajectory) -> bool:
-    """Return whether an answer is right, whole, and has well-formed thoughts."""
+    """Return whether an answer is right, complete and has well-formed reasoning."""
     return trajectory.correct and not trajectory.truncated and trajectory.well_formed
 
 
 def answer_lines(draw: Draw, group: Group) -> list[str]:
-    """Return the lines of the file of own answers: those of a group that are worth imitating."""
+    """Return the lines of a group's answers worth imitating."""
     right = (trajectory for trajectory in group.trajectories if worth_imitating(trajectory))
     return [json.dumps({"draw": asdict(draw), "turns": _written(trajectory)}) for trajectory in right]
 
 
 def read_answers(path: Path, *, max_tokens: int | None) -> tuple[list[SampledAnswer], dict[str, int]]:
-    """Read the answers of a file of `answer_lines`, and count those that are used and those that are too long.
+    """Read the answers of a file of `answer_lines`. Count used and too long ones.
 
-    Raise `ValueError` where none is left.
+    Raise `ValueError` if none is used.
     """
     answers = [SampledAnswer(draw=Draw(**row["draw"]), turns=_turns(row["turns"])) for row in _rows(path)]
     kept = [answer for answer in answers if fits(sample_of(answer.turns).ids, max_tokens)]
@@ -57,7 +57,7 @@ def read_answers(path: Path, *, max_tokens: int | None) -> tuple[list[SampledAns
 
 
 def pair_lines(draw: Draw, group: Group) -> list[str]:
-    """Return the lines of a file of own pairs: each answer worth imitating, with another wrong one of the same group."""
+    """Return the lines of a group's pairs: each answer worth imitating with another wrong one."""
     right = [trajectory for trajectory in group.trajectories if worth_imitating(trajectory)]
     wrong = [trajectory for trajectory in group.trajectories if not trajectory.correct and trajectory.sampled_tokens]
     count = min(len(right), len(wrong))
@@ -68,9 +68,9 @@ def pair_lines(draw: Draw, group: Group) -> list[str]:
 
 
 def read_pairs(path: Path, *, max_tokens: int | None) -> tuple[list[Pair], dict[str, int]]:
-    """Read the pairs of a file of `pair_lines`, ids as the engine saw and sampled them, and count those left out.
+    """Read the pairs of a file of `pair_lines` as the engine saw and sampled them. Count used and filtered ones.
 
-    Raise `ValueError` where none can be trained on.
+    Raise `ValueError` if none is used.
     """
     pairs = [
         Pair(chosen=sample_of(_turns(row["chosen"])), rejected=sample_of(_turns(row["rejected"])))
@@ -78,12 +78,12 @@ def read_pairs(path: Path, *, max_tokens: int | None) -> tuple[list[Pair], dict[
     ]
     short = [pair for pair in pairs if fits(pair.chosen.ids, max_tokens) and fits(pair.rejected.ids, max_tokens)]
     kept = [pair for pair in short if not np.array_equal(pair.chosen.ids, pair.rejected.ids)]
-    left_out = {too_long(max_tokens): len(pairs) - len(short), "of one and the same answer": len(short) - len(kept)}
+    left_out = {too_long(max_tokens): len(pairs) - len(short), "with equal answers": len(short) - len(kept)}
     return kept, require_rows(path, len(kept), left_out)
 
 
 def sample_of(turns: Sequence[Turn]) -> TrainingSample:
-    """Return an answer as the engine saw and sampled it; trained are the tokens that the model sampled itself."""
+    """Return an answer as the engine saw and sampled it. Only tokens that the model sampled are trained."""
     ids = join_arrays((own for turn in turns for own in (turn.context_ids, turn.sampled_ids)), np.int32)
     trained = (own for turn in turns for own in (np.zeros(len(turn.context_ids), dtype=np.bool_), ~turn.injected_T))
     return TrainingSample.supervised(ids=ids, trained_T=join_arrays(trained, np.bool_))
@@ -102,14 +102,14 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 class RejectionSampledData:
-    """Batches of the model's own answers, in an order shuffled anew in each epoch.
+    """Batches of the model's own answers, shuffled in each epoch.
 
     Rejection-sampling fine-tuning (RFT; Yuan et al., "Scaling Relationship on Learning Mathematical Reasoning with Large
     Language Models", 2023), one round of expert iteration.
 
-    Batch `step` depends on the seed and the step only. Ids are those that the engine saw and sampled. A thought
-    that is cut ends as in a rollout under its budget, and the answer follows. An answer without a thought,
-    one whose prompt can't announce the budget, and one that would be over `max_tokens` stay whole.
+    Batch `step` depends only on the seed and the step. Ids are as the engine saw and sampled them. Reasoning that is cut ends
+    as in a rollout under its budget, and the answer follows. An answer stays whole without reasoning, if its prompt cannot
+    announce the budget, or if it would exceed `max_tokens`.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RejectionSampledData:
         max_tokens: int | None,
         seed: int,
     ) -> None:
-        """Cut the share of answers that `thinking` names at its budgets, or without any anywhere."""
+        """Cut the share of answers of `thinking` at its budgets, or at any token without budgets."""
         self._answers = answers
         self._batches = EpochBatches(len(answers), self._sample, batch_size=batch_size, seed=f"{seed}/own")
         self._mixture = mixture
@@ -157,7 +157,7 @@ class RejectionSampledData:
         return rng.randrange(longest) if longest else None
 
     def sample(self, answer: SampledAnswer, *, budget: int | None) -> TrainingSample:
-        """Return an answer under a budget as a training sample: trained are the tokens that the model sampled."""
+        """Return an answer under a budget as a training sample. Only tokens that the model sampled are trained."""
         prompt = None if budget is None else self._prompt(answer, budget)
         if budget is None or prompt is None:
             return sample_of(answer.turns)
@@ -174,9 +174,9 @@ class RejectionSampledData:
         return TrainingSample.supervised(ids=ids, trained_T=trained_T)
 
     def _prompt(self, answer: SampledAnswer, budget: int) -> tuple[int, ...] | None:
-        """Return the prompt under a budget: as the engine saw it, or where budgets are announced with the announcement.
+        """Return the prompt under a budget, with an announcement if budgets are announced.
 
-        None if it can't be announced, because the environment added messages to those of the task.
+        Return None if it cannot be announced, since the environment added messages to the task's.
         """
         seen = tokens_of(answer.turns[0].context_ids)
         if not self._thinking_config.announce:
@@ -188,7 +188,7 @@ class RejectionSampledData:
     def _cut(
         self, sampled: list[int], own: list[bool], *, budget: int, context: Sequence[int]
     ) -> tuple[list[int], list[bool], int]:
-        """Cut a turn at a budget: its ids, which of them are trained, and the length of its thought."""
+        """Cut a turn at a budget. Return its ids, which of them are trained, and its reasoning length."""
         assert self._tags is not None
         opened = self._tags.opened_by(context)
         place, begin = self._tags.close_of(sampled), self._tags.thinking_start(sampled, opened=opened)

@@ -1,6 +1,6 @@
-"""Supervised data: dialogues as training samples, under every mode of thinking.
+"""Supervised data: dialogues as training samples in every mode of thinking.
 
-Batch `step` depends on the seed and the step only, so that a continued run sees the same data as an undisturbed one.
+Batch `step` depends only on the seed and the step, so a resumed run sees the same data.
 """
 
 import random
@@ -16,26 +16,26 @@ from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from temper.orchestrator.data.row_intake import fits, positions
 
 DEMONSTRATED = ThinkingMix(budget=0.03, no_thinking=0.1)
-"""The modes of demonstrations where the configuration names none."""
+"""The default modes of demonstrations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SftDataConfig:
-    """How thoughts of supervised data are changed, so that the model knows every mode."""
+    """Changes of the reasoning in supervised data, so that the model knows every mode."""
 
     thinking: ThinkingMix | None = scheduled(None)
-    """Shares of samples: the thought cut at a budget with the answer kept, with little effort, without a thought.
-    Without `budgets` or `budget_range` a thought is cut anywhere. Null: 0.03 of the demonstrations are cut and 0.1 have no
-    thought (none where the chat template can't leave it out), while the rows of `sft.data` stay as they are."""
+    """Shares of samples with the reasoning cut at a budget, with low effort, and without reasoning. Without `budgets` or
+    `budget_range` it is cut at any token. null: 0.03 of the demonstrations are cut and 0.1 have no reasoning (none if the
+    chat template cannot omit it), and the rows of `sft.data` are unchanged."""
     train_closing: bool = immutable(False)
-    """Whether the closing of a thought that was cut is trained too: the model then learns to stop early by itself."""
+    """Whether the forced end of cut reasoning is trained, so that the model learns to stop early."""
     cut_to_answer: bool = immutable(False)
-    """Whether thoughts under a budget stop short by themselves instead, and the dialogue's last answer follows: a habit of
-    answering too soon, for reinforcement to unlearn."""
+    """Whether reasoning under a budget stops early without a forced end, followed by the dialogue's last answer: a habit of
+    answering too soon, which reinforcement learning can unlearn."""
     low_effort_keep: float = immutable(0.5, unit="share")
-    """Share of a thought's words that a sample with little effort keeps."""
+    """Share of the words of reasoning that a low-effort sample keeps."""
     rounds: int = immutable(1)
-    """How often a thought goes over its steps, one line each: from 2 on it checks itself, as reasoning models do."""
+    """How often reasoning repeats its steps, one line each. From 2 on it checks itself, as reasoning models do."""
 
     def __post_init__(self) -> None:
         if not 0 < self.low_effort_keep <= 1:
@@ -45,10 +45,10 @@ class SftDataConfig:
 
 
 class SftData:
-    """Batches of training samples, each under a mode of thinking drawn from `config.thinking`.
+    """Batches of training samples, each in a mode of thinking drawn from `config.thinking`.
 
-    A sample is never cut: one over `max_tokens` under its mode stays as it was, and one that is too long even so is a
-    `ValueError` or, with `on_error` "skip", not in its batch.
+    A sample is never truncated. One over `max_tokens` in its mode keeps its original form. If that is too long too, it raises
+    `ValueError` or, with `on_error` "skip", is missing from its batch.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SftData:
         on_error: OnError,
         seed: int,
     ) -> None:
-        """Name in messages the instance of the stage by `name`, and the limit `max_tokens`, None for none, by `setting`."""
+        """In messages, `name` is the instance of the stage and `setting` the limit `max_tokens` (None for none)."""
         self._name = name
         self._setting = setting
         self._dialogue = dialogue
@@ -94,12 +94,12 @@ class SftData:
         raising = "raise it, or " if self._setting.startswith(f"{self._name}.") else ""
         raise ValueError(
             f"the demonstration {dialogue.task.label} has {count} tokens, more than "
-            f"{self._setting}={self._max_tokens}; {raising}leave such ones out with {self._name}.on_error=skip"
+            f"{self._setting}={self._max_tokens}; {raising}skip such ones with {self._name}.on_error=skip"
         )
 
 
 def under_mode(dialogue: Dialogue, config: SftDataConfig, tokenizer: DialogueTokenizer, rng: random.Random) -> Dialogue:
-    """Return the dialogue under a mode drawn by the shares; one without thoughts, or that names its mode, stays as it is."""
+    """Return the dialogue in a drawn mode. Without reasoning, or with a mode of its task, it is unchanged."""
     thoughts = [number for number, message in enumerate(dialogue.reply) if message.get("reasoning_content")]
     mix = config.thinking or ThinkingMix()
     mode = mix.draw_mode(rng)
@@ -120,14 +120,14 @@ def under_mode(dialogue: Dialogue, config: SftDataConfig, tokenizer: DialogueTok
 
 
 def stopped_short(reply: tuple[Message, ...], place: int, rng: random.Random) -> tuple[Message, ...]:
-    """Return a reply that ends at one of its thoughts: after a part of it, or all, the last answer follows at once."""
+    """Return a reply that ends within one of its reasonings, followed by the last answer."""
     reasoning = reply[place]["reasoning_content"]
     last = next(message for message in reversed(reply) if message["role"] == "assistant")
     return (*reply[:place], {**last, "reasoning_content": reasoning[: rng.randint(1, len(reasoning))]})
 
 
 def in_rounds(dialogue: Dialogue, rounds: int) -> Dialogue:
-    """Return the dialogue with thoughts that go over their steps several times."""
+    """Return the dialogue with reasoning that repeats its steps."""
     if rounds == 1:
         return dialogue
     thoughts = [message.get("reasoning_content") for message in dialogue.reply]
@@ -139,7 +139,7 @@ def in_rounds(dialogue: Dialogue, rounds: int) -> Dialogue:
 
 
 def shortened(message: Message, *, keep: float) -> Message:
-    """Return a message whose thought has only its first words, at least one."""
+    """Return a message with only the first words of its reasoning, at least one."""
     if not message.get("reasoning_content"):
         return message
     words = message["reasoning_content"].split(" ")

@@ -1,1 +1,1 @@
-"""Evaluation: held-out tasks put to the engines, and what the answers are worth; in a stage of its own, or between steps."""
+"""Evaluation: answers to held-out tasks and their scores, in a stage or between steps."""

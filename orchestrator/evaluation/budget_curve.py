@@ -1,4 +1,4 @@
-"""The curve of accuracy against thinking budget: what is asked for, what is measured of the answers, what a file has of it."""
+"""The curve of accuracy over thinking budget: its conditions, its measures and its file format."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ ORDER = (Mode.OFF, Mode.LOW_EFFORT, Mode.BUDGET, Mode.UNLIMITED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A mode of thinking that a curve has a point for; `share` where its budget is a share of the median thought."""
+    """A thinking mode with a point on the curve. `share` is the budget as a share of the median reasoning length."""
 
     thinking: Thinking
     share: float | None = None
@@ -27,53 +27,53 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetPoint:
-    """The answers of one environment under one mode of thinking. Lengths are in tokens, shares between 0 and 1.
+    """The answers of one environment in one thinking mode. Lengths are in tokens, shares between 0 and 1.
 
-    Measures are over the answers with a score; NaN where there is none.
+    Measures are over scored answers, NaN without any.
     """
 
     mode: Mode
     budget: int | None = None
-    """Budget in tokens, None in the modes that have none."""
+    """Budget in tokens, None in modes without one."""
     share: float | None = None
-    """The budget as a share of the median thought without a limit, where it was asked for so."""
+    """The budget as a share of the median unlimited reasoning, if requested so."""
     tasks: int
     samples: int
-    """Answers with a score, over all tasks."""
+    """Scored answers over all tasks."""
     failures: int = 0
-    """Answers without a score, for reasons outside the model."""
+    """Failed answers, for reasons outside the model."""
     accuracy: float
     """Mean over tasks of the share of right answers."""
     accuracy_low: float
-    """The same where answers without a score count as wrong."""
+    """The same with failed answers as wrong."""
     stderr: float
     """Standard error of the accuracy over tasks."""
     well_formed: float
-    """Share of turns that close their thought exactly once and have no tag in the answer."""
+    """Share of turns that close their reasoning exactly once and have no tag in the answer."""
     closed: dict[str, float]
-    """Shares of turns by how the thought was closed: itself, line_end, abrupt, never."""
+    """Shares of turns by the end of reasoning: itself, line_end, abrupt, never."""
     thinking_tokens: float
-    """Mean thought of an episode."""
+    """Mean reasoning of an episode."""
     thinking_tokens_turn: float
-    """Mean thought of a turn."""
+    """Mean reasoning of a turn."""
     thinking_tokens_median: float
-    """Median thought of a turn."""
+    """Median reasoning of a turn."""
     answer_tokens: float
     """Mean answer of an episode."""
     answer_tokens_turn: float
     """Mean answer of a turn."""
     overshoot: float
-    """Mean over turns of the thought beyond the budget."""
+    """Mean over turns of the reasoning beyond the budget."""
     overshoot_max: int
-    """Largest thought beyond the budget."""
+    """Largest reasoning beyond the budget."""
     truncated: float
-    """Share of episodes that ran into the token limit."""
+    """Share of truncated episodes."""
     scores: tuple[TaskScore, ...] = ()
-    """The result of each task, for another curve to be compared with. Older files have none."""
+    """The result of each task, for comparisons. Older files have none."""
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> "BudgetPoint":
-        """Read the point that `as_json` wrote. Raise `KeyError`, `TypeError` or `ValueError` for anything else."""
+        """Read a point from `as_json`. Raise `KeyError`, `TypeError` or `ValueError` for anything else."""
         known: dict[str, Any] = {name: value for name, value in raw.items() if name in cls.__dataclass_fields__}
         plain = ("budget", "share", "scores")
         given = {name: nan_for_null(value) for name, value in known.items() if name not in plain}
@@ -81,22 +81,22 @@ class BudgetPoint:
         return cls(**{**known, **given, "mode": Mode(raw["mode"]), "scores": scores})
 
     def as_json(self) -> dict[str, Any]:
-        """Return the point as plain data, with its interval."""
+        """Return the point and its interval as plain data."""
         return asdict(self) | {"mode": self.mode.value, "interval": list(self.interval)}
 
     @property
     def label(self) -> str:
-        """One word for tables and metrics: the mode, or `budget-64`."""
+        """The mode, or `budget-64`, for tables and metrics."""
         return Thinking(mode=self.mode, budget=self.budget).label
 
     @property
     def tokens(self) -> float:
-        """Mean tokens that an episode spent, thought and answer."""
+        """Mean tokens of an episode, reasoning and answer."""
         return self.thinking_tokens + self.answer_tokens
 
     @property
     def place(self) -> tuple[int, int, float]:
-        """Where it stands in a curve: off, low effort, budgets from small to large, unlimited."""
+        """Its order in a curve: off, low effort, budgets from small to large, unlimited."""
         return ORDER.index(self.mode), self.budget or 0, self.share or 0.0
 
     @property
@@ -106,7 +106,7 @@ class BudgetPoint:
 
 
 def median_free_thinking(groups: Iterable[Group], *, scope: Scope) -> float | None:
-    """Return the median thought in tokens: over turns, or episodes with scope "episode"; None without an answer."""
+    """Return the median reasoning in tokens, over turns or, with scope "episode", over episodes; None without an answer."""
     scored = [t for group in groups for t in group.trajectories]
     if scope == "episode":
         lengths = [t.thinking_tokens for t in scored]
@@ -116,17 +116,18 @@ def median_free_thinking(groups: Iterable[Group], *, scope: Scope) -> float | No
 
 
 def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_thinking: float) -> list[Condition]:
-    """Return a condition for each budget, and for each share of the median free thought, at least one token; each once."""
+    """Return a condition for each budget, and for each share of the median free reasoning (at least 1 token), without
+    duplicates.
+    """
     fixed = [Condition(thinking=up_to(budget)) for budget in budgets]
     relative = [Condition(thinking=up_to(max(1, round(share * free_thinking))), share=share) for share in shares]
     return list(dict.fromkeys((*fixed, *relative)))
 
 
 def budget_curve(groups: Sequence[Group], conditions: Iterable[Condition], *, scope: Scope) -> list[BudgetPoint]:
-    """Return the points of one environment, in the order of their budgets.
+    """Return the points of one environment in the order of their budgets.
 
-    Each is measured on the groups whose task has its mode; without a single score its measures are NaN. `scope` says what
-    has a budget: a turn or an episode.
+    Each covers the groups whose task has its mode. `scope` is the unit of a budget: a turn or an episode.
     """
     points = []
     for condition in conditions:
@@ -136,7 +137,7 @@ def budget_curve(groups: Sequence[Group], conditions: Iterable[Condition], *, sc
 
 
 def task_accuracies(groups: Iterable[Group], *, failed_are_wrong: bool = False) -> list[float]:
-    """Return the share of right answers to each task, among those with a score or among all; a task without any is left out."""
+    """Return the share of right answers to each task, among scored or all answers. Skip tasks without any."""
     counts = [
         (sum(t.correct for t in group.trajectories), len(group.trajectories) + failed_are_wrong * len(group.failed))
         for group in groups
@@ -145,7 +146,7 @@ def task_accuracies(groups: Iterable[Group], *, failed_are_wrong: bool = False) 
 
 
 def task_scores(groups: Iterable[Group]) -> list[TaskScore]:
-    """Return the result of each task, for another evaluation to be compared with."""
+    """Return the result of each task, for comparisons."""
     return [
         TaskScore(
             key=group.ticket.task.key,
@@ -159,7 +160,9 @@ def task_scores(groups: Iterable[Group]) -> list[TaskScore]:
 
 
 def overshoots(trajectory: Trajectory, budget: int, *, scope: Scope) -> list[int]:
-    """Return each turn's thought beyond its budget, in tokens; over an episode a turn has what the earlier ones left of it."""
+    """Return the reasoning of each turn beyond its budget, in tokens. Over an episode a turn has the budget that earlier ones
+    left.
+    """
     beyond, left = [], budget
     for turn in trajectory.turns:
         beyond.append(max(0, turn.thinking.tokens - left))
@@ -199,12 +202,12 @@ def _point(groups: Sequence[Group], condition: Condition, *, scope: Scope) -> Bu
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean; NaN without values, as where no answer has a score."""
+    """Return the mean, NaN without values."""
     return fmean(values) if values else nan
 
 
 def nan_for_null(value: Any) -> Any:
-    """Return what a file holds of a measure, with NaN for null, in what it lists too."""
+    """Return values from a file with NaN for null."""
     if isinstance(value, dict):
         return {name: nan_for_null(inner) for name, inner in value.items()}
     return nan if value is None else value

@@ -1,4 +1,4 @@
-"""How an evaluation asks: the held-out tasks, put to the engines once without a limit, and again under limited thought."""
+"""Answers to held-out tasks, first with unlimited and then with limited thinking."""
 
 import math
 from collections import Counter
@@ -32,7 +32,7 @@ from temper.rollout.trajectory import Group, Ticket, WeightVersion
 T = TypeVar("T")
 FREE = Condition(thinking=UNLIMITED)
 GENERATED = 64
-"""Tasks of an environment that generates them where all are asked for."""
+"""Tasks of an environment that generates them, if all are requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,32 +40,30 @@ class EvalConfig:
     """Evaluation on held-out tasks."""
 
     tasks: int | None = scheduled(64)
-    """Held-out tasks of each environment. null is all rows of its data, each once and in their order; of an environment that
-    generates its tasks it is 64."""
+    """Held-out tasks of each environment. null is all rows of its data in order, and 64 for generated tasks."""
     samples: int = scheduled(4)
-    """Answers to each task, the k of avg@k and pass@k."""
+    """Answers to each task: the k of avg@k and pass@k."""
     sampling: Sampling = field(default_factory=Sampling)
-    """How the answers are drawn."""
+    """Sampling of the answers."""
     timeout_s: float = free(3600.0, unit="seconds")
-    """Longest wait for the next task to be answered, in seconds; a process that hangs is found long before."""
+    """Longest wait for the next answered task, in seconds. Supervision finds hung processes much earlier."""
     max_failures: float = free(0.5, unit="share")
-    """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
+    """Highest share of failed episodes of one environment over its last 64, or over all. Above it the stage ends."""
     budgets: list[int] = scheduled([], unit="tokens")
-    """Thinking budgets in tokens under which the same tasks are answered once more each; `temper report --compare
-    --runs` needs the same
-    ones in all runs."""
+    """Thinking budgets in tokens. The same tasks are answered once more under each. `temper report --compare --runs` needs
+    the same budgets in all runs."""
     budget_shares: list[float] = scheduled([], unit="share")
-    """Further budgets, as shares of the environment's median thought without a limit in the same evaluation. Each model
-    gets other budgets, so runs can't be compared by them."""
+    """Further budgets, as shares of the environment's median unlimited reasoning in the same evaluation. They differ by
+    model, so runs cannot be compared by them."""
     no_thinking: bool = scheduled(False)
-    """Whether the tasks are also answered with thinking off."""
+    """Whether to answer the tasks with thinking off too."""
     low_effort: bool = scheduled(False)
-    """Whether the tasks are also answered where the prompt asks for little thought."""
+    """Whether to answer the tasks with a low-effort prompt too."""
 
     def __post_init__(self) -> None:
         if (self.tasks is not None and self.tasks < 1) or self.samples < 1:
             raise ValueError(
-                f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1; eval.tasks=null asks all rows"
+                f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1; eval.tasks=null takes all rows"
             )
         fraction("eval.max_failures", self.max_failures)
         for budget in self.budgets:
@@ -77,28 +75,27 @@ class EvalConfig:
 
     @property
     def has_curve(self) -> bool:
-        """Whether there is more to measure than answers after unlimited thought."""
+        """Whether there are passes besides unlimited thinking."""
         return bool(self.budgets or self.budget_shares or self.no_thinking or self.low_effort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """The tasks of the environments that think, answered once more under each of these conditions, all at once."""
+    """One more pass over the tasks of environments with thinking, for all of these conditions at once."""
 
     name: str
     conditions: dict[str, list[Condition]]
 
     def tasks(self, plain: Iterable[Task]) -> list[Task]:
-        """Return the tasks under this pass's modes; conditions that share a mode share its answers."""
+        """Return the tasks in the modes of this pass. Conditions with the same mode share its answers."""
         modes = {env: dict.fromkeys(one.thinking for one in conditions) for env, conditions in self.conditions.items()}
         return [replace(task, thinking=thinking) for task in plain for thinking in modes.get(task.env.name, ())]
 
 
 def heldout_tasks(config: RunConfig, tasks: int | None) -> list[Task]:
-    """Return the tasks of an evaluation: the first `tasks` held-out ones of each environment, in the order of names.
+    """Return the tasks of an evaluation: the first `tasks` distinct held-out ones of each environment, in the order of names.
 
-    None of them twice; fewer of an environment that does not have as many. None is as `EvalConfig.tasks` says; raise
-    `ValueError` where it asks for the whole of what is streamed.
+    An environment may have fewer. None is as in `EvalConfig.tasks`. Raise `ValueError` for all rows of streamed data.
     """
     found: list[Task] = []
     for name, env in sorted(config.environments.items()):
@@ -106,7 +103,7 @@ def heldout_tasks(config: RunConfig, tasks: int | None) -> list[Task]:
         wanted = GENERATED if tasks is None and isinstance(source, GeneratedSource) else tasks
         if wanted is None and source.size is None:
             raise ValueError(
-                f"eval.tasks=null: nobody knows how many held-out rows envs.{name}.data has, which is streamed; give "
+                f"eval.tasks=null needs the number of held-out rows, which streamed envs.{name}.data does not have; set "
                 f"envs.{name}.eval_data, or a number of tasks"
             )
         found += distinct_tasks(source, wanted)
@@ -114,7 +111,7 @@ def heldout_tasks(config: RunConfig, tasks: int | None) -> list[Task]:
 
 
 class Evaluator:
-    """Puts tasks to the engines. Every pass has a deadline and tickets of its own, and so other seeds."""
+    """Answers tasks on the engines. Every pass has a separate deadline and separate tickets, so other seeds."""
 
     def __init__(
         self,
@@ -126,7 +123,7 @@ class Evaluator:
         first_ticket: int,
         version: WeightVersion | None,
     ) -> None:
-        """Every token of a score must come from the weights `version`; None where who answers has no versions."""
+        """All tokens of a score must come from the weights `version`; None if the server has no versions."""
         self.label = label
         self.stale: Counter[str] = Counter()
         """Answers with a token of other weights, by environment."""
@@ -138,21 +135,21 @@ class Evaluator:
         self._watch = FailureWatch(config.max_failures, setting="eval.max_failures")
 
     async def tasks(self) -> list[Task]:
-        """Make the held-out tasks, and say where an environment has fewer than are asked for."""
+        """Create the held-out tasks. Note environments with fewer tasks than requested."""
         run, wanted = self._run, self._config.tasks
         making = in_thread(heldout_tasks, run.config, wanted)
-        tasks = await run.stop.wait_or(self._in_time(making, waiting_for="held-out tasks to be made"))
+        tasks = await run.stop.wait_or(self._in_time(making, waiting_for="held-out tasks to be created"))
         for env in sorted(run.config.envs):
             found = sum(task.env.name == env for task in tasks)
             if wanted is not None and found < wanted:
-                run.progress.note(f"eval-{self.label}: {env} has {found} held-out tasks, {wanted} were asked for")
+                run.progress.note(f"eval-{self.label}: {env} has {found} of {wanted} requested held-out tasks")
         return tasks
 
     async def answers(self, tasks: list[Task]) -> list[Group]:
         """Return the groups of answers to the tasks.
 
-        Raise `StuckError` once none has come for as long as the deadline of an evaluation, which begins anew where a worker
-        takes the place of another one; `TooManyFailures` where too many fail.
+        Raise `StuckError` without a new group within the deadline, which a restart of a worker extends, and `TooManyFailures`
+        for too many failed episodes.
         """
         run, config = self._run, self._config
         tickets = [
@@ -176,7 +173,7 @@ class Evaluator:
         return groups
 
     def drop_stale(self, groups: list[Group]) -> list[Group]:
-        """Return the groups without the answers of environments whose score is stale, which is said and counted."""
+        """Return the groups without the answers of stale environments, which are noted and counted."""
         if self._version is None:
             return groups
         sound, stale = drop_stale(groups, self._version)
@@ -202,13 +199,13 @@ class Evaluator:
 async def thinking_passes(
     run: Run, config: EvalConfig, evaluator: Evaluator, tasks: list[Task], free: list[Group]
 ) -> tuple[list[Group], dict[str, list[BudgetPoint]]]:
-    """Ask in further passes; returns their groups, and the curve of every environment that thinks."""
+    """Answer in further passes. Return their groups, and the curve of every environment with thinking."""
     scope = run.config.rollout.thinking.scope
     thinking = sorted({task.env.name for task in tasks if task.thinking == UNLIMITED})
     medians = {env: median_free_thinking(of_env(free, env), scope=scope) for env in thinking}
     known = {env: value for env, value in medians.items() if value is not None}
     for env in sorted(set(run.config.envs) - set(known)):
-        why = "no answer has a score" if env in medians else "its tasks are answered without a thought"
+        why = "no answer has a score" if env in medians else "its tasks are answered without reasoning"
         run.progress.note(f"eval-{evaluator.label}: no curve for {env}: {why}")
     passes = further_passes(config, known) if known else []
     further: list[Group] = []
@@ -222,7 +219,7 @@ async def thinking_passes(
 
 
 def further_passes(config: EvalConfig, medians: dict[str, float]) -> list[Pass]:
-    """Return what is asked for beside unlimited thought, by kind; `medians` has each environment's free thought in tokens."""
+    """Return the passes besides unlimited thinking. `medians` has each environment's free reasoning in tokens."""
     passes = []
     if config.no_thinking:
         passes.append(Pass(name="thinking off", conditions={env: [Condition(thinking=OFF)] for env in medians}))

@@ -1,4 +1,4 @@
-"""95 % intervals of accuracies and of their differences: never without a width, however few tasks there are."""
+"""95 % intervals of accuracies and their differences. They have a width for any number of tasks."""
 
 from collections.abc import Sequence
 from math import isnan, nan, sqrt
@@ -11,13 +11,13 @@ T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
     *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-"""The same of Student's t with 1, 2, ... 30 degrees of freedom."""
+"""The same for Student's t with 1, 2, ... 30 degrees of freedom."""
 
 
 def t95(freedom: int) -> float:
-    """Return the half-width of the 95 % interval of Student's t, in standard deviations, with 1 or more degrees of freedom.
+    """Return the half-width of the 95 % interval of Student's t in standard deviations, for 1 or more degrees of freedom.
 
-    Beyond the table it is the Cornish-Fisher expansion to 1 / freedom^2: Abramowitz and Stegun, 26.7.5.
+    Beyond the table it uses the Cornish-Fisher expansion to 1 / freedom^2: Abramowitz and Stegun, 26.7.5.
     """
     if freedom <= len(T95):
         return T95[freedom - 1]
@@ -33,8 +33,8 @@ def standard_error(values: Sequence[float]) -> float:
 def accuracy_interval(accuracy: float, *, stderr: float, tasks: int, samples: int) -> Interval:
     """Return the 95 % interval of an accuracy over tasks, the wider of two, or NaN without a sample.
 
-    Student's over `tasks`, from their standard error, takes account of answers to the same task being alike, but has no width
-    if all tasks have the same accuracy. Wilson's over `samples` has one even if all answers are right.
+    Student's interval over `tasks` accounts for similar answers to a task, but has no width if all tasks have the same
+    accuracy. Wilson's interval over `samples` has one even if all answers are right.
     """
     if not samples:
         return nan, nan
@@ -48,7 +48,7 @@ def accuracy_interval(accuracy: float, *, stderr: float, tasks: int, samples: in
 
 
 def wilson_interval(share: float, count: int) -> Interval:
-    """Return the 95 % interval of a share of `count` trials, 1 or more. It always holds the share, also after rounding.
+    """Return the 95 % interval of a share of `count` trials, 1 or more. It contains the share, also after rounding.
 
     Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 22 (1927).
     """
@@ -59,10 +59,10 @@ def wilson_interval(share: float, count: int) -> Interval:
 
 
 def paired_interval(differences: Sequence[float]) -> Interval:
-    """Return the 95 % interval of the mean of differences in -1 to 1, one a task, of which there must be one.
+    """Return the 95 % interval of the mean of differences in -1 to 1, one a task, at least one.
 
-    Two tasks are added, one without a difference and half a one of each sign. Otherwise tasks that all agree would pass for
-    certainty. Agresti and Min, Simple improved confidence intervals for comparing matched proportions, Statistics in Medicine
+    Two tasks are added, one without a difference and half a one of each sign. Otherwise tasks that all agree would seem
+    certain. Agresti and Min, Simple improved confidence intervals for comparing matched proportions, Statistics in Medicine
     24 (2005), with Student's quantile for few tasks.
     """
     count = len(differences) + 2

@@ -1,7 +1,7 @@
-"""Two models' answers to the same tasks: the difference of their accuracies, how sure it is, and how many tasks would show one.
+"""Comparison of two models on the same tasks: the difference of accuracies, its certainty, and the tasks needed to show one.
 
-A task is one observation: its answers are alike, so that the share of them that is right counts once. Only tasks that both
-evaluations asked and scored are compared; how many are left out, and why, is said.
+A task is one observation, since its answers are similar. Only tasks that both evaluations scored are compared. The others are
+counted by reason.
 """
 
 from collections import Counter
@@ -19,46 +19,46 @@ from temper.orchestrator.evaluation.intervals import paired_interval
 LEVEL = 0.95
 POWER = 0.8
 DIFFERENCES = (0.01, 0.02, 0.05, 0.1)
-"""The differences of accuracy for which a comparison says how many tasks would show them."""
+"""Differences of accuracy for which a comparison reports the number of tasks needed."""
 FINEST = 2520
-"""The sign-flip test is exact where the differences are multiples of 1 / FINEST or coarser; finer ones are rounded to it."""
+"""The sign-flip test is exact for multiples of 1 / FINEST or coarser. Finer differences are rounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScore:
-    """The answers to one task. `content` is a hash of all that makes the task, in which equal keys may differ."""
+    """The answers to one task. `content` is a hash of the task's content, which may differ for equal keys."""
 
     key: str
     content: str
     right: int
     scored: int
-    """Answers with a score."""
+    """Scored answers."""
     failed: int = 0
-    """Answers without one, for reasons outside the model."""
+    """Failed answers, for reasons outside the model."""
 
     @property
     def accuracy(self) -> Fraction:
-        """The share of right answers among those with a score, of which there must be one."""
+        """The share of right answers among scored ones, at least one."""
         return Fraction(self.right, self.scored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskComparison:
-    """The second evaluation against the first, over the tasks that both have. Accuracies are shares; NaN without a task."""
+    """The second evaluation compared with the first, over common tasks. Accuracies are shares, NaN without a task."""
 
     tasks: int
     first: float
     second: float
     difference: float
-    """Mean over the tasks of the second's accuracy less the first's."""
+    """Mean over tasks of the second's accuracy minus the first's."""
     interval: tuple[float, float]
-    """Its 95 % interval over tasks, `paired_interval`, which has a width even if no task differs."""
+    """Its 95 % interval over tasks (`paired_interval`), which always has a width."""
     p: float
-    """How often so large a mean, of either sign, comes about where the two are alike: the sign-flip test."""
+    """Probability of such a large mean, of either sign, for equal models: the sign-flip test."""
     deviation: float
-    """Standard deviation of the differences of single tasks; NaN for fewer than two."""
+    """Standard deviation of the differences of tasks, NaN for fewer than two."""
     needed: dict[str, int | None]
-    """How many tasks would show a difference of so much with power 0.8; None where that can't be said."""
+    """Tasks needed to show a difference with power 0.8; None if unknown."""
     only_first: int
     only_second: int
     differing: int
@@ -70,7 +70,7 @@ class TaskComparison:
 
     @property
     def left_out(self) -> str:
-        """What was not compared, in words; empty where everything was."""
+        """The tasks that were not compared, by reason; empty for none."""
         counts = (
             (self.only_first, "only in the first"),
             (self.only_second, "only in the second"),
@@ -81,7 +81,7 @@ class TaskComparison:
 
 
 def compare_tasks(first: Sequence[TaskScore], second: Sequence[TaskScore]) -> TaskComparison:
-    """Compare two evaluations of one environment task by task, paired by their keys."""
+    """Compare two evaluations of one environment, paired by the keys of tasks."""
     others = {task.key: task for task in second}
     both = [(one, others[one.key]) for one in first if one.key in others]
     same = [(one, other) for one, other in both if one.content == other.content]
@@ -108,17 +108,17 @@ def compare_tasks(first: Sequence[TaskScore], second: Sequence[TaskScore]) -> Ta
 def compare_envs(
     first: Mapping[str, Sequence[TaskScore]], second: Mapping[str, Sequence[TaskScore]]
 ) -> dict[str, TaskComparison]:
-    """Compare every environment of which both evaluations have the single tasks."""
+    """Compare every environment whose tasks both evaluations have."""
     return {env: compare_tasks(first[env], second[env]) for env in sorted(first) if env in second}
 
 
 def sign_flip_p(differences: Sequence[Fraction]) -> float:
-    """Return the two-sided p value of a mean difference, by the randomisation test for pairs; 1 where nothing differs.
+    """Return the two-sided p value of a mean difference by the randomisation test for pairs; 1 without any difference.
 
-    Were the two models alike, either could have given either of a task's two results: all 2^n ways to set the signs of the
-    differences are as likely, and p is the share of them with so large a sum. It is exact, not drawn: the sum's characteristic
-    function is the product of cos(t d), and its inverse Fourier transform on the grid of the differences is the distribution.
-    With one answer a task it is McNemar's exact test. Fisher, The Design of Experiments (1935), section 21.
+    For equal models all 2^n signs of the differences are equally likely. p is the share of them with a sum as large. It is
+    exact: the sum's characteristic function is the product of cos(t d), and its inverse Fourier transform on the grid of the
+    differences is the distribution. With one answer a task it is McNemar's exact test. Fisher, The Design of Experiments
+    (1935), section 21.
     """
     unit = min(FINEST, lcm(*(one.denominator for one in differences)))
     signed = [step for one in differences if (step := round(one * unit))]
@@ -132,15 +132,17 @@ def sign_flip_p(differences: Sequence[Fraction]) -> float:
         transform *= np.cos(2 * np.pi / points * (turns * step % points)) ** count
     chances = np.fft.irfft(transform, n=points)
     tail = 2 * float(chances[observed : reach + 1].sum())
-    return min(1.0, max(tail, 2.0 ** (1 - len(signed))))  # all of one sign are among them: less is rounding
+    return min(
+        1.0, max(tail, 2.0 ** (1 - len(signed)))
+    )  # differences of one sign are among them, so a smaller value is rounding
 
 
 def tasks_needed(deviation: float, difference: float) -> int | None:
-    """Return how many tasks show a true difference of so much at the 5 % level, two-sided, with the power `POWER`.
+    """Return the number of tasks that show a true difference at the 5 % level, two-sided, with power `POWER`.
 
-    n = ((z(1 - 0.05 / 2) + z(POWER)) * deviation / difference)^2 with the deviation of the differences of single tasks; None
-    where that is not known, or 0. Miller, Adding Error Bars to Evals, arXiv 2411.00640 (2024), sample size for paired
-    differences: its variance between tasks and of the answers to a task are what the deviation here holds together.
+    n = ((z(1 - 0.05 / 2) + z(POWER)) * deviation / difference)^2 with the deviation of the differences of tasks; None if that
+    is unknown or 0. Miller, Adding Error Bars to Evals, arXiv 2411.00640 (2024), sample size for paired differences. The
+    deviation combines its variances between tasks and between answers to a task.
     """
     if not deviation > 0:
         return None

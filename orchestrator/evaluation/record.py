@@ -1,4 +1,4 @@
-"""What a run has left in its folder, read back for people: configuration, metrics, evaluations, times."""
+"""Reads the results in a run's folder: configuration, metrics, evaluations and times."""
 
 import json
 import math
@@ -18,28 +18,28 @@ ENGINE_START = "engine/start_s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvResult:
-    """One environment in one evaluation. Accuracies are shares; NaN is what no answer has a score for."""
+    """One environment in one evaluation. Accuracies are shares, NaN without scored answers."""
 
     tasks: int
     tasks_asked: int
     samples: int
-    """Answers with a score."""
+    """Scored answers."""
     failures: int
-    """Answers without one, for reasons outside the model."""
+    """Failed answers, for reasons outside the model."""
     complete: int
-    """Tasks whose answers all have a score."""
+    """Tasks whose answers are all scored."""
     avg_at_k: float
-    """Over the answers with a score."""
+    """Over scored answers."""
     avg_at_k_failures_as_zero: float
-    """Where those without one count as wrong."""
+    """With failed answers as wrong."""
     pass_at_k: float
-    """Over the complete tasks."""
+    """Over complete tasks."""
     stderr: float
-    """Of `avg_at_k`, over tasks."""
+    """Standard error of `avg_at_k` over tasks."""
     tokens: float = math.nan
     truncated: float = math.nan
     stale: int = 0
-    """Answers of which a token was sampled by other weights than those evaluated: with one of them nothing else is known."""
+    """Answers with a token from other weights. With one of them all other values are unknown."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -49,9 +49,9 @@ class EnvResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """One evaluation of one model: `label` names the stage that made it, `k` is answers per task.
+    """One evaluation of one model: `label` names its stage, `k` is answers per task.
 
-    `curve` has an environment's accuracy against its thinking budget, where that was measured, `tasks` its single tasks.
+    `curve` has the accuracy of an environment over its thinking budget, if measured, and `tasks` its single tasks.
     """
 
     label: str
@@ -62,12 +62,12 @@ class Evaluation:
     curve: dict[str, list[BudgetPoint]] = field(default_factory=dict)
     tasks: dict[str, list[TaskScore]] = field(default_factory=dict)
     asked: dict[str, Any] = field(default_factory=dict)
-    """How the answers were asked for: plain values by the names of their settings, as far as the file says."""
+    """Settings of the answers by name, as plain values, if the file has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What was done to a run after a step, such as a changed setting: its kind, and what exactly, by name."""
+    """A change of a run after a step, such as a changed setting: its kind and values."""
 
     stage: str
     step: int
@@ -77,7 +77,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run as its files tell it. `stage_seconds` is in the order in which the stages ran."""
+    """The content of a run's folder. `stage_seconds` is in the order of the stages."""
 
     name: str
     seed: int | None
@@ -86,24 +86,24 @@ class RunRecord:
     evaluations: list[Evaluation]
     stage_seconds: dict[str, float] = field(default_factory=dict)
     stages: dict[str, str] = field(default_factory=dict)
-    """What each instance that began does, by its name."""
+    """The stage of each started instance, by name."""
 
     def instances(self, stage: str) -> list[str]:
-        """Return the names under which a stage has run, in order; its own where the run does not say."""
+        """Return the instances of a stage in order, by default the stage's own name."""
         return [name for name, kind in self.stages.items() if kind == stage] or [stage]
 
     @property
     def engine_start_s(self) -> float | None:
-        """The longest start of an engine, in seconds; None where none was measured."""
+        """The longest start of an engine in seconds; None if not measured."""
         return max((row.values[ENGINE_START] for row in self.rows if ENGINE_START in row.values), default=None)
 
     @property
     def budget_curves(self) -> dict[str, dict[str, list[BudgetPoint]]]:
-        """The curves by the label of their evaluation, then by environment; only evaluations that have one."""
+        """The curves by evaluation label and environment."""
         return {evaluation.label: evaluation.curve for evaluation in self.evaluations if evaluation.curve}
 
     def series(self, stage: str, metric: str) -> tuple[list[int], list[float]]:
-        """Return the steps and values of one metric of one stage."""
+        """Return the steps and values of a stage's metric."""
         pairs = [(row.step, row.values[metric]) for row in self.rows if row.stage == stage and metric in row.values]
         return [step for step, _ in pairs], [value for _, value in pairs]
 
@@ -119,12 +119,12 @@ class RunRecord:
 
     @property
     def events(self) -> list[Event]:
-        """What was done to the run while it was under way, in order."""
+        """Changes of the run, in order."""
         return [_event(row, row.event) for row in self.rows if row.event is not None and not row.is_alarm]
 
     @property
     def alarms(self) -> list[Event]:
-        """Which numbers left their bands, and came back, in order."""
+        """Alarms in order: metrics that left their bands or came back."""
         return [_event(row, row.event) for row in self.rows if row.event is not None and row.is_alarm]
 
 
@@ -135,11 +135,11 @@ def _event(row: MetricsRow, event: dict[str, Any]) -> Event:
 def read_run(run_dir: Path) -> RunRecord:
     """Read a run's folder.
 
-    Raise `FileNotFoundError` where it holds no configuration, `ValueError` naming the file where one is broken.
+    Raise `FileNotFoundError` without a configuration, and `ValueError` with the file for a damaged one.
     """
     path = run_dir / "config.yaml"
     if not path.exists():
-        raise FileNotFoundError(f"{run_dir} holds no config.yaml: it is not the folder of a run")
+        raise FileNotFoundError(f"{run_dir} has no config.yaml, so it is not the folder of a run")
     config = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     return RunRecord(
         name=str(config.get("name", run_dir.name)),
@@ -153,12 +153,12 @@ def read_run(run_dir: Path) -> RunRecord:
 
 
 def read_evaluations(folder: Path) -> list[Evaluation]:
-    """Read the evaluations in a folder, in the order of their models. Raise `ValueError` naming a file that is none."""
+    """Read the evaluations in a folder, in the order of their models. Raise `ValueError` with the file for an invalid one."""
     return sorted((_of_run(file) for file in folder.glob("*.json")), key=lambda evaluation: evaluation.order)
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """Read the file of an evaluation. Raise `ValueError` where it is none."""
+    """Read the file of an evaluation. Raise `ValueError` for an invalid one."""
     known = EnvResult.__dataclass_fields__
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -173,7 +173,7 @@ def read_evaluation(path: Path) -> Evaluation:
         asked = {"samples": raw["k"]} | sampling | raw.get("asked", {})
         return Evaluation(**head, envs=envs, curve=curve, tasks=tasks, asked=asked)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no evaluation ({type(error).__name__}: {error})") from error
+        raise ValueError(f"{path} is not an evaluation ({type(error).__name__}: {error})") from error
 
 
 def _of_run(path: Path) -> Evaluation:
@@ -184,7 +184,7 @@ def _of_run(path: Path) -> Evaluation:
 
 
 def _reached(run_dir: Path, what: str) -> dict[str, Any]:
-    """Return a field of what the run has reached."""
+    """Return a field of the run's state."""
     manifest = run_dir / "manifest.json"
     if not manifest.exists():
         return {}

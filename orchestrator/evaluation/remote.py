@@ -1,4 +1,4 @@
-"""Evaluation of a model behind an OpenAI-compatible server: no engine, no cluster and no run, but the same files."""
+"""Evaluation of a model on an OpenAI-compatible server, without engine, cluster and run, into the same files."""
 
 import io
 import json
@@ -30,18 +30,18 @@ from temper.rollout.trajectory_json import group_from_json, group_to_json, write
 
 
 class KeptAnswers:
-    """A file of answered groups, which is removed once their result is written: an interrupted evaluation continues with it.
+    """A file of answered groups, with which an interrupted evaluation resumes. It is removed after the result is written.
 
     {"asked": {"url": ..., "model": ..., "samples": ..., "envs.math.thinking": ..., ...}}      the settings of the answers
     {"content": "5f0c...", "ticket": 7, "trajectories": [...], ...}                            a group, `group_to_json`
     """
 
     def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
-        """Read the answers in the file. Raise `ValueError` if it has other settings than `asked`, or can't be read."""
+        """Read the answers in the file. Raise `ValueError` for an unreadable file or other settings than `asked`."""
         self._path = path
         rows = parsed_lines(path.read_text(encoding="utf-8"), path, json.loads) if path.exists() else []
         if rows:
-            os.truncate(path, sum(len(line.encode()) + 1 for line, _ in rows))  # without a line that was torn
+            os.truncate(path, sum(len(line.encode()) + 1 for line, _ in rows))  # without a torn last line
             self._require_same(rows[0][1]["asked"], asked)
         else:
             path.unlink(missing_ok=True)
@@ -52,51 +52,48 @@ class KeptAnswers:
         return len(self._groups)
 
     def of(self, ticket: Ticket) -> Group | None:
-        """Return the answers to a ticket's task, or None if it has to be asked."""
+        """Return the answers to a ticket's task, or None."""
         row = self._groups.get(ticket.number)
         if row is None or row["content"] != content_key(ticket.task):
             return None
         return group_from_json(row, ticket.task)
 
     def keep(self, group: Group) -> None:
-        """Keep a group of which no answer has failed: the others are asked again."""
+        """Keep a group without failed answers. Other groups are requested again."""
         if not group.failed:
             append_line(self._path, json.dumps({"content": content_key(group.ticket.task)} | group_to_json(group)))
 
     def remove(self) -> None:
-        """Remove the file."""
         self._path.unlink()
 
     def _require_same(self, before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         other = [f"{name} {before.get(name)} (now {asked[name]})" for name in asked if before.get(name) != asked[name]]
         if other:
             raise ValueError(
-                f"{self._path} has answers to another evaluation, of {', '.join(other)}; choose another --name, or remove it"
+                f"{self._path} has answers to another evaluation, of {', '.join(other)}; use another --name, or remove it"
             )
 
 
 NO_VERSION = WeightVersion(step=0)
-"""Nobody knows which weights a server has."""
+"""The version of a server's weights, which is unknown."""
 
 
 async def evaluate_server(
     config: RunConfig, settings: EvalConfig, server: ChatServer, *, model: str | None, label: str, quiet: bool = False
 ) -> Path:
-    """Put held-out tasks to a model of a server; writes `eval/<label>.json` and its trajectories, returns the former.
+    """Send held-out tasks to a model of a server. Write trajectories and `eval/<label>.json`, and return the latter.
 
-    Where it is `quiet` no progress is shown.
-
-    Without `model` the server must have one alone. Raise `ValueError` where the server has no such model or can't be asked,
-    where the folder has such a result or answers that were asked otherwise, and for what only an engine of ours can measure.
+    With `quiet`, show no progress. Without `model` the server must have exactly one. Raise `ValueError` for an unknown model
+    or a failing server, for an existing result or answers with other settings, and for measures that only our engines have.
     """
     if settings.has_curve:
         raise ValueError(
-            "--url with eval.budgets, budget_shares, no_thinking or low_effort: curves over budgets need an engine of ours"
+            "--url with eval.budgets, budget_shares, no_thinking or low_effort: thinking budgets need our own engine; remove them"
         )
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     path = folder.evals / f"{label}.json"
     if path.exists():
-        raise ValueError(f"{path} is there already; choose another --name")
+        raise ValueError(f"{path} exists already; use another --name")
     began = time.monotonic()
     tasks = await in_thread(heldout_tasks, config, settings.tasks)
     os.environ[MIN_LEVEL_VARIABLE] = str(config.sandbox.min_level)
@@ -106,7 +103,7 @@ async def evaluate_server(
         try:
             with Progress(config.name, stream=io.StringIO() if quiet else None) as progress:
                 kept = KeptAnswers(folder.evals / f"{label}.answers.jsonl", _asked(config, settings, server, name))
-                goes_on = f"{len(kept)} of them answered before" if kept else f"--name {config.name} goes on with it"
+                goes_on = f"{len(kept)} of them answered before" if kept else f"--name {config.name} resumes it"
                 progress.note(f"{len(tasks)} tasks for {name} at {server.url}, into {folder.root}; {goes_on}")
                 await _show_isolation(config, progress)
                 episodes = RemoteEpisodes(
@@ -135,7 +132,7 @@ async def evaluate_server(
 
 
 def _asked(config: RunConfig, settings: EvalConfig, server: ChatServer, model: str) -> dict[str, Any]:
-    """Return what answers and their rewards depend on beside their tasks, as plain JSON data."""
+    """Return the settings that answers and their rewards depend on, besides their tasks, as plain JSON data."""
     asked = {
         "url": server.url,
         "model": model,
@@ -153,21 +150,21 @@ def _asked(config: RunConfig, settings: EvalConfig, server: ChatServer, model: s
 
 
 async def _model(client: ChatClient, wanted: str | None) -> str:
-    """Return the name of the model that is asked. Raise `ValueError` where the server does not have it, or can't be asked."""
+    """Return the name of the requested model. Raise `ValueError` if the server lacks it or fails."""
     try:
         names = await client.models()
     except EnvError as error:
-        raise ValueError(f"the server of --url can't be asked for its models: {describe_error(error)}") from error
+        raise ValueError(f"the server of --url cannot list its models: {describe_error(error)}") from error
     if wanted is None and len(names) == 1:
         return names[0]
     if wanted is None or (names and wanted not in names):
         listed = ", ".join(names[:10]) or "none that it tells"
-        raise ValueError(f"model {wanted!r} of {client.server.url}: name one of those that it has: {listed}")
+        raise ValueError(f"model {wanted!r} of {client.server.url}: use one of its models: {listed}")
     return wanted
 
 
 async def _show_isolation(config: RunConfig, progress: Progress) -> None:
-    """Say what the sandbox isolates, where an environment runs programs of the model."""
+    """Show the sandbox's isolation if an environment runs programs of the model."""
     if any(env.runs_programs for env in config.environments.values()):
         shared_sandbox().admit(config.rollout.programs)
         progress.note(await in_thread(sandbox_report))
@@ -182,7 +179,7 @@ async def _answers(
     *,
     label: str,
 ) -> list[Group]:
-    """Return the groups of answers in the order of the tasks, and keep them as they come. Raises as `Evaluator.answers`."""
+    """Return the groups of answers in the order of the tasks, and keep them as they come. Raise as `Evaluator.answers`."""
     watch = FailureWatch(settings.max_failures, setting="eval.max_failures")
     tickets = [
         Ticket(number=number, task=task, admitted=NO_VERSION, sampling=settings.sampling)
@@ -218,7 +215,7 @@ async def _answers(
 
 
 def _env_result(groups: list[Group], *, asked: int | None) -> dict[str, float]:
-    """Return an environment's results; the tokens of an answer are those that the server counts."""
+    """Return an environment's results. The server counts the tokens of an answer."""
     scored = [answer for group in groups for answer in group.trajectories]
     tokens = mean([answer.thinking_tokens + answer.answer_tokens for answer in scored])
     return env_result(groups, asked=asked) | {"tokens": tokens}

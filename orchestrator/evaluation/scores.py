@@ -1,4 +1,4 @@
-"""What the answers of an evaluation are worth, by environment and by task, where the weights that were asked gave them."""
+"""Scores of an evaluation by environment and task, from answers of the evaluated weights only."""
 
 import math
 from collections import Counter
@@ -17,9 +17,9 @@ from temper.rollout.trajectory import Group, Trajectory, WeightVersion, well_for
 
 
 def drop_stale(groups: Sequence[Group], version: WeightVersion) -> tuple[list[Group], Counter[str]]:
-    """Return the groups, and by environment how many of its answers with a score have a token of other weights.
+    """Return the groups, and the number of scored answers with a token of other weights, by environment.
 
-    Such an environment's score is stale: its groups come without an answer.
+    The score of such an environment is stale, so its groups come without answers.
     """
     stale = Counter(
         group.ticket.task.env.name for group in groups for one in group.trajectories if not is_of(one, version)
@@ -28,22 +28,22 @@ def drop_stale(groups: Sequence[Group], version: WeightVersion) -> tuple[list[Gr
 
 
 def is_of(trajectory: Trajectory, version: WeightVersion) -> bool:
-    """Return whether every token, inserted ones included, came about under these weights."""
+    """Return whether all tokens, injected ones included, have these weights."""
     return all(bool((turn.versions_T == version.step).all()) for turn in trajectory.turns)
 
 
 def versions_of(groups: Iterable[Group]) -> list[int]:
-    """Return the weight versions of all tokens of the answers with a score, in order."""
+    """Return the weight versions of all tokens of scored answers, in order."""
     turns = (turn for group in groups for one in group.trajectories for turn in one.turns)
     return [int(version) for version in np.unique(join_arrays((turn.versions_T for turn in turns), np.int32))]
 
 
 def describe_stale(env: str, answers: int, groups: Sequence[Group], version: WeightVersion) -> str:
-    """Return a line for people on an environment of which so many answers have tokens of other weights."""
+    """Describe an environment with tokens of other weights."""
     found = ", ".join(map(str, versions_of(of_env(groups, env))))
     return (
-        f"the score of {env} is stale: {answers} answers have tokens of other weights than version {version.step} (there are "
-        f"versions {found})"
+        f"the score of {env} is stale: {answers} answers have tokens of other weights than version {version.step} (versions "
+        f"{found})"
     )
 
 
@@ -60,9 +60,9 @@ def result_json(
     groups: Sequence[Group],
     envs: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
-    """Return what the file of an evaluation holds: its results by environment, and what became of every task.
+    """Return the content of an evaluation's file: results by environment and by task.
 
-    `asked` has the further settings that answers depend on, by their names.
+    `asked` has the further settings that answers depend on, by name.
     """
     return {
         "label": label,
@@ -79,14 +79,14 @@ def result_json(
 
 
 def asked_of_engines(config: RunConfig) -> dict[str, Any]:
-    """Return the settings of a run, by their names, that the answers of its own engines depend on beside the sampling."""
+    """Return, by name, the settings that the answers of our engines depend on besides sampling."""
     limits, thinking = asdict(config.rollout.limits), asdict(config.rollout.thinking)
     named = {f"rollout.limits.{name}": limits[name] for name in ("turn_tokens", "total_tokens", "turns")}
     return named | {f"rollout.thinking.{name}": value for name, value in thinking.items()} | asked_of_envs(config)
 
 
 def asked_of_envs(config: RunConfig) -> dict[str, Any]:
-    """Return the settings of the environments, by their names, that answers to their tasks depend on, whoever gives them."""
+    """Return, by name, the settings of the environments that answers to their tasks depend on."""
     return {
         f"envs.{name}.{setting}": value
         for name, env in sorted(config.envs.items())
@@ -95,17 +95,15 @@ def asked_of_envs(config: RunConfig) -> dict[str, Any]:
 
 
 def of_env(groups: Iterable[Group], env: str) -> list[Group]:
-    """Return the groups of an environment."""
     return [group for group in groups if group.ticket.task.env.name == env]
 
 
 def env_result(groups: list[Group], *, asked: int | None, stale: int = 0) -> dict[str, float]:
-    """Return an environment's results, of `asked` tasks, None for all; `stale` answers have tokens of other weights.
+    """Return an environment's results for `asked` tasks, None for all. `stale` answers have tokens of other weights.
 
-    avg@k is over the answers with a score, with its standard error over tasks and its 95 % interval.
-    `avg_at_k_failures_as_zero` counts answers without a score as wrong. pass@k is over the `complete` tasks, whose k
-    answers all have a score.
-    `parts/NAME` is the mean of a part of the reward over the answers that have it.
+    avg@k is over scored answers, with its standard error over tasks and its 95 % interval. `avg_at_k_failures_as_zero` counts
+    failed answers as wrong. pass@k is over the `complete` tasks, whose k answers are all scored. `parts/NAME` is the mean of
+    a score part over the answers that have it.
     """
     scored = [t for group in groups for t in group.trajectories]
     complete = [group for group in groups if not group.failed and group.trajectories]
@@ -135,7 +133,7 @@ def env_result(groups: list[Group], *, asked: int | None, stale: int = 0) -> dic
 
 
 def _parts(scored: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the means of the parts of the rewards."""
+    """Return the means of the score parts."""
     names = sorted({name for one in scored for name in one.score.parts})
     return {
         f"parts/{name}": mean([one.score.parts[name] for one in scored if name in one.score.parts]) for name in names
@@ -143,7 +141,7 @@ def _parts(scored: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a table of an evaluation's file, one for each environment; a dash is what nothing is known of."""
+    """Return the table of an evaluation's file, one line for each environment. A dash is an unknown value."""
     k = result["k"]
     rows = [("environment", "tasks", f"avg@{k}", "95 %", f"pass@{k}", "reward", "tokens", "cut off", "failed")]
     for env, values in result["envs"].items():
@@ -163,7 +161,7 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
         )
     first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
     lines = ["  ".join((row[0].ljust(first), *map(str.rjust, row[1:], others))) for row in rows]
-    return [f"{result['label']}: answers drawn at {_drawn(result['sampling'])}", *lines]
+    return [f"{result['label']}: answers sampled at {_drawn(result['sampling'])}", *lines]
 
 
 def _drawn(sampling: Mapping[str, Any]) -> str:

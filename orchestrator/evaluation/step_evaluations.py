@@ -1,10 +1,9 @@
-"""Evaluations between the steps of a stage: held-out tasks on the engines that it samples with, while it goes on.
+"""Evaluations between the steps of a stage, on the engines that it samples with.
 
-One begins when weights that are due for it were pushed, and the next push waits until it has ended: every answer is of these
-weights, which each token says. The learner is idle for as long as an evaluation takes longer than the next step's sampling and
-learning. At lag 0 it has the engines to itself, and the stage's own groups wait for it: what is trained on does not depend on
-it. With lag they share the engines. Its tickets have numbers of their own, the same each time, and so the same seeds: two
-evaluations differ by their weights alone.
+One begins after a push of weights that are due. The next push waits for its end, so all answers come from these weights,
+which each token records. The learner is idle if an evaluation takes longer than the next step's sampling and learning. At lag
+0 an evaluation has the engines alone and the stage's groups wait, so training does not depend on it. With lag they share the
+engines. Tickets and seeds are the same each time, so two evaluations differ only by their weights.
 """
 
 import asyncio
@@ -35,30 +34,30 @@ from temper.orchestrator.session.run_supervision import EvaluationView
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 FIRST_TICKET = 10**10
-"""Beyond the tickets of all stages."""
+"""Above the tickets of all stages."""
 
 
 class Answers(Protocol):
-    """Who answers: the rollout workers, seen as one."""
+    """All rollout workers as one."""
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group: ...
 
 
 def make_step_evaluations(run: Run, config: LoopConfig, pool: Answers, *, stage: str) -> Evaluations:
-    """Return the evaluations that the settings of an instance of a stage ask for."""
+    """Return the evaluations of an instance's settings."""
     return StepEvaluations(run, config, pool, stage=stage) if config.eval_every else Evaluations()
 
 
 def is_of_evaluation(ticket: int) -> bool:
-    """Return whether a ticket is one of an evaluation between steps."""
+    """Return whether a ticket belongs to an evaluation between steps."""
     return ticket >= FIRST_TICKET
 
 
 class StepEvaluations(Evaluations):
-    """Evaluations every so many steps. What one finds are a row of metrics, a file for comparisons, and trajectories."""
+    """Evaluations every so many steps. Each writes a row of metrics, a file for comparisons, and trajectories."""
 
     def __init__(self, run: Run, config: LoopConfig, pool: Answers, *, stage: str) -> None:
-        """`stage` is the name of the instance between whose steps they are."""
+        """`stage` is the name of the instance."""
         self._run = run
         self._config = config
         self._pool = pool
@@ -70,9 +69,9 @@ class StepEvaluations(Evaluations):
         self._running: asyncio.Task[None] | None = None
 
     def begin(self, step: int, version: WeightVersion) -> None:
-        """Evaluate every `eval_every` steps, before the first one and after the last.
+        """Evaluate every `eval_every` steps, before the first and after the last.
 
-        Where the stage goes on and that of the steps before is missing, what it goes on from is evaluated in its place.
+        If a resumed stage lacks the evaluation of an earlier step, evaluate its first weights instead.
         """
         due = step % self._config.eval_every == 0 or step == self._config.steps
         if due or self._running is None:
@@ -85,7 +84,7 @@ class StepEvaluations(Evaluations):
     async def finished(self) -> None:
         if self._running is None:
             return
-        await asyncio.wait({self._running})  # who gives up waiting does not end it
+        await asyncio.wait({self._running})  # cancelling the waiter does not cancel it
         self._running.result()
 
     def last_progress(self) -> float:
@@ -96,17 +95,17 @@ class StepEvaluations(Evaluations):
             self._running.cancel()
             await asyncio.wait({self._running}, timeout=END_S)
             if self._running.done() and not self._running.cancelled():
-                self._running.exception()  # somebody else's fault ended the stage first
+                self._running.exception()  # another error ended the stage first
 
     async def _evaluate(self, step: int, version: WeightVersion, *, due: bool) -> None:
-        """Evaluate once, unless that was done before the stage went on from here."""
+        """Evaluate once, unless that was done before a restart."""
         run, config, began = self._run, self._config, monotonic()
         wanted = step if due else step - step % config.eval_every
         if any(wanted <= row.step <= step for row in await in_thread(run.rows, self._name)):
             return
         if not due:
             run.progress.note(
-                f"{self._stage} step {step}: is evaluated in place of step {wanted}, which has no evaluation"
+                f"{self._stage} step {step}: evaluates in place of step {wanted}, which has no evaluation"
             )
         self._sign = monotonic()
         self._tasks = self._tasks or await in_thread(heldout_tasks, run.config, config.eval_tasks)
@@ -125,7 +124,7 @@ class StepEvaluations(Evaluations):
         return group
 
     async def _report(self, step: int, version: WeightVersion, groups: list[Group], *, seconds: float) -> None:
-        """Leave what was found; the row of metrics is the last of it, and says that it was."""
+        """Write the results. The row of metrics comes last and marks the evaluation as done."""
         run, label = self._run, f"{self._stage} step {step}"
         sound, stale = drop_stale(groups, version)
         for env, answers in stale.items():
@@ -157,7 +156,7 @@ class StepEvaluations(Evaluations):
 
 
 def _metrics(envs: dict[str, dict[str, float]], version: WeightVersion, seconds: float) -> dict[str, float]:
-    """Return the row of an evaluation. The mean over environments is NaN where one of them has no score."""
+    """Return the row of an evaluation. The mean over environments is NaN if one has no score."""
     flat = {f"{env}/{name}": value for env, values in envs.items() for name, value in values.items()}
     over_all = mean([values["avg_at_k"] for values in envs.values()])
     return {"avg_at_k": over_all, "version": float(version.step), "seconds": seconds} | flat

@@ -301,7 +301,7 @@ def whole_lines(text: str) -> list[str]:
 
 
 def parsed_lines(text: str, path: Path, parse: Callable[[str], T]) -> list[tuple[str, T]]:
-    """Return the whole lines of a file with the row of each. Raise `ValueError` with file and line number for an invalid one."""
+    """Return the whole lines of a file with the row of each. Raise `ValueError` with place for an invalid one."""
     found = []
     for number, line in enumerate(whole_lines(text), 1):
         try:
