@@ -132,9 +132,7 @@ def sign_flip_p(differences: Sequence[Fraction]) -> float:
         transform *= np.cos(2 * np.pi / points * (turns * step % points)) ** count
     chances = np.fft.irfft(transform, n=points)
     tail = 2 * float(chances[observed : reach + 1].sum())
-    return min(
-        1.0, max(tail, 2.0 ** (1 - len(signed)))
-    )  # differences of one sign are among them, so a smaller value is rounding
+    return min(1.0, max(tail, 2.0 ** (1 - len(signed))))  # all of one sign count: less is rounding
 
 
 def tasks_needed(deviation: float, difference: float) -> int | None:

@@ -88,7 +88,7 @@ async def evaluate_server(
     """
     if settings.has_curve:
         raise ValueError(
-            "--url with eval.budgets, budget_shares, no_thinking or low_effort: thinking budgets need our own engine; remove them"
+            "--url with eval.budgets, budget_shares, no_thinking or low_effort: they need a local engine; remove them"
         )
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     path = folder.evals / f"{label}.json"

@@ -1,6 +1,6 @@
-"""The configuration of a run: composed here of what a run is told and of a section for each stage that has settings.
+"""The configuration of a run: the settings of the run and a section for each stage with settings.
 
-Each part is declared beside the code it configures; those that several stages share stand in `orchestrator/config/`.
+Each part is declared next to the code it configures. Parts of several stages are in `orchestrator/config/`.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ S = TypeVar("S")
 
 
 def usual_sections() -> dict[str, Any]:
-    """Return the settings of each stage that has some, all as they are without being told."""
+    """Return the default settings of each stage that has any."""
     return {name: stage.settings() for name, stage in all_stages().items() if stage.settings is not None}
 
 
@@ -36,16 +36,14 @@ class Config(RunConfig):
     """A whole run."""
 
     sections: Mapping[str, Any] = field(default_factory=usual_sections)
-    """By stage, the settings that an instance of it has where its entry gives no others."""
+    """Settings by stage, which the instances of the stage may override."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.environments  # bound now, so that what is wrong with one is known at once
+        _ = self.environments  # bind now, to find errors at once
         for instance in self.instances:
             if instance.name != instance.stage.name and instance.name in (*KNOWN, "metrics", "start", SYSTEM):
-                raise ValueError(
-                    f"stages: {instance.name!r} can't be the name of a stage, it means something else already"
-                )
+                raise ValueError(f"stages: {instance.name!r} is reserved; give the stage another name")
             self.require_stage(instance)
 
     @cached_property
@@ -56,11 +54,11 @@ class Config(RunConfig):
         return next(part for part in self.sections.values() if type(part) is settings)
 
     def settings(self, instance: StageInstance) -> Any:
-        """Return the settings of an instance: those of its stage, over them its entry's; None for a stage without any."""
+        """Return the settings of an instance: its entry over its stage; None for a stage without any."""
         section = self.sections.get(instance.stage.name)
         if section is None and instance.overrides:
             raise ValueError(
-                f"stages: the stage {instance.stage.name} takes no settings of its own, not {dict(instance.overrides)}"
+                f"stages: the stage {instance.stage.name} has no settings; remove {dict(instance.overrides)}"
             )
         try:
             return typed(section, instance.overrides, under=f"{instance.name}.") if instance.overrides else section
@@ -76,7 +74,7 @@ class Config(RunConfig):
         return instance.stage.plays(self.settings(instance))
 
     def require_stage(self, instance: StageInstance) -> None:
-        """Raise `ValueError` where a stage could not run with its settings, which matters only where it is to run."""
+        """Raise `ValueError` if an instance cannot run with its settings."""
         settings = self.settings(instance)
         instance.stage.fits(settings, self, instance.name if instance.overrides else instance.stage.name)
         instance.stage.requires(settings)
@@ -86,10 +84,10 @@ class Config(RunConfig):
 
 
 def _without_envs(instance: StageInstance, settings: Any) -> str:
-    one = "name one, for example `envs: {math: {share: 1.0}}`"
+    one = "add one, for example `envs: {math: {share: 1.0}}`"
     if "data" in vars(settings):
-        return f"has no {instance.stage.name}.data: give it rows to train on, or {one}"
-    return f"takes tasks of environments: {one}, or leave {instance.name} out of stages"
+        return f"has no {instance.stage.name}.data: set it to training rows, or {one}"
+    return f"needs tasks of environments: {one}, or remove {instance.name} from stages"
 
 
 SCHEMA = make_dataclass(
@@ -99,35 +97,35 @@ SCHEMA = make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""The shape of a configuration file: the sections of the stages stand beside the settings of the run."""
+"""The schema of a configuration file: the sections of the stages and the settings of the run."""
 KNOWN = tuple(each.name for each in fields(SCHEMA))
 SHARED = tuple(each.name for each in fields(RunConfig))
 KINDS = kinds(SCHEMA)
-"""What a change of each setting means to a run that goes on; `envs.*.share` is that of every environment."""
+"""The effect of a change of each setting on a resumed run. `envs.*.share` is the share of every environment."""
 
 
 def load_config(path: Path, overrides: list[str]) -> Config:
     """Return the configuration of a YAML file with `key=value` overrides on top.
 
-    Raise `FileNotFoundError` for a missing file, and `ValueError` with key, value and remedy for anything else.
+    Raise `FileNotFoundError` for a missing file, and `ValueError` with key, value and remedy for any other problem.
     """
     return make_config(read_text(path, overrides))
 
 
 def load_resolved_config(path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = query_hardware) -> Config:
-    """Return the same with the choices of its profile for the hardware and the model: the configuration of a run."""
+    """Return a run's configuration: the same with its profile resolved for the hardware and the model."""
     given = read_run_settings(path, overrides)
-    make_unresolved_config(given)  # what is wrong is known before a model is converted
+    make_unresolved_config(given)  # find errors before a model is converted
     return make_config(resolve_profile(with_converted_model(given), ask=ask))
 
 
 def load_unresolved_config(path: Path, overrides: list[str]) -> Config:
-    """Return the same without the profile's choices, which need the cluster. Raise as `load_config`."""
+    """Return the same without the profile's settings, which need the cluster. Raise as `load_config`."""
     return make_unresolved_config(read_run_settings(path, overrides))
 
 
 def make_unresolved_config(given: dict[str, Any]) -> Config:
-    """Return the same of plain data. The longest sequence is as long as the given limits."""
+    """Return the same of plain data. The longest sequence is the configured limit."""
     longest = "rollout.engine.max_model_len"
     limit = get_value(given, "rollout.limits.total_tokens")
     if limit is not None and get_value(given, longest) is None:
@@ -136,31 +134,33 @@ def make_unresolved_config(given: dict[str, Any]) -> Config:
 
 
 def read_run_settings(path: Path, overrides: list[str]) -> dict[str, Any]:
-    """Return the settings of a YAML file with overrides on top, unchecked, those of an instance in its entry of `stages`."""
+    """Return the unchecked settings of a YAML file with overrides on top. Settings of an instance are in its entry of
+    `stages`.
+    """
     given: dict[str, Any] = _by_instance(read_text(path, overrides))
     return given
 
 
 def read_shown_settings(path: Path, overrides: list[str]) -> dict[str, Any]:
-    """Return the same of a file whose secrets may be blanked. Raise as `layered`."""
+    """Return the same for a file whose secrets may be redacted. Raise as `layered`."""
     given: dict[str, Any] = _by_instance(layered(path, overrides))
     return given
 
 
 def make_config(given: Any) -> Config:
-    """Return the configuration of plain data, as a YAML file would have it. Raise `ValueError` as `load_config`."""
+    """Return the configuration of plain data from YAML. Raise `ValueError` as `load_config`."""
     parts = vars(typed(SCHEMA, with_presets(_by_instance(given))))
     sections = {name: part for name, part in parts.items() if name not in SHARED}
     return Config(**{name: parts[name] for name in SHARED}, sections=sections)
 
 
 def save_config(config: Config, path: Path) -> None:
-    """Write the resolved configuration as YAML, without its secrets."""
+    """Write the resolved configuration as YAML without secrets."""
     path.write_text(yaml_text(as_file(config)), encoding="utf-8")
 
 
 def flat_config(config: Config) -> dict[str, str]:
-    """Return the configuration as `dotted.key: value` without its secrets; instances of stages have their names."""
+    """Return the configuration as `dotted.key: value` without secrets. Instances of stages have their names."""
     flat = flat_text(as_file(config)) | {"stages": ", ".join(instance.name for instance in config.instances)}
     for instance in config.instances:
         if instance.overrides or (instance.stage.trains and instance.name != instance.stage.name):
@@ -169,13 +169,13 @@ def flat_config(config: Config) -> dict[str, str]:
 
 
 def as_file(config: Config) -> Any:
-    """Return what the file of a configuration holds, an object of `SCHEMA`."""
+    """Return the content of a configuration's file, an object of `SCHEMA`."""
     given = vars(config)
     return SCHEMA(**{name: given[name] for name in SHARED}, **config.sections)
 
 
 def with_presets(given: Any) -> Any:
-    """Return the settings with those of the standard sets that environments are."""
+    """Return the settings with the settings of each environment's benchmark."""
     envs = given.get("envs")
     if not isinstance(envs, Mapping):
         return given
@@ -183,9 +183,9 @@ def with_presets(given: Any) -> Any:
 
 
 def _by_instance(given: Any) -> Any:
-    """Return the settings with those under the name of an instance moved into its entry of `stages`.
+    """Move settings under the name of an instance into its entry of `stages`.
 
-    Raise `ValueError` for a value in place of a section, a list or a mapping.
+    Raise `ValueError` for a plain value in place of a section, a list or a mapping.
     """
     complete(SCHEMA, given)
     others = {key: value for key, value in given.items() if key not in KNOWN}

@@ -1,4 +1,4 @@
-"""What a run was begun with, and what of it may be different when it goes on: as each setting's kind says."""
+"""Resume of a run with changed settings. Each setting's kind decides whether its change is allowed."""
 
 import shutil
 from collections.abc import Iterable
@@ -15,19 +15,19 @@ from temper.orchestrator.run.metrics_log import MetricsLog
 
 CHANGED = "changed"
 SAMPLED_BY = ("tasks", "samples", "sampling", "shares")
-"""The settings of a stage that say which answers it samples to train on."""
+"""Settings of a stage that affect the answers it samples to train on."""
 FIRST_MODEL = {"model.path", "model.revision"}
 Changes = dict[str, tuple[str | None, str | None]]
-"""Settings by their dotted names, with what they were and what they are; None where there was or is none."""
+"""Settings by dotted name with old and new value; None for a missing one."""
 
 
 def fingerprint(config: Config) -> dict[str, str]:
-    """Return the settings, those that name files by what the files hold: another place is no change, another content is."""
+    """Return the settings, with file contents in place of paths: a moved file is no change, a modified one is."""
     return flat_config(config) | content(config)
 
 
 def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> dict[str, str]:
-    """Return the fingerprint of a run that goes on; a file that is gone, and that nothing ahead reads, keeps its old entry."""
+    """Return the fingerprint of a resumed run. A missing file that no stage ahead reads keeps its old entry."""
     state, now = folder.state(), fingerprint(config)
     gone = {key for key in now if now[key] == MISSING and key in state.fingerprint}
     same_model = bool(gone & FIRST_MODEL) and written(folder.config, "model.path") == config.model.path
@@ -50,10 +50,10 @@ def _kind(key: str, stages: dict[str, str]) -> Kind:
 
 
 def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> dict[Kind, Changes]:
-    """Return the changes by kind since the run's last start; none of a new run.
+    """Return the changes by kind since the run's last start, none for a new run.
 
-    Settings may change if nothing was trained with them: those of a stage without a checkpoint, and all others of a run without
-    one. Files may be gone if nothing ahead `reads` any. Raise `ValueError` for changes that make another run.
+    Settings without any training may change: the settings of a stage without a checkpoint, and all settings of a run without
+    one. Files may be missing if no stage ahead `reads` them. Raise `ValueError` for changes that need another run.
     """
     state = folder.state()
     if not state.fingerprint:
@@ -64,17 +64,17 @@ def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> di
     fixed = {key: change for key, change in other.items() if _is_fixed(key, change, config, state, trained)}
     if fixed:
         raise ValueError(
-            f"{folder.root} was trained with {_listed(fixed)}; {_remedy(fixed)}, or begin another run: with name=, or at "
-            f"a checkpoint of this one with `temper fork`"
+            f"{folder.root} was trained with {_listed(fixed)}; {_remedy(fixed)}, or start another run: with name=, or from a "
+            f"checkpoint with `temper fork`"
         )
     return found
 
 
 def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) -> None:
-    """Record the configuration of a run, and the changes since its last start. Raise `ValueError` as `allowed_changes`.
+    """Record the configuration of a run, and its changes since the last start. Raise `ValueError` as `allowed_changes`.
 
-    Answers that a stage without a checkpoint trains on are sampled anew if the changes concern them; a run without any
-    checkpoint begins anew.
+    A stage without a checkpoint samples its answers again if the changes affect them. A run without any checkpoint starts
+    again.
     """
     state = folder.state()
     now = fingerprint_now(config, folder, reads=reads)
@@ -95,7 +95,7 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
 
 
 def valid_progress(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:
-    """Return how much of a run's progress stays valid under this configuration: none where the run will begin anew."""
+    """Return the progress that stays valid under this configuration, none if the run starts again."""
     state, trained = folder.state(), folder.trained_instances()
     if not state.fingerprint or trained:
         return state
@@ -104,7 +104,7 @@ def valid_progress(config: Config, folder: RunDir, *, reads: bool = True) -> Run
 
 
 def recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dict[str, list[str | None]]:
-    """Return what an event says of changes: all but the free ones, and of an instance that came or went its name alone."""
+    """Return the changes for an event: all but free ones. Added and removed instances are listed by name."""
     return {
         key: list(change)
         for key, change in (found[Kind.IMMUTABLE] | found[Kind.SCHEDULE]).items()
@@ -113,12 +113,12 @@ def recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dic
 
 
 def _begins_anew(found: dict[Kind, Changes], config: Config, state: RunState, trained: Iterable[str]) -> bool:
-    """Return whether all progress is void: a setting of no stage changed, and nothing was trained."""
+    """Return whether no progress is valid: nothing was trained, and a setting outside of stages changed."""
     return not trained and any(not _of_a_stage(key, config, state) for key in found[Kind.IMMUTABLE])
 
 
 def _of_a_stage(key: str, config: Config, state: RunState) -> bool:
-    """Return whether a setting is that of a stage or of an instance of one, which may have gone before it began."""
+    """Return whether a setting belongs to a stage or an instance, also a removed one that never started."""
     owner = key.partition(".")[0]
     names = {*config.sections, *state.stages, *(one.name for one in config.instances)}
     return owner in names or owner not in KNOWN
@@ -131,7 +131,7 @@ def _forget_answers(found: dict[Kind, Changes], folder: RunDir, trained: Iterabl
 
 
 def samples_anew(name: str, found: dict[Kind, Changes]) -> bool:
-    """Return whether an instance of a stage would sample other answers with what changed."""
+    """Return whether the changed settings would change what this stage samples."""
     settings = ("envs.", "rollout.", *(f"{name}.{setting}" for setting in SAMPLED_BY))
     return any(key.startswith(settings) for key in (*found[Kind.IMMUTABLE], *found[Kind.SCHEDULE]))
 
@@ -143,18 +143,18 @@ def _is_fixed(
     stage = _of_a_stage(key, config, state)
     if not (owner in trained if stage else trained):
         return False
-    return not (change[1] is None and stage)  # else the list of stages does not name it any more
+    return not (change[1] is None and stage)  # else the list of stages has it no longer
 
 
 def _needs_no_more(key: str, state: RunState, reads: bool, same_model: bool) -> bool:
-    """Return whether nothing ahead reads a file that is gone; of the run's first model only where its place is the same."""
+    """Return whether no stage ahead reads a missing file. The first model must also have the same path."""
     if key in FIRST_MODEL:
         return same_model
     return not reads or key.partition(".")[0] in state.done
 
 
 def _afresh(folder: RunDir) -> RunState:
-    """Return a state without progress, and remove what was made with other settings."""
+    """Return a state without progress. Remove all results of other settings."""
     state = folder.state()
     for name in state.began:
         folder.sampled(name).unlink(missing_ok=True)
@@ -170,6 +170,6 @@ def _listed(found: Changes) -> str:
 
 def _remedy(found: Changes) -> str:
     if moved := [f"{key}={before}" for key, (before, _) in found.items() if key.endswith(".revision")]:
-        return f"go on with what it was, {', '.join(moved)}"
+        return f"resume with {', '.join(moved)}"
     files = any("SHA-256" in str(before) for before, _ in found.values())
-    return "put the file back as it was" if files else "go on with what it was"
+    return "restore the file" if files else "restore the old values"

@@ -1,4 +1,4 @@
-"""What lies behind the settings that name data and models: the content is part of what a run is, the place is not."""
+"""The content of data and models that settings name. Their content identifies the run, their path does not."""
 
 import hashlib
 import os.path
@@ -17,13 +17,13 @@ from temper.rollout.weights.weight_files import require_whole
 
 MISSING = "no such file"
 WEIGHTS = (".safetensors", ".bin", ".pt")
-"""Files of which the size must do."""
+"""Files of which only the size is compared."""
 
 
 def content(config: Config) -> dict[str, str]:
-    """Return size and SHA-256 of the files that settings name, by dotted names; of data on the hub its commit.
+    """Return size and SHA-256 of the files of settings by dotted name, and the commit of hub data.
 
-    Of a model directory it is the hash of its description, and the sizes of its weights: these may be hundreds of GB.
+    A model directory has the hash of its small files and the sizes of its weights, which may be hundreds of GB.
     """
     found = {key: _described(path, beside) for key, path, beside in _options(config)}
     for key, model in _models(config):
@@ -34,7 +34,7 @@ def content(config: Config) -> dict[str, str]:
 
 
 def named_paths(config: Config) -> dict[str, Path]:
-    """Return the settings that name files and folders, none of the hub, by the keys that an override would have."""
+    """Return the settings that name local files and folders, by the keys of overrides."""
     found = {key: path for key, path, _ in _options(config)}
     found |= {f"{key}.path": Path(model.path) for key, model in _models(config) if not model.on_hub}
     found |= {f"{key}.path": Path(data.path) for key, data, _ in _data(config) if not is_on_hub(data)}
@@ -44,9 +44,9 @@ def named_paths(config: Config) -> dict[str, Path]:
 
 
 def to_download(config: Config) -> list[str]:
-    """Return the models and data sets of the hub that are not whole on this machine, as `model Qwen/Qwen3-0.6B`.
+    """Return the models and data sets of the hub that are not fully local, such as `model Qwen/Qwen3-0.6B`.
 
-    A GGUF file counts as one: it has to be converted first.
+    A GGUF file that is not converted yet counts too.
     """
     models = [model for _, model in _models(config) if (model.on_hub or model.gguf) and not is_whole(model)]
     data = [data for _, data, _ in _data(config) if is_on_hub(data) and not has_files(data)]
@@ -79,7 +79,7 @@ def _models(config: Config) -> Iterator[tuple[str, ModelSource]]:
 
 
 def _data(config: Config) -> Iterator[tuple[str, DataConfig, tuple[str, ...]]]:
-    """Yield the settings that name data, each with the names of the files beside it that belong to it."""
+    """Yield the settings that name data, each with the names of its companion files."""
     for name, bound in config.environments.items():
         given = {"data": bound.config.data, "eval_data": bound.config.eval_data}
         for setting, data in given.items():
@@ -91,14 +91,14 @@ def _data(config: Config) -> Iterator[tuple[str, DataConfig, tuple[str, ...]]]:
 
 
 def _options(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
-    """Yield the options of environments that name a file or a folder, each with the names of the files that belong to it.
+    """Yield the options of environments that name a file or a folder, each with the names of its companion files.
 
-    Of a folder only these belong to the run: the environment may write to it, or the option may be a word with such a name.
+    Of a folder only these belong to the run. The environment may write to it, or the option may be a word with such a name.
     """
     for name, bound in config.environments.items():
         companions = bound.definition.companions
         for option, value in bound.config.options.items():
-            if not isinstance(value, str) or not os.path.exists(value):  # also of a text that no path can be
+            if not isinstance(value, str) or not os.path.exists(value):  # also a text that cannot be a path
                 continue
             needed = companions if os.path.isdir(value) else ()
             if os.path.isfile(value) or any((Path(value) / file).is_file() for file in needed):
@@ -114,7 +114,7 @@ def _parts(config: Config) -> Iterator[tuple[str, Stage[Any], Any]]:
 def _commit(model: ModelSource) -> str:
     try:
         return model.folder.name
-    except FileNotFoundError:  # said where it is read, if it ever is
+    except FileNotFoundError:  # reported by the stage that reads it
         return MISSING
 
 

@@ -1,4 +1,4 @@
-"""The configuration of an evaluation that no YAML file describes: of a model or a run, with what the command line asks."""
+"""The configuration of an evaluation from the command line, of a model or a run."""
 
 import re
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from temper.orchestrator.stages.registry import HELP
 from temper.orchestrator.tracking.metric_names import SYSTEM
 
 RawConfig = dict[str, Any]
-"""A configuration as a YAML file would have it."""
+"""A configuration as in a YAML file."""
 LONGEST = 8192
-"""Most tokens of an episode where nobody says otherwise, in a model that takes as many."""
+"""Default tokens of an episode, if the model has as many positions."""
 EPISODE_S = 900.0
 PATIENT: RawConfig = {"rollout": {"limits": {"timeout_s": EPISODE_S}}, "supervision": {"stalled_s": EPISODE_S + 60}}
-"""How long an episode may take where no configuration says so."""
+"""Default time of an episode."""
 
 
 LIMITS = (
@@ -34,12 +34,12 @@ LIMITS = (
     "rollout.limits.turn_tokens",
     "rollout.limits.total_tokens",
 )
-"""Settings by which the user limits answers: they override a standard set's limit."""
+"""The user's limits of answers. They override the limit of a benchmark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
-    """What a command line asks: settings, and environments and standard sets by name, with the data that is named for each."""
+    """An evaluation from the command line: overrides, environments and benchmarks by name, each with optional data."""
 
     overrides: Mapping[str, Any]
     envs: Mapping[str, str | None]
@@ -47,14 +47,14 @@ class EvalRequest:
 
 
 def of_model(source: ModelSource) -> RawConfig:
-    """Return the settings that follow from a model alone: the lengths of its episodes. Raise as `ModelSource.folder`."""
+    """Return the settings of a model alone: the lengths of its episodes. Raise as `ModelSource.folder`."""
     longest = min(longest_sequence(source.folder) or LONGEST, LONGEST)
     limits = {"turn_tokens": longest, "total_tokens": longest}
     return merged(PATIENT, {"model": {"path": source.path}, "rollout": {"limits": limits}})
 
 
 def of_run(folder: Path, model: Path) -> RawConfig:
-    """Return the settings of a run, which begins with its newest model. Raises as `read_text`."""
+    """Return the settings of a run with its newest model. Raise as `read_text`."""
     given: RawConfig = read_text(folder / "config.yaml", [])
     return given | {"model": {"path": str(model)}}
 
@@ -64,26 +64,26 @@ def label_of(folder: Path) -> str:
 
 
 def slug(text: str) -> str:
-    """Return a text as the name of an instance of a stage."""
+    """Return a text as a valid name of a stage's instance."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_") or "model"
     return f"model-{name}" if name in (*KNOWN, *HELP, "metrics", "start", SYSTEM) else name
 
 
 def with_evaluation(given: RawConfig, request: EvalRequest, *, label: str) -> RawConfig:
-    """Return a configuration with a stage `eval` of that label. Raise `ValueError` if no tasks are asked."""
+    """Return a configuration with a stage `eval` of that label. Raise `ValueError` without any tasks."""
     whole = with_envs({key: value for key, value in given.items() if key in (*SHARED, "eval")}, request)
     if not whole.get("envs"):
         raise ValueError(
-            "name what is asked: a standard set, for example --preset gsm8k, or an environment with --env, for example "
+            "no tasks to evaluate: give a benchmark, for example --preset gsm8k, or an environment with --env, for example "
             "--env math --data gsm8k_test.jsonl"
         )
     return merged(whole, request.overrides) | {"stages": ["init", {"eval": {"name": label}}]}
 
 
 def preset_answer_limit(request: EvalRequest, *, given: RawConfig, longest: int | None = None) -> RawConfig:
-    """Return the longest answer of the standard sets, at most `longest` tokens, as a configuration.
+    """Return the longest answer of the benchmarks, at most `longest` tokens, as a configuration.
 
-    Return nothing if environments are asked too, or if the user's settings `given` limit answers or thoughts themselves.
+    Return nothing if environments are requested too, or if the user's settings `given` limit answers or thinking.
     """
     if not request.presets or request.envs or any(get_value(given, key) is not None for key in LIMITS):
         return {}
@@ -92,24 +92,24 @@ def preset_answer_limit(request: EvalRequest, *, given: RawConfig, longest: int 
 
 
 def with_envs(given: RawConfig, request: EvalRequest) -> RawConfig:
-    """Return a configuration with the environments and sets that are asked alone; with none asked it stays.
+    """Return a configuration with only the requested environments and benchmarks; unchanged without any.
 
-    All rows of the data are asked. Raise `ValueError` for a set with the name of one of the environments.
+    All rows of the data count. Raise `ValueError` for a benchmark named like an environment.
     """
     if not (request.envs or request.presets):
         return given
     if both := sorted(request.envs.keys() & request.presets.keys()):
-        raise ValueError(f"--env {both[0]} and --preset {both[0]} would be asked under one name; leave one of them out")
+        raise ValueError(f"--env {both[0]} and --preset {both[0]} have the same name; remove one of them")
     known = given.get("envs") or {}
     chosen = {name: (known.get(name) or {}) | _eval_data(data) for name, data in request.envs.items()}
     for data in filter(None, request.envs.values()):
-        data_option(data)  # says what is wrong with it; of a standard set a part may be given
+        data_option(data)  # raises for invalid data, while a benchmark accepts a part of it
     chosen |= {name: {"preset": name} | _eval_data(data) for name, data in request.presets.items()}
     return merged(given | {"envs": chosen}, {"eval": {"tasks": None}})
 
 
 def _eval_data(text: str | None) -> RawConfig:
-    """Return data that is named, a path, a name on the hub or a mapping in YAML, as the setting of an environment."""
+    """Return data, a path, a name on the hub or a YAML mapping, as the setting of an environment."""
     if text is None:
         return {}
     return {"eval_data": parsed(text) if text.lstrip().startswith("{") else text}

@@ -1,4 +1,4 @@
-"""A finding of a check: how severe it is, the offending value, and the remedy."""
+"""A finding of a check: its level, the offending value, and the remedy."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -10,11 +10,11 @@ from temper.orchestrator.run.redaction import blanked
 
 
 class Level(Enum):
-    """How severe a finding is."""
+    """The level of a finding."""
 
     OK = "ok"  # nothing to do
-    WARNING = "warning"  # a run can continue, but slower or otherwise than intended
-    FAILURE = "failure"  # a run would fail, or a file is wrong
+    WARNING = "warning"  # a run continues, but slower or not as intended
+    FAILURE = "failure"  # a run would fail, or a file is invalid
 
 
 STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}
@@ -22,27 +22,27 @@ STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of what a check found."""
+    """One finding of a check."""
 
     level: Level
     what: str
     """The finding, with the offending value."""
     remedy: str = ""
-    """The one thing to do about it; empty if there is none."""
+    """The remedy, or ""."""
     where: str = ""
-    """The check, setting, or file and line that it is about."""
+    """The check, the setting, or file and line."""
 
     @property
     def line(self) -> str:
         return f"{self.level.value}: {self.where}: {self.what}" + (f"; {self.remedy}" if self.remedy else "")
 
     def to_json(self) -> dict[str, str]:
-        """Return it as plain JSON data, without secrets."""
+        """Return it as plain JSON data without secrets."""
         parts = {"where": self.where, "what": self.what, "remedy": self.remedy}
         return {"level": self.level.value} | {name: blanked(text) for name, text in parts.items()}
 
     def print(self, console: Console, *, width: int = 14) -> None:
-        """Print a line, and the remedy as a second one. The column `where` has `width` characters."""
+        """Print a line, and the remedy on a second one. The column `where` has `width` characters."""
         line = self.to_json()
         mark = "FAILURE" if self.level is Level.FAILURE else self.level.value
         where = f"{line['where']:<{width - 1}} "

@@ -1,4 +1,4 @@
-"""`fork`: a new run that begins at a checkpoint of another one, with other settings."""
+"""`fork`: a new run from a checkpoint of another run, with other settings."""
 
 import hashlib
 import os
@@ -19,14 +19,14 @@ from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
 
 FORKED = "forked"
 OF_THE_MODEL = ("model.",)
-"""What a checkpoint settles."""
+"""Settings fixed by the checkpoint's model."""
 OF_THE_OPTIMISER = ("optim.kind", "learner.lora.", "learner.frozen", "learner.train_router", "learner.bf16")
-"""What the state of its optimiser settles."""
+"""Settings fixed by the optimiser's state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """A run that begins at a checkpoint of another one, checked, and not made yet."""
+    """A checked fork that does not exist yet."""
 
     config: Config
     instance: StageInstance
@@ -34,7 +34,7 @@ class Fork:
     source: RunDir
     target: RunDir
     found: dict[Kind, Changes]
-    """What differs from the source, by kind."""
+    """Differences from the source, by kind."""
 
     @property
     def step(self) -> int:
@@ -49,7 +49,7 @@ class Fork:
         return not samples_anew(self.instance.name, self.found)
 
     def state(self, model: str) -> RunState:
-        """Return the state of the new run at its start, with its newest model at this place."""
+        """Return the first state of the new run, whose newest model has this path."""
         given = self.source.state()
         before, name = self.before(), self.instance.name
         done = {one: given.done[one] for one in before}
@@ -75,11 +75,11 @@ class Fork:
 
 
 def fork(source: Path, at: str, overrides: list[str]) -> Config:
-    """Make the folder of a run that begins at checkpoint `at`, `rl/150` or `rl` for the newest, of the run in `source`.
+    """Create a run from checkpoint `at`, `rl/150` or `rl` for the newest, of the run in `source`. Return its configuration.
 
-    It has the source's settings with overrides, which give a `name`. The stage of the checkpoint continues if `steps` is more,
-    else the next stage begins with this model. Answers are sampled anew if their settings changed. The fork copies the event
-    log up to there. Raise as `checked_fork`.
+    It has the source's settings with overrides, which include a `name`. The checkpoint's stage continues if `steps` is
+    larger, else the next stage starts from this model. Answers are sampled again if their settings changed. The event log is
+    copied up to the checkpoint. Raise as `checked_fork`.
     """
     made = checked_fork(source, at, overrides)
     _make(made)
@@ -95,19 +95,19 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
 
 
 def checked_fork(source: Path, at: str, overrides: list[str]) -> Fork:
-    """Return the run that `fork` would make; nothing is written.
+    """Return the run that `fork` would create, without writing.
 
     Raise `FileNotFoundError`, `ValueError`, and `DamagedCheckpointError` for a damaged checkpoint.
     """
     if not (source / "config.yaml").is_file() or not (source / "manifest.json").is_file():
-        raise FileNotFoundError(f"{source} is not the folder of a run: it has no config.yaml and manifest.json")
+        raise FileNotFoundError(f"{source} is not the folder of a run: it has no config.yaml or manifest.json")
     if not any(override.startswith("name=") for override in overrides):
-        raise ValueError("a fork is a run of its own: give it a name=")
+        raise ValueError("a fork needs a new name; add name=")
     beside = [] if any(one.startswith("runs_dir=") for one in overrides) else [f"runs_dir={source.resolve().parent}"]
     config = load_resolved_config(source / "config.yaml", [*beside, *overrides])
     given, target = RunDir(source.resolve()), RunDir(Path(config.runs_dir).resolve() / config.name)
     if target.root.exists():
-        raise ValueError(f"{target.root} is there already; choose another name=")
+        raise ValueError(f"{target.root} exists already; use another name=")
     checkpoint = _checkpoint(given, at)
     instance = _instance(config, checkpoint, given.state())
     verify(checkpoint)
@@ -124,7 +124,7 @@ def _checkpoint(given: RunDir, at: str) -> Path:
         return place(given.checkpoints(name), found[-1])
     if not step.isdecimal() or int(step) not in found:
         listed = ", ".join(f"{one}/{number}" for one, numbers in kept.items() for number in numbers)
-        raise ValueError(f"{given.root} has no checkpoint {at}; it has {listed or 'none that was trained'}")
+        raise ValueError(f"{given.root} has no checkpoint {at}; it has {listed or 'no trained one'}")
     return place(given.checkpoints(name), int(step))
 
 
@@ -133,13 +133,13 @@ def _instance(config: Config, checkpoint: Path, state: RunState) -> StageInstanc
     found = next((one for one in config.instances if one.name == name), None)
     if found is None or found.stage.name != state.stages[name]:
         raise ValueError(
-            f"stages has no {state.stages[name]} named {name}, of which the checkpoint is; let it stand there, so that the "
-            f"list tells what the model went through, and set {name}.steps={step} if it shall not go on"
+            f"stages has no {state.stages[name]} named {name}, the stage of the checkpoint; keep it in the list, and set "
+            f"{name}.steps={step} to end it there"
         )
     if config.steps(found) < step:
         raise ValueError(
-            f"{name}.steps={config.steps(found)} is less than the {step} steps of the checkpoint; set "
-            f"{name}.steps={step} to go on with the next stage, more to go on with this one"
+            f"{name}.steps={config.steps(found)} is less than the {step} steps of the checkpoint; set {name}.steps={step} to "
+            f"begin the next stage, or more to continue this one"
         )
     return found
 
@@ -149,11 +149,11 @@ def _check_changes(config: Config, instance: StageInstance, step: int, found: di
     optimiser = tuple(f"{instance.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
     for key, (before, now) in found[Kind.IMMUTABLE].items():
         if key.startswith(OF_THE_MODEL):
-            raise ValueError(f"{key}: {before} -> {now} does not go with the checkpoint's model; leave it as it was")
+            raise ValueError(f"{key}: {before} -> {now} does not fit the checkpoint's model; restore the old value")
         if goes_on and key.startswith(optimiser):
             raise ValueError(
-                f"{key}: {before} -> {now} does not go with the state of the checkpoint's optimiser; leave it as it was, or "
-                f"set {instance.name}.steps={step} to begin the next stage"
+                f"{key}: {before} -> {now} does not fit the checkpoint's optimiser state; restore the old value, or set "
+                f"{instance.name}.steps={step} to begin the next stage"
             )
 
 
@@ -183,9 +183,9 @@ def _evaluates(stage: str) -> bool:
 
 
 def _copied(checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: bool) -> Path:
-    """Copy a checkpoint and the model that its stage began with, which the copy names at its new place.
+    """Copy a checkpoint and its stage's first model, with the new path of the latter.
 
-    Without `keeps_answers` the groups that wait in it are sampled again by their tickets.
+    Without `keeps_answers` its waiting groups are sampled again.
     """
     facts = CheckpointFacts.read(checkpoint)
     start = (checkpoint.parent / facts.start).resolve()

@@ -1,4 +1,4 @@
-"""Compares the evaluation prompts that rows of data give with everything that a run trains on."""
+"""Compares evaluation prompts from rows of data with all training prompts."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +15,12 @@ from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overla
 from temper.orchestrator.run.folder import RunDir
 
 MOST_WORDS = 100_000_000
-"""Words of training prompts after which no more are compared, a minute or so."""
+"""Most words of training prompts to compare, about a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Training:
-    """Training prompts of one setting: two of them may name the same file and want other rows of it."""
+    """Training prompts of one setting. Two settings may use different rows of the same file."""
 
     name: str
     prompts: Iterator[PromptText]
@@ -28,14 +28,14 @@ class _Training:
 
 
 def overlaps_of(config: Config, folder: RunDir) -> list[EvaluationOverlap]:
-    """Return `known_overlaps` of a run's folder, and write them into it."""
+    """Return `known_overlaps` of a run and write them to its folder."""
     found = known_overlaps(config, folder, folder.state().fingerprint)
     write_overlaps(folder.root, found)
     return found
 
 
 def known_overlaps(config: Config, folder: RunDir, fingerprint: Mapping[str, str]) -> list[EvaluationOverlap]:
-    """Return the overlaps in a run's folder if they are of these settings and files, else `find_overlaps`."""
+    """Return the overlaps in a run's folder if settings and files are the same, else `find_overlaps`."""
     of, known = digest(fingerprint), read_overlaps(folder.root)
     if known and all(one.of == of for one in known):
         return known
@@ -43,7 +43,7 @@ def known_overlaps(config: Config, folder: RunDir, fingerprint: Mapping[str, str
 
 
 def find_overlaps(config: Config, *, most_words: int = MOST_WORDS) -> list[EvaluationOverlap]:
-    """Return the overlap of each environment's evaluation prompts with training prompts, if both are rows of data.
+    """Return the overlap of each environment's evaluation prompts with training prompts, if both come from rows.
 
     At most `most_words` words of training prompts are compared.
     """
@@ -68,7 +68,7 @@ def find_overlaps(config: Config, *, most_words: int = MOST_WORDS) -> list[Evalu
 def _compare(
     training: Sequence[_Training], indices: Mapping[str, OverlapIndex], left_out: Counter[str], *, left: int
 ) -> bool:
-    """Compare up to `left` words of training prompts with every index; return whether all were. Count those left out."""
+    """Compare up to `left` words of training prompts with every index. Count filtered rows. Return whether all were compared."""
     for one in training:
         for prompt in one.prompts:
             if left <= 0:

@@ -1,4 +1,4 @@
-"""What evaluation prompts of a run have in common with its training prompts, as its folder has it."""
+"""The overlap of evaluation and training prompts, as a run's folder stores it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,16 +14,16 @@ FILE = "overlap.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOverlap:
-    """The evaluation prompts of an environment, compared with all training prompts of the run."""
+    """The overlap of an environment's evaluation prompts with all training prompts."""
 
     env: str
     training: tuple[str, ...]
-    """The training data that they were compared with."""
+    """The training data compared."""
     found: Overlap
     of: str = ""
-    """A hash of the run's settings and files that it was found for."""
+    """Hash of the run's settings and files."""
     left_out: int = 0
-    """Training rows of the environment, of those compared, that its `drop_overlap` leaves out."""
+    """Training rows of the environment that its `drop_overlap` filters, among compared ones."""
 
     @property
     def note(self) -> str:
@@ -32,8 +32,8 @@ class EvaluationOverlap:
         return (
             f"evaluation of {self.env}: {len(found.exact)} of {found.prompts} prompts are among {compared}, "
             f"{len(found.shared)} of the {found.long} with {NGRAM} words or more share {NGRAM} words in a row with one"
-            + (f"; {found.silent} without a text of the user are not compared" if found.silent else "")
-            + (f"; {self.left_out} training rows are left out for it" if self.left_out else "")
+            + (f"; {found.silent} without a user's text are not compared" if found.silent else "")
+            + (f"; {self.left_out} training rows are filtered for it" if self.left_out else "")
         )
 
 
@@ -42,7 +42,7 @@ def write_overlaps(folder: Path, overlaps: Sequence[EvaluationOverlap]) -> None:
 
 
 def read_overlaps(folder: Path) -> list[EvaluationOverlap]:
-    """Read the overlaps; [] of a run whose evaluation prompts are generated."""
+    """Read the overlaps; [] for a run with generated evaluation prompts."""
     path = folder / FILE
     if not path.is_file():
         return []

@@ -1,14 +1,14 @@
-"""The entries of `stages`, each an instance of a stage, and the plan of a run: the instances that are still to run.
+"""The instances of stages in `stages`, and the plan of a run: the instances still to run.
 
     stages:
       - init
       - rl                                                              the settings under `rl`
-      - rl: {name: rl_tools, shares: {tool_use: 1}, steps: 100}         the same but for these
+      - rl: {name: rl_tools, shares: {tool_use: 1}, steps: 100}         the same with overrides
       - eval
 
-An instance without a name has that of its stage, a second one `rl-2`. An evaluation has that of the model that it is about,
-`eval-rl`. Its folder, checkpoints, metrics and progress go by this name, so the list may be edited. A plan never takes the
-model back. It refuses a stage before one that has trained without it, and an interrupted stage whose model is not the newest.
+An unnamed instance has the name of its stage, a second one `rl-2`. An evaluation is named after its model, `eval-rl`. Folder,
+checkpoints, metrics and progress use this name, so the list may be edited. A plan never returns to an earlier model. It
+rejects a stage before one that has trained without it, and an interrupted stage whose model is not the newest.
 """
 
 import re
@@ -25,7 +25,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def instances(stages: list[Any]) -> list[StageInstance]:
-    """Return the instances that the entries of `stages` stand for. Raise `ValueError` with the entry that is none."""
+    """Return the instances of the entries of `stages`. Raise `ValueError` with an invalid entry."""
     made: list[StageInstance] = []
     taken = {str(given["name"]) for _, given in map(_entry, stages) if "name" in given}
     model = next(name for name, stage in all_stages().items() if stage.role is Role.BEGIN)
@@ -33,7 +33,7 @@ def instances(stages: list[Any]) -> list[StageInstance]:
         stage, given = _entry(entry)
         if stage.role is Role.BEGIN and (given or number):
             raise ValueError(
-                f"stages: entry {number + 1} is {entry!r}; {stage.name} comes first, once, and takes no settings"
+                f"stages: entry {number + 1} is {entry!r}; {stage.name} must be the first entry, once, without settings"
             )
         own = given.get("name")
         about = model if stage.role is Role.EVALUATE and own is None else None
@@ -55,7 +55,7 @@ def _usual_name(stage: Stage[Any], about: str | None) -> str:
 
 
 def with_settings(stages: list[Any], given: Mapping[str, Any]) -> tuple[list[Any], set[str]]:
-    """Return the entries with further settings by instance, and which of the names in `given` are instances."""
+    """Return the entries with further settings by instance, and the names in `given` that are instances."""
     found = {one.name: number for number, one in enumerate(instances(stages)) if one.name in given}
     entries = list(stages)
     for name, number in found.items():
@@ -76,7 +76,7 @@ def _entry(entry: Any) -> tuple[Stage[Any], Mapping[str, Any]]:
         stage, given = entry, {}
     if stage not in tuple(HELP) or not isinstance(given, Mapping):
         raise ValueError(
-            f"stages: {entry!r} is no stage; there are {', '.join(HELP)}, with settings of its own in the form "
+            f"stages: {entry!r} is no stage; use one of {', '.join(HELP)}, with settings in the form "
             f"`- rl: {{name: rl_tools, steps: 100}}`"
         )
     return all_stages()[stage], given
@@ -104,21 +104,21 @@ def _check_name(name: str, stage: str, *, named: list[str], own: bool, number: i
         raise ValueError(f"stages: entry {number + 1} is of the stage {stage} but has the name of the stage {name}")
 
 
-REMEDY = "put it behind, take it out, or begin a run of its own from an older checkpoint with `temper fork`"
+REMEDY = "move it after, remove it, or start another run from an older checkpoint with `temper fork`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run does next."""
+    """The next stages of a run."""
 
     ahead: list[StageInstance]
     notes: list[str]
 
 
 def plan(listed: Sequence[StageInstance], state: RunState, *, steps: dict[str, int]) -> Plan:
-    """Return the instances that are still to run, in order. `steps` are the configured ones of each.
+    """Return the instances still to run, in order. `steps` are the configured ones of each.
 
-    Raise `ValueError` if the list can't be continued.
+    Raise `ValueError` if the list cannot be resumed.
     """
     done = _still_done(listed, state, steps)
     _check_same(listed, state)
@@ -126,7 +126,7 @@ def plan(listed: Sequence[StageInstance], state: RunState, *, steps: dict[str, i
     last = max((place for place, one in enumerate(listed) if one.stage.makes and one.name in done), default=-1)
     ahead: list[StageInstance] = []
     taken = {one.name for one in listed}
-    newest = state.label if state.label in done else None  # without one, `sft` goes on that is the newest itself
+    newest = state.label if state.label in done else None  # without one, `sft` continues and is the newest itself
     for place, one in enumerate(listed):
         if place > last and one.about not in (None, newest) and newest is not None:
             one = replace(one, name=free_name(f"{one.stage.name}-{newest}", taken), about=newest)
@@ -134,9 +134,7 @@ def plan(listed: Sequence[StageInstance], state: RunState, *, steps: dict[str, i
         if one.name in done and not (one.stage.role is Role.REPORT and ahead):
             continue
         if place < last:
-            raise ValueError(
-                f"stages: {one.name} stands before {listed[last].name}, which is done and did not wait for it; {REMEDY}"
-            )
+            raise ValueError(f"stages: {one.name} comes before {listed[last].name}, which is done without it; {REMEDY}")
         ahead.append(one)
         newest = one.name if one.stage.makes else newest
     _check_begun([one for one in ahead if one.stage.trains], state)
@@ -144,9 +142,9 @@ def plan(listed: Sequence[StageInstance], state: RunState, *, steps: dict[str, i
 
 
 def single(stage: Stage[Any], listed: Sequence[StageInstance], state: RunState, *, steps: dict[str, int]) -> Plan:
-    """Return the plan of a single stage: its first instance that is left; an evaluation or report in any case.
+    """Return the plan of a single stage: its first unfinished instance. Evaluations and reports always run.
 
-    Raise `ValueError` if it can't continue.
+    Raise `ValueError` if it cannot be resumed.
     """
     if stage.role is Role.EVALUATE:
         return Plan(ahead=[single_instance(stage, about=state.label)], notes=[])
@@ -160,14 +158,16 @@ def single(stage: Stage[Any], listed: Sequence[StageInstance], state: RunState, 
         _check_begun([one for one in left[:1] if one.stage.trains], state)
         return Plan(ahead=left[:1], notes=[])
     names = ", ".join(one.name for one in own)
-    more = f"; raise {own[-1].name}.steps to go on, or add one more `- {stage.name}` to stages" if stage.trains else ""
-    return Plan(ahead=[], notes=[f"done already, and the model stays as it is: {names}{more}"])
+    more = (
+        f"; raise {own[-1].name}.steps to continue, or add one more `- {stage.name}` to stages" if stage.trains else ""
+    )
+    return Plan(ahead=[], notes=[f"done already, and the model is unchanged: {names}{more}"])
 
 
 def _still_done(listed: Sequence[StageInstance], state: RunState, steps: dict[str, int]) -> dict[str, int]:
-    """Return the stages that are done, without the last trained one if it has more steps now, and those after it.
+    """Return the finished stages. The last trained one continues if it has more steps now, as do all after it.
 
-    Raise `ValueError` for more steps of a stage that others have trained on from.
+    Raise `ValueError` for more steps of a stage whose model others have trained.
     """
     done = dict(state.done)
     for one in listed:
@@ -177,9 +177,9 @@ def _still_done(listed: Sequence[StageInstance], state: RunState, steps: dict[st
         later = began[began.index(one.name) + 1 :] if one.name in began else began
         if state.label != one.name or later:
             raise ValueError(
-                f"{one.name} was done after {done[one.name]} steps and {later[0] if later else state.label} went on "
-                f"from its model; {one.name}.steps={steps[one.name]} would take the run back: add one more "
-                f"`- {one.stage.name}` to stages instead, or fork the run at {one.name}/{done[one.name]}"
+                f"{one.name} ended after {done[one.name]} steps and {later[0] if later else state.label} trained its model, so "
+                f"{one.name}.steps={steps[one.name]} is too late: add one more `- {one.stage.name}` to stages instead, or fork "
+                f"the run at {one.name}/{done[one.name]}"
             )
         order = list(done)
         for name in order[order.index(one.name) :]:
@@ -197,7 +197,9 @@ def _check_same(listed: Sequence[StageInstance], state: RunState) -> None:
 def _check_order(listed: list[str], done: list[str]) -> None:
     wanted = [name for name in done if name in listed]
     if listed != wanted:
-        raise ValueError(f"stages has {', '.join(listed)} in this order, but they were done as {', '.join(wanted)}")
+        raise ValueError(
+            f"stages has {', '.join(listed)} in this order, but the run did {', '.join(wanted)}; reorder them"
+        )
 
 
 def _check_begun(training: list[StageInstance], state: RunState) -> None:
@@ -207,13 +209,13 @@ def _check_begun(training: list[StageInstance], state: RunState) -> None:
             continue
         if place:
             raise ValueError(
-                f"stages: {one.name} was begun, and {training[0].name} stands before it; it would go on without what "
-                f"{training[0].name} learns; {REMEDY}"
+                f"stages: {one.name} has started, and {training[0].name} before it has not, so {one.name} would continue "
+                f"without it; {REMEDY}"
             )
         if before != state.model:
             raise ValueError(
-                f"stages: {one.name} was begun with {before}, and the newest model is {state.model} (of {state.label}); "
-                f"give it another name to begin it anew"
+                f"stages: {one.name} started from {before}, but the newest model is {state.model} (of {state.label}); give it "
+                f"another name to start it again"
             )
 
 
@@ -222,4 +224,4 @@ def _left_out(listed: Sequence[StageInstance], ahead: list[StageInstance], state
     missing = [name for name in state.done if name in state.began and name not in names]
     if not missing or not ahead:
         return []
-    return [f"{ahead[0].name} goes on from the model of {state.label}; done though not in stages: {', '.join(missing)}"]
+    return [f"{ahead[0].name} continues from the model of {state.label}; done but not in stages: {', '.join(missing)}"]

@@ -1,4 +1,4 @@
-"""What a command would do to a run, found without starting, writing or downloading anything, and without joining a cluster."""
+"""The effect of a command, without starting, writing or downloading anything and without joining a cluster."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -24,50 +24,49 @@ from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.stages.stage import StageInstance
 
 Would = Literal["is done", "begins", "goes on"]
-UNREAD = "what a start finds in models and data, which are not all here"
+UNREAD = "problems of models and data that are not all local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePreview:
-    """What would become of one line of `stages`."""
+    """The effect on one entry of `stages`."""
 
     name: str
     stage: str
     would: Would
     steps: int
-    """As many as the configuration wants; 0 of a stage that has none."""
+    """The configured steps, 0 for a stage without steps."""
     after: int
-    """The step of its newest checkpoint; 0 without one."""
+    """The step of its newest checkpoint, 0 without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a command would do."""
+    """The effect of a command."""
 
     run: Path
     exists: bool
     stages: tuple[StagePreview, ...]
-    """In order: those that are done, then those ahead."""
+    """Finished stages, then stages ahead."""
     ranks: int | None
     engines: int | None
     gpus_each: int | None
-    """GPUs of an engine, where there are any. All three are None where the profile can't choose them here."""
+    """GPUs of an engine, if any. All three are None if the profile cannot be resolved here."""
     changed: dict[str, tuple[str | None, str | None]]
-    """Settings that differ from those that the run went on with last: what they were, what they would be. None are told where
-    the profile can't choose here."""
+    """Changed settings since the last start: old and new value. Empty if the profile cannot be resolved here."""
     downloads: tuple[str, ...]
     unknown: tuple[str, ...]
-    """What can't be known here, and so was not checked."""
+    """Unknown and unchecked facts."""
     notes: tuple[str, ...]
-    """What the start would say: what the profile chooses, limits that may be met, overlaps with evaluation data."""
+    """Notes of the start: settings of the profile, limits that may be met, overlaps with evaluation data."""
 
 
 class NotKnownHereError(Exception):
-    """What the profile chooses by can't be looked at."""
+    """The profile needs facts that are not available here."""
 
 
 def preview_of(given: RawConfig, *, only: str | None = None) -> tuple[Preview, Config | None]:
-    """Return the effect of a run of plain data, and its whole configuration if it is known here. Raise as its start would."""
+    """Return the effect of a run of plain data, and its whole configuration if known. Raise as its start would."""
     with cache_alone():
         plain = make_unresolved_config(given)
         downloads = to_download(plain)
@@ -79,7 +78,7 @@ def preview_of(given: RawConfig, *, only: str | None = None) -> tuple[Preview, C
 
 
 def preview_of_fork(source: Path, at: str, overrides: list[str]) -> tuple[Preview, Config]:
-    """Return the effect of a fork (`checked_fork`), and its configuration. Raise as its start would."""
+    """Return the effect of a fork (`checked_fork`) and its configuration. Raise as its start would."""
     with cache_alone():
         made = checked_fork(source, at, overrides)
         state, config, own = made.state(str(made.checkpoint)), made.config, made.instance.name
@@ -92,22 +91,22 @@ def preview_of_fork(source: Path, at: str, overrides: list[str]) -> tuple[Previe
 
 
 def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:
-    """Return this machine's hardware. Raise `NotKnownHereError` for a run with a cluster, or a model to download."""
+    """Return the local hardware. Raise `NotKnownHereError` for a run on a cluster, or a model to download."""
     goes_by = [f"the model {config.model.path}"] if f"model {config.model.path}" in downloads else []
     goes_by += ["the cluster of RAY_ADDRESS, which is not joined"] if "RAY_ADDRESS" in os.environ else []
     if goes_by:
-        raise NotKnownHereError(f"what the profile chooses goes by {' and by '.join(goes_by)}")
+        raise NotKnownHereError(f"settings of the profile, which depend on {' and on '.join(goes_by)}")
     return query_hardware()
 
 
 def preview(config: Config, *, only: str | None = None, downloads: Sequence[str] = (), unknown: str = "") -> Preview:
-    """Return the effect of a run of all stages, or of the one of this name. Raise as its start would."""
+    """Return the effect of a run of all stages, or of the stage `only`. Raise as its start would."""
     ready = prepare_run(config, only=only, here=not downloads)
     done = ready.folder.state().done if only is None else ()
     trained = [one.name for one in config.instances if one.stage.trains]
     after = {name: max(steps_in(ready.folder.checkpoints(name)), default=0) for name in trained}
     found = _preview(config, ready, done=done, after=after, downloads=downloads, unknown=unknown)
-    if unknown:  # all that the profile chose then would differ
+    if unknown:  # the profile's settings would all differ
         return found
     return replace(found, changed=_listed(allowed_changes(config, ready.folder, reads=ready.reads)))
 
@@ -141,7 +140,7 @@ def _preview(
 
 
 def _notes(config: Config, ready: Prepared, *, here: bool, profile_resolved: bool) -> list[str]:
-    """Return the notes of the start, as far as they are known here. Raise as the start would."""
+    """Return the notes of the start as far as they are known. Raise as the start would."""
     folder = ready.folder
     notes = profile_notes(config, {one.stage.name for one in ready.ahead})
     if not here:
@@ -170,7 +169,7 @@ def _stage(one: StageInstance, would: Would, config: Config, after: Mapping[str,
 
 
 def lines(found: Preview) -> list[str]:
-    said = [f"{found.run}: {'goes on' if found.exists else 'a new run'}", *found.notes]
+    said = [f"{found.run}: {'resumes' if found.exists else 'a new run'}", *found.notes]
     said += [f"would be downloaded: {name}" for name in found.downloads]
     said += [f"not known here: {text}" for text in found.unknown]
     said += [f"changed: {key}: {before} -> {now}" for key, (before, now) in found.changed.items()]

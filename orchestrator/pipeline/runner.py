@@ -1,4 +1,4 @@
-"""The stages of a run as one declared pipeline: in order, skipping what is done, continuing what was interrupted."""
+"""Runs the stages of a run in order. It skips finished stages and resumes interrupted ones."""
 
 import asyncio
 import signal
@@ -33,15 +33,15 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What is known of a run before anything is started or written."""
+    """Facts about a run before it starts or writes anything."""
 
     folder: RunDir
     planned: Plan
-    """The instances of stages that are still to run, in order, with notes."""
+    """The instances still to run, in order, with notes."""
     reads: bool
-    """Whether a stage ahead reads what the run was begun with."""
+    """Whether a stage ahead reads the run's first data and model."""
     model: str | None
-    """The newest model of the run, in its folder, where it has one that holds."""
+    """The newest valid model in the run's folder, if any."""
 
     @property
     def ahead(self) -> list[StageInstance]:
@@ -49,9 +49,9 @@ class Prepared:
 
 
 def prepare_run(config: Config, *, only: str | None = None, here: bool = True) -> Prepared:
-    """Return the plan of all stages or the one of this name; `here` are data and models that can be looked at.
+    """Return the plan of all stages or the stage `only`. `here` is false if data and models are not local.
 
-    Raise `ValueError` if the run can't continue so.
+    Raise `ValueError` if the run cannot be resumed so.
     """
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     state = folder.state()
@@ -65,10 +65,10 @@ def prepare_run(config: Config, *, only: str | None = None, here: bool = True) -
 async def run_pipeline(
     config: Config, *, only: str | None = None, quiet: bool = False, notes: Sequence[str] = ()
 ) -> int:
-    """Run the declared stages, or only the one of this name; return the exit status.
+    """Run the declared stages, or only the stage `only`. Return the exit status.
 
-    0 if all is done, 130 after a stop (the same command continues). Faults are raised, those of the start before a file is
-    written. `notes` are shown first. The output of libraries goes into the run's log, `quiet` progress too.
+    0 after all stages, 130 after a stop. Errors are raised, errors of the start before any write. `notes` are shown first.
+    Output of libraries goes to the run's log, with `quiet` progress too.
     """
     keep_driver_small()
     ready = prepare_run(config, only=only)
@@ -97,8 +97,8 @@ async def run_pipeline(
 
 
 def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) -> Plan:
-    """Return the plan of a run's folder. Raise `ValueError` if it can't be done."""
-    trains = [stage for stage in all_stages().values() if stage.trains]  # a command's stage need not be listed
+    """Return the plan of a run's folder. Raise `ValueError` if it is impossible."""
+    trains = [stage for stage in all_stages().values() if stage.trains]  # the stage of a command need not be listed
     steps = {stage.name: config.steps(stage) for stage in trains}
     steps |= {one.name: config.steps(one) for one in config.instances if one.stage.trains}
     state = replace(
@@ -107,13 +107,11 @@ def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) 
     listed = config.instances
     found = plan(listed, state, steps=steps) if only is None else single(all_stages()[only], listed, state, steps=steps)
     if state.model is None and found.ahead and found.ahead[0].stage.role not in (Role.BEGIN, Role.REPORT):
-        raise ValueError(f"{folder.root} has no model yet; run the stage `init` first, or name it first in stages")
+        raise ValueError(f"{folder.root} has no model yet; run the stage `init` first, or list it first in stages")
     for one in found.ahead:
         place = folder.checkpoints(one.name)
         if one.stage.trains and one.name not in state.began and steps_in(place):
-            raise ValueError(
-                f"{place} has checkpoints of which the run knows nothing; move it away to begin {one.name}"
-            )
+            raise ValueError(f"{place} has checkpoints that are not of this run; move it away to start {one.name}")
     return found
 
 
@@ -126,7 +124,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
     try:
         send_run(tracker, config, folder, notify=progress.note)
         await _start_cluster(run, config, ahead)
-        _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
+        _stop_on_signals(stop, progress)  # after Ray, whose handler of SIGTERM would abort the run
         async with run.supervision.watching():
             for one in ahead:
                 stop.check()
@@ -136,9 +134,9 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
         return 0
     except StopRequested:
         ended = RunStatus.KILLED
-        progress.note("stopped as asked; the same command continues the run")
+        progress.note("stopped; rerun the same command to resume")
         return STOPPED
-    except (KeyboardInterrupt, asyncio.CancelledError):  # stopped at once, by a second signal
+    except (KeyboardInterrupt, asyncio.CancelledError):  # a second signal
         ended = RunStatus.KILLED
         raise
     finally:
@@ -148,20 +146,20 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
 
 
 async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -> None:
-    """Start Ray if a stage needs it, and reserve what its processes take. Raise `NoRoomError` if it is too small."""
+    """Start Ray if a stage needs it, and reserve resources. Raise `NoRoomError` if there are too few."""
     if wanted := wanted_processes(config, ahead):
         logs = start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
         if logs is not None:
             run.printed = logs
-            run.progress.note(f"what engines and ranks print: {logs.folder}, and {run.folder.printed} when this ends")
+            run.progress.note(f"output of engines and ranks: {logs.folder}, copied to {run.folder.printed} at the end")
         if has_open_access():
             run.progress.note(
-                "warning: this Ray cluster asks for no token, so anyone who reaches its ports can run programs on it; start "
+                "warning: this Ray cluster requires no token, so anyone who reaches its ports can run programs on it; start "
                 "it with RAY_AUTH_MODE=token (`ray get-auth-token --generate` makes a token)"
             )
         run.bundles = await reserve(wanted)
         seen = run.bundles.require_folder(run.folder.root)
-        await within(config.deadlines.start(), seen, stage="the start", waiting_for="all machines to look for runs_dir")
+        await within(config.deadlines.start(), seen, stage="the start", waiting_for="all machines to check runs_dir")
 
 
 def wanted_processes(config: Config, ahead: list[StageInstance]) -> PlacementRequest:
@@ -190,7 +188,7 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
 
 
 async def run_with_restart(run: Run, one: StageInstance, config: Config) -> Path | None:
-    """Run an instance of a stage. If the learner dies, continue from its newest checkpoint with new ranks.
+    """Run an instance of a stage. After a failure of the learner, resume from its newest checkpoint with new ranks.
 
     The engines stay. Raise `TooManyRestarts` at the limit.
     """
@@ -202,19 +200,19 @@ async def run_with_restart(run: Run, one: StageInstance, config: Config) -> Path
             await run.trainer.restart(death)
             step = max(steps_in(run.folder.checkpoints(one.name)), default=0)
             run.supervision.record_restart(
-                "the learner", f"has new ranks, which go on after step {step}", after=(one.name, step)
+                "the learner", f"has new ranks, which resume after step {step}", after=(one.name, step)
             )
             run.stop.check()
 
 
 def _begin(run: Run, one: StageInstance) -> None:
-    """Record that a stage begins. A training stage that continues counts as not done, as do all stages after it."""
+    """Record the start of a stage. A resumed training stage and all stages after it count as unfinished."""
     state, began = run.folder.state(), run.folder.trained_instances()
     done = list(state.done)
     kept = done[: done.index(one.name)] if one.stage.trains and one.name in done else done
     if one.stage.trains and one.name not in began:
         if state.began.get(one.name) != state.model:
-            run.folder.sampled(one.name).unlink(missing_ok=True)  # by another model
+            run.folder.sampled(one.name).unlink(missing_ok=True)  # of another model
         began = began | {one.name: str(state.model)}
     run.folder.store(
         replace(
@@ -227,25 +225,23 @@ def _begin(run: Run, one: StageInstance) -> None:
 
 
 def finish(run: Run, one: StageInstance, seconds: float, *, wanted: int) -> None:
-    """Record that a stage is done, with the steps that it has trained, which may be more than are `wanted` by now."""
+    """Record the end of a stage with its trained steps, which may be more than `wanted`."""
     state = run.folder.state()
     steps = max([wanted, *steps_in(run.folder.checkpoints(one.name))]) if one.stage.trains else 0
     if steps > wanted:
-        run.progress.note(
-            f"{one.name}: {one.name}.steps={wanted} is less than the {steps} steps that were trained; they stay"
-        )
+        run.progress.note(f"{one.name}: {one.name}.steps={wanted} is less than the {steps} trained steps, which stay")
     others = {name: count for name, count in state.done.items() if name != one.name}
     run.folder.store(replace(state, done=others | {one.name: steps}, seconds=state.seconds | {one.name: seconds}))
 
 
 def _stop_on_signals(stop: StopFlag, progress: Progress) -> None:
-    """Make the first SIGINT or SIGTERM ask the run to stop, and a second one stop it at once."""
+    """Let the first SIGINT or SIGTERM stop the run at a safe point, and a second one stop it at once."""
     loop = asyncio.get_running_loop()
 
     def request_stop(number: signal.Signals) -> None:
-        progress.note(f"{number.name}: stopping at the next safe point; once more stops at once")
+        progress.note(f"{number.name}: stopping at the next safe point; repeat it to stop at once")
         stop.set()
-        for one in STOPS:  # whichever comes next, and by the end of all that was started
+        for one in STOPS:  # for the next signal, also in child processes
             loop.remove_signal_handler(one)
             signal.signal(one, signal.default_int_handler)
 

@@ -1,4 +1,4 @@
-"""The trackers of a run: which ones its settings name, and the settings, stages, data, note and files that they get."""
+"""The trackers of a run, and the data that they receive: settings, stages, data sets, note and files."""
 
 import hashlib
 import json
@@ -41,7 +41,7 @@ def tracker_of(config: Config, folder: RunDir, *, notify: Callable[[str], None])
 
 
 def stores_by_path(config: Config) -> dict[str, str]:
-    """Return the settings of stores that a relative path names, in the settings or by a variable, with the whole path."""
+    """Return the settings of stores with a relative path, also from environment variables, with the absolute path."""
     stores = {}
     uri = find_store(config.tracking.uri, Path(config.runs_dir))
     if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_absolute():
@@ -75,7 +75,7 @@ LONGEST_DIGEST = 36
 
 
 def send_run(tracker: Tracker, config: Config, folder: RunDir, *, notify: Callable[[str], None]) -> None:
-    """Send all that a run has by now but its metrics: a process that was killed may not have sent it."""
+    """Send the state of a run except its metrics, which a killed process may not have sent."""
     tracker.params(flat_config(config))
     state = folder.state()
     for one in config.instances:
@@ -95,7 +95,7 @@ def send_note(tracker: Tracker, folder: RunDir, *, notify: Callable[[str], None]
     try:
         note = run_note(folder)
     except Exception as error:  # a description must not end the run
-        notify(f"tracking: the run is not described anew ({first_line(error)})")
+        notify(f"tracking: the run's description is not updated ({first_line(error)})")
         return
     tracker.describe(note)
 
@@ -103,7 +103,7 @@ def send_note(tracker: Tracker, folder: RunDir, *, notify: Callable[[str], None]
 def send_stage(
     tracker: Tracker, one: StageInstance, config: Config, folder: RunDir, seconds: float | None = None
 ) -> None:
-    """Send that a stage begins, or is done in so many `seconds`; nothing of one that measures nothing."""
+    """Send the start of a stage, or its end after `seconds`. Skip a stage that measures nothing."""
     if one.stage.role in (Role.BEGIN, Role.REPORT):
         return
     own = (f"{one.name}.", f"{one.stage.name}.")
@@ -118,12 +118,12 @@ def send_model(tracker: Tracker, folder: RunDir) -> None:
 
 
 def _rows_name(one: StageInstance) -> str:
-    """Return the name of an instance's rows: of an evaluation `exam` it is `eval-exam`."""
+    """Return the name of an instance's rows. An evaluation `exam` has `eval-exam`."""
     return f"eval-{one.name.removeprefix('eval-')}" if one.stage.role is Role.EVALUATE else one.name
 
 
 def _data(one: StageInstance, config: Config, known: dict[str, str]) -> Iterator[DataSet]:
-    """Yield the data of a stage: its own rows, else one set per environment. `known` has the content of files by setting."""
+    """Yield the data of a stage: its rows, else one set for each environment. `known` has file contents by setting."""
     settings = config.settings(one)
     if (own := one.stage.data(settings)) is not None:
         source, content = _source(own), _content(known, f"{one.name}.data") or _content(known, f"{one.stage.name}.data")
@@ -182,7 +182,7 @@ SHOWN = (
     ("rl.optim.learning_rate", "learning rate of rl"),
     ("sft.optim.learning_rate", "learning rate of sft"),
 )
-"""The settings in the description, each with its label. A setting that a run does not have is left out."""
+"""Settings in the description with their labels. Missing ones are skipped."""
 
 
 def run_note(folder: RunDir) -> str:

@@ -1,1 +1,1 @@
-"""Profiles: the settings that depend on the hardware and on the size of the model, chosen where nobody gives them."""
+"""Profiles: settings that depend on the hardware and the size of the model, resolved unless the user sets them."""

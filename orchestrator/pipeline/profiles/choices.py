@@ -1,9 +1,9 @@
-"""The choices of a profile: processes and their threads, lengths, how the learner computes, engines, steps and deadlines.
+"""The rules of a profile: processes and threads, lengths, memory and precision of the learner, engines, steps and deadlines.
 
-Memory is estimated: weights, gradients and the optimiser's state by ZeRO stage (Rajbhandari et al., "ZeRO: Memory
-Optimizations Toward Training Trillion Parameter Models", 2020, section 3, with gradients in float32), and the activations
-that a block keeps (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, eq. 2 without
-attention's scores, which fused kernels don't keep).
+Memory is estimated. Weights, gradients and the optimiser's state follow the ZeRO stage (Rajbhandari et al., "ZeRO: Memory
+Optimizations Toward Training Trillion Parameter Models", 2020, section 3, with gradients in float32). A block's activations
+follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, eq. 2, without attention
+scores, which fused kernels do not keep.
 """
 
 from temper.learner.config import Offload
@@ -17,14 +17,14 @@ from temper.orchestrator.pipeline.profiles.inputs import (
 )
 
 ENGINE_FILL = 0.6
-"""Share of the memory of an engine's GPUs that its weights may take: the rest is for states, keys and values."""
+"""Share of the memory of an engine's GPUs for its weights. The rest is for states, keys and values."""
 TOY_THREADS = 2
-"""Threads beyond which the operations of a small model are no faster."""
+"""Threads beyond which a small model is not faster."""
 MOST_THREADS = 16
 
 
 def choose_processes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Choose ranks, engines and how many GPUs each of these has; on a CPU their threads and the engine's cache."""
+    """Choose ranks, engines and the GPUs of each, and on a CPU their threads and the engine's cache."""
     if inputs.gpu:
         _on_gpus(settings, inputs)
     else:
@@ -32,9 +32,9 @@ def choose_processes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def _on_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Share the GPUs: half of them learn and the others sample, each with its own. Ranks are a power of two.
+    """Divide the GPUs: half of them learn and the others sample. Ranks are a power of two.
 
-    If ranks and engines share GPUs, there are as many of both.
+    Colocated ranks and engines are equal in number.
     """
     total, weights = inputs.hardware.gpus, 2 * inputs.shape.parameters
     most = 1 if inputs.colocated else inputs.hardware.gpus_together
@@ -53,7 +53,7 @@ def _on_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def idle_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> int:
-    """Return how many GPUs get neither a rank nor an engine."""
+    """Return the number of GPUs without a rank or an engine."""
     parallel = int(settings.value("rollout.engine.tensor_parallel")) * int(
         settings.value("rollout.engine.pipeline_parallel")
     )
@@ -64,7 +64,7 @@ def idle_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> int:
 
 
 def _sharing(settings: ProfiledSettings, ranks: int) -> int:
-    """Return as many ranks, or so few that every supervised stage that is listed can share its batch among them."""
+    """Return the largest number of ranks, up to `ranks`, that divides the batch of every listed supervised stage."""
     batches = [
         get_value(own, "batch_size") or settings.value(f"{stage.name}.batch_size") for stage, own in settings.stages()
     ]
@@ -74,7 +74,7 @@ def _sharing(settings: ProfiledSettings, ranks: int) -> int:
 
 
 def _on_cpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Share the cores: half of them learn while engines sample, else all of them."""
+    """Divide the cores: half of them learn while engines sample, else all of them."""
     cores = inputs.hardware.cpus
     ranks, workers = settings.choose("learner.ranks", 1), settings.choose("rollout.workers", 1)
     processes = workers * int(settings.value("rollout.engine.tensor_parallel"))
@@ -85,7 +85,7 @@ def _on_cpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def _threads_of_ranks(settings: ProfiledSettings, inputs: ProfileInputs, *, together: int) -> int:
-    """Choose the threads of each rank of a machine: all cores, or half of them while engines generate. Return the latter."""
+    """Choose the threads of each rank of a machine: all cores, or half of them while engines sample. Return the latter."""
     cores = inputs.hardware.cpus
     settings.choose("learner.threads", _threads(cores // together, inputs))
     return settings.choose("learner.threads_during_generation", _threads(cores // 2 // together, inputs))
@@ -100,9 +100,9 @@ STATES_FILL = 0.6
 WEIGHTS, GRADIENTS, MOMENTS = 2, 4, 12
 """Bytes a parameter: weights in bfloat16, gradients in float32, and float32 weights with AdamW's two moments."""
 KEPT, KEPT_RECOMPUTED = 34, 2
-"""Bytes that a block keeps of each entry of a token's hidden state for the backward pass, and where it is computed again."""
+"""Bytes that a block keeps for the backward pass, per entry of a token's hidden state, without and with recomputation."""
 LOGITS_SHARE = 0.06
-"""Share of a rank's memory that logits may take, in float32; their gradient takes as much."""
+"""Share of a rank's memory for logits in float32. Their gradient takes as much."""
 CPU_PASS = 2048
 """Tokens in one pass of a rank on a CPU."""
 RATES = (
@@ -110,11 +110,11 @@ RATES = (
     (5e9, {"rl": 2e-6, "supervised": 2e-5, "dpo": 1e-6}),
     (float("inf"), {"rl": 1e-6, "supervised": 1e-5, "dpo": 5e-7}),
 )
-"""Learning rates of AdamW by parameters, as they are usual: 1e-6 in reinforcement of 7 to 32 B (DeepSeekMath, 2024; DAPO,
-2025), about 1e-5 supervised and 5e-7 in DPO of 8 B (Tulu 3, 2024). Where to begin, not what was found best here. A stage that
-is not named learns as a supervised one does."""
+"""Common learning rates of AdamW by parameters: 1e-6 in reinforcement learning of 7 to 32 B (DeepSeekMath, 2024, and DAPO,
+2025), about 1e-5 supervised and 5e-7 in DPO of 8 B (Tulu 3, 2024). They are starting points, not tuned. An unlisted stage
+uses the supervised rate."""
 ADAPTERS = 10
-"""Times the learning rate of full training that adapters take (Schulman et al., "LoRA Without Regret", 2025)."""
+"""Learning rate of adapters, as a multiple of full training (Schulman et al., "LoRA Without Regret", 2025)."""
 
 
 def choose_learning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
@@ -128,7 +128,7 @@ def choose_learning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def _precision(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Choose bfloat16 for learner, engines and pushes on GPUs, float32 for small models and where Muon, at stage 0, asks it."""
+    """Choose bfloat16 for learner, engines and pushes on GPUs, and float32 for small models and for Muon at ZeRO stage 0."""
     plain = not inputs.gpu or inputs.toy or settings.any_stage("optim.kind", "muon")
     stage = settings.value("learner.zero_stage") if settings.is_set("learner.zero_stage") else None
     bf16 = settings.choose("learner.bf16", not plain and stage != 0)
@@ -161,7 +161,7 @@ def state_bytes(settings: ProfiledSettings, inputs: ProfileInputs, *, stage: int
 
 
 def _passes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Choose the tokens of a pass, and whole layers computed again where the longest sequence would not fit otherwise."""
+    """Choose the tokens of a pass. Recompute whole layers if the longest sequence does not fit otherwise."""
     shape, longest = inputs.shape, int(settings.value("rollout.limits.total_tokens"))
     logits = LOGITS_SHARE * inputs.gpu_bytes
     settings.choose("learner.logit_tokens", power_of_two(logits / (4 * shape.vocabulary), least=256, most=4096))
@@ -177,7 +177,7 @@ def _passes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def _rates(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Choose the learning rate of every stage by the size of the model, ten times that for adapters; small ones keep theirs."""
+    """Choose the learning rate of every stage by model size, ten times that for adapters. Small models keep the defaults."""
     if inputs.toy:
         return
     rates = next(rates for most, rates in RATES if inputs.shape.parameters < most)
@@ -188,19 +188,19 @@ def _rates(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 ENGINE_SHARE = 0.9
-"""Share of a GPU's memory that an engine takes which has it to itself."""
+"""Share of a GPU's memory for an engine that has it alone."""
 SHARED_SHARE = 0.85
 """The same if a rank shares the GPU, since it keeps some memory in the engine's phase too."""
 OVERHEAD = 2 * 2**30
-"""Bytes of an engine in addition to weights, states, keys and values: graphs, and the values of a pass."""
+"""Bytes of an engine besides weights, states, keys and values: graphs, and the activations of a pass."""
 LARGE_GIB = 44
-"""Memory of a GPU from which on episodes are `LONGER`: that of one of 48, as it is counted."""
+"""Memory of a GPU in GiB from which episodes are `LONGER`, a little below 48."""
 SHORTER, LONGER = 8192, 16384
 """Tokens of an episode."""
 SLOW = 8.0
-"""Tokens a second of one episode, at the least: what its deadline goes by."""
+"""Lowest tokens a second of one episode, for its deadline."""
 GPU_EPISODE_S, GPU_START_S = 300.0, 1200.0
-"""The least for an episode on GPUs, and for a start there: engines capture graphs and compile."""
+"""Lowest deadlines of an episode and of a start on GPUs, where engines capture graphs and compile."""
 
 
 def choose_limits(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
@@ -225,7 +225,7 @@ def choose_sampling(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def _engine(settings: ProfiledSettings, inputs: ProfileInputs, *, total: int) -> None:
-    """Choose an engine's share of its GPUs, and how many sequences have room there, each a quarter as long as may be."""
+    """Choose an engine's share of its GPUs, and the sequences that fit there at a quarter of their longest length."""
     share = SHARED_SHARE if inputs.colocated else ENGINE_SHARE / 2 if inputs.halves else ENGINE_SHARE
     share = settings.choose("rollout.engine.gpu_memory_utilization", share)
     settings.choose("rollout.engine.batched_tokens", 8192 if inputs.hardware.gpu_gib < 75 else 16384)
@@ -237,7 +237,7 @@ def _engine(settings: ProfiledSettings, inputs: ProfileInputs, *, total: int) ->
 
 
 def _deadlines(settings: ProfiledSettings, inputs: ProfileInputs, *, total: int) -> None:
-    """Choose deadlines: an episode's by its length, and longer ones for those that wait for it."""
+    """Choose the deadline of an episode by its length, and longer ones for the waits on it."""
     least = float(default_value("rollout.limits.timeout_s")) if not inputs.gpu else GPU_EPISODE_S
     episode = settings.choose("rollout.limits.timeout_s", max(least, float(round(total / SLOW))))
     stalled = float(default_value("supervision.stalled_s"))

@@ -1,6 +1,6 @@
-"""The inputs of a profile: the given settings, and the hardware, the model and the processes of a run.
+"""The inputs of a profile: user-set settings, and the hardware, the model and the processes of a run.
 
-A choice sees the given settings and the choices before it. A given setting overrides a choice.
+A rule sees the user-set settings and the results of earlier rules. A user-set setting overrides a rule.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from temper.rollout.episodes.worker import RolloutConfig
 
 T = TypeVar("T", bool, int, float, str)
 RawConfig = dict[str, Any]
-"""A configuration as a YAML file would have it."""
+"""A configuration as in a YAML file."""
 
 
 @cache
 def default_settings() -> RawConfig:
-    """Return the defaults of the settings that a profile may choose."""
+    """Return the defaults of the settings that a profile may resolve."""
     parts: dict[str, Any] = {
         "rollout": RolloutConfig(),
         "learner": LearnerConfig(),
@@ -37,7 +37,7 @@ def default_settings() -> RawConfig:
 
 
 def get_value(given: Mapping[str, Any], key: str) -> Any:
-    """Return the value under a dotted key; None if there is none."""
+    """Return the value under a dotted key, None without one."""
     value: Any = given
     for word in key.split("."):
         value = value.get(word) if isinstance(value, Mapping) else None
@@ -45,7 +45,7 @@ def get_value(given: Mapping[str, Any], key: str) -> Any:
 
 
 def default_value(key: str) -> Any:
-    """Return the default of a setting; None for one that no profile uses."""
+    """Return the default of a setting, None for a setting outside of profiles."""
     return get_value(default_settings(), key)
 
 
@@ -70,7 +70,7 @@ PROFILED = (
 
 
 class ProfiledSettings:
-    """A configuration that is given, and what is chosen on top of it. A choice goes by what others came to."""
+    """User-set settings and the resolved ones on top. A rule may depend on the results of earlier ones."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._user_set = given
@@ -81,8 +81,8 @@ class ProfiledSettings:
         return {key: self.value(key) for key in PROFILED if not self.is_set(key)}
 
     def choose(self, key: str, value: T) -> T:
-        """Choose a value for a setting, unless it is given; return its value now. A given value of a wrong type is ignored."""
-        assert key in PROFILED, f"{key} is not among the settings that a profile chooses"
+        """Resolve a setting unless the user sets it. Return its value. A user-set value of a wrong type is ignored."""
+        assert key in PROFILED, f"{key} is not among the settings of profiles"
         given = get_value(self._user_set, key)
         if given is not None:
             return type(value)(given) if has_type_of(given, value) else value
@@ -90,7 +90,7 @@ class ProfiledSettings:
         return value
 
     def value(self, key: str) -> Any:
-        """Return the value of a setting: given, else chosen, else the default."""
+        """Return the user-set value, else the resolved one, else the default."""
         given, usual = get_value(self._user_set, key), default_value(key)
         return given if given is not None and has_type_of(given, usual) else self._chosen.get(key, usual)
 
@@ -98,7 +98,7 @@ class ProfiledSettings:
         return get_value(self._user_set, key) is not None
 
     def is_complete(self) -> bool:
-        """Return whether nothing is left to choose for the stages that are listed."""
+        """Return whether no setting of the listed stages is left to resolve."""
         unlisted = all_stages().keys() - {stage.name for stage, _ in self.stages()}
         return all(self.is_set(key) for key in PROFILED if key.partition(".")[0] not in unlisted)
 
@@ -109,7 +109,7 @@ class ProfiledSettings:
         return [(one.stage, one.overrides) for one in instances(listed)]
 
     def plays(self) -> bool:
-        """Return whether a listed stage plays episodes, which needs engines. Raise `ValueError` for wrong settings."""
+        """Return whether a listed stage runs episodes, which need engines. Raise `ValueError` for wrong settings."""
         return any(stage.plays(self._settings(stage, own)) for stage, own in self.stages())
 
     def _settings(self, stage: Stage[Any], own: Mapping[str, Any]) -> Any:
@@ -120,7 +120,7 @@ class ProfiledSettings:
         return typed(section, own, under=f"{stage.name}.")
 
     def any_stage(self, key: str, value: object) -> bool:
-        """Return whether a setting of the stages has this value in any that is listed, such as `optim.kind`."""
+        """Return whether a setting of any listed stage has this value, such as `optim.kind`."""
         return any(
             get_value(given, key) == value or get_value(self._user_set, f"{stage.name}.{key}") == value
             for stage, given in self.stages()
@@ -141,7 +141,7 @@ def without_key(given: Mapping[str, Any], key: str) -> RawConfig:
 
 
 def has_type_of(given: object, value: object) -> bool:
-    """Return whether what is given is of the type of a value, if there is one; a whole number is one with a fraction too."""
+    """Return whether a given value has the type of another one, if that is not None. An integer is also a float."""
     if value is None:
         return True
     kind = (int, float) if isinstance(value, float) else type(value)
@@ -151,11 +151,11 @@ def has_type_of(given: object, value: object) -> bool:
 GPU_GIB: dict[ProfileName, int] = {
     name: int(name.removeprefix("gpu")) for name in get_args(ProfileName) if name.startswith("gpu")
 }
-"""Memory of a GPU by profile, the smallest first."""
+"""Memory of a GPU by profile, smallest first."""
 LACKING = 0.07
-"""Share of the memory in a GPU's name that nvidia-smi may not count: 45 GiB are a GPU of 48."""
+"""Share of a GPU's nominal memory that nvidia-smi may not report: a GPU with 45 GiB is sold as 48."""
 TOY = 30_000_000
-"""Parameters below which a model is one that `init` makes, and is trained in float32 by the usual learning rates."""
+"""Parameters below which a model counts as one of `init`, trained in float32 with default learning rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class ProfileInputs:
     trains: bool
     plays: bool
     colocated: bool
-    """Whether a rank and an engine use each GPU in phases."""
+    """Whether a rank and an engine share each GPU in phases."""
 
     @property
     def gpu(self) -> bool:
@@ -179,12 +179,12 @@ class ProfileInputs:
 
     @property
     def halves(self) -> bool:
-        """Whether engine and learner have half of the only GPU each, all the time."""
+        """Whether engine and learner each have half of the only GPU."""
         return self.hardware.gpus == 1 and self.trains and self.plays and not self.colocated
 
     @property
     def gpu_bytes(self) -> float:
-        """Memory of a GPU that one process may fill: nine tenths of it, or of its half."""
+        """GPU memory for one process: nine tenths of the GPU, or of its half."""
         return 0.9 * self.hardware.gpu_gib * 2**30 * (0.5 if self.halves else 1.0)
 
 
@@ -199,7 +199,7 @@ def make_inputs(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) 
 
 
 def profile_name(hardware: Hardware) -> ProfileName:
-    """Return the profile of a cluster by its smallest GPU, or cpu if it has none."""
+    """Return the profile of a cluster by its smallest GPU, or cpu without any."""
     if not hardware.gpus:
         return "cpu"
     fitting = [name for name, gib in GPU_GIB.items() if hardware.gpu_gib >= gib * (1 - LACKING)]
@@ -207,7 +207,7 @@ def profile_name(hardware: Hardware) -> ProfileName:
 
 
 def with_profile_gpus(hardware: Hardware, profile: ProfileName) -> Hardware:
-    """Return the hardware as a profile says it is: as many GPUs as there are, at least one, of so much memory."""
+    """Return the hardware with the GPU memory of a profile, and at least one GPU."""
     if profile == "cpu":
         return Hardware(machines=tuple(replace(machine, gpus=0, gpu_gib=0.0) for machine in hardware.machines))
     gib = float(GPU_GIB[profile])
@@ -222,7 +222,7 @@ def _of_size(machine: Machine, gib: float) -> Machine:
 
 
 def power_of_two(number: float, *, least: int, most: int) -> int:
-    """Return the largest power of two that is no larger, between two of them."""
+    """Return the largest power of two up to a number, within two bounds."""
     power = least
     while power * 2 <= min(number, most):
         power *= 2

@@ -1,10 +1,10 @@
-"""A configuration settled: what its profile chooses stands in it, and what was chosen is recorded.
+"""Resolves the profile of a configuration and records the result.
 
-    given --+-- holds what was chosen (a run's own config.yaml, a fork): that --------------+
-            +-- is of a run that has trained: what was chosen for it then ------------------+--> given, completed
-            +-- else: the cluster is asked, the model looked at ----------------------------+
+    given --+-- has resolved settings (a run's config.yaml, a fork): these ----------------+
+            +-- belongs to a trained run: its recorded settings ----------------------------+--> given, completed
+            +-- else: resolved for the cluster and the model --------------------------------+
 
-A profile that is named (`profile=gpu80`), other than the one by which was chosen then, chooses anew; so does another placement.
+Another named profile (`profile=gpu80`) or another placement is resolved again.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -42,7 +42,7 @@ from temper.rollout.weights.weight_files import require_whole
 
 NAMES: tuple[ProfileName, ...] = get_args(ProfileName)
 CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)
-"""In this order: each goes by what those before it came to."""
+"""In this order, since each depends on the results before it."""
 
 
 def resolve_profile(
@@ -51,14 +51,14 @@ def resolve_profile(
     ask: Callable[[], Hardware] = query_hardware,
     shape: Callable[[RawConfig], ModelShape] | None = None,
 ) -> RawConfig:
-    """Return a configuration with the choices of its profile, and with the record of them.
+    """Return a configuration with the settings of its profile and their record.
 
-    The model's shape is that of its files unless `shape` returns it. Raise `ValueError` or `FileNotFoundError` for a wrong
+    `shape` returns the model's shape, by default from its files. Raise `ValueError` or `FileNotFoundError` for a wrong
     profile or model.
     """
     name = given.get("profile") or "auto"
     if name not in NAMES:
-        raise ValueError(f"profile={name} is none; there are {', '.join(NAMES)}")
+        raise ValueError(f"profile={name} is unknown; use one of {', '.join(NAMES)}")
     own = read_resolved(given)
     plain = without_resolved(given, own)
     recorded = recorded_profile(given) if own.profile == "auto" else own
@@ -72,7 +72,7 @@ def resolve_profile(
 
 
 def choose_settings(given: RawConfig, name: ProfileName, hardware: Hardware, shape: ModelShape) -> ResolvedProfile:
-    """Return the choices of a profile on this hardware. auto takes the profile of the hardware."""
+    """Return the resolved settings of a profile on this hardware. auto takes the profile of the hardware."""
     settings = ProfiledSettings(given)
     has = hardware if name in ("auto", profile_name(hardware)) else with_profile_gpus(hardware, name)
     inputs = make_inputs(has, shape, settings)
@@ -88,7 +88,7 @@ def choose_settings(given: RawConfig, name: ProfileName, hardware: Hardware, sha
 
 
 def without_resolved(given: RawConfig, own: ResolvedProfile) -> RawConfig:
-    """Return a configuration without earlier choices; what differs from them by now was given."""
+    """Return a configuration without earlier resolved settings. Values that differ from them are user-set."""
     plain = {key: value for key, value in given.items() if key not in ("profile", "resolved")}
     for key, value in own.settings.items():
         if get_value(plain, key) == value:
@@ -97,7 +97,7 @@ def without_resolved(given: RawConfig, own: ResolvedProfile) -> RawConfig:
 
 
 def with_choices(plain: RawConfig, resolved: ResolvedProfile) -> RawConfig:
-    """Return a configuration with the choices for what it does not give, and with the record of them."""
+    """Return a configuration with the resolved settings that the user does not set, and their record."""
     settings = {key: value for key, value in resolved.settings.items() if get_value(plain, key) is None}
     whole = plain
     for key, value in settings.items():
@@ -106,7 +106,7 @@ def with_choices(plain: RawConfig, resolved: ResolvedProfile) -> RawConfig:
 
 
 def recorded_profile(given: Mapping[str, Any]) -> ResolvedProfile | None:
-    """Return the choices for the run of this name; None before it has trained, as they may still change."""
+    """Return the recorded settings of the run of this name; None before it has trained, since they may still change."""
     name, runs_dir = given.get("name"), given.get("runs_dir", "runs")
     if not isinstance(name, str) or not isinstance(runs_dir, str):
         return None
@@ -128,7 +128,7 @@ def model_config(given: Mapping[str, Any]) -> ModelConfig:
 
 
 def model_shape(given: Mapping[str, Any]) -> ModelShape:
-    """Return how large the model of a configuration is. Raise `ValueError` or `FileNotFoundError` where it can't be had."""
+    """Return the size of the model of a configuration. Raise `ValueError` or `FileNotFoundError` if it is not available."""
     model = model_config(given)
     if model.source is None:
         config = hybrid_config(model.fresh, byte_tokenizer())
@@ -138,7 +138,7 @@ def model_shape(given: Mapping[str, Any]) -> ModelShape:
 
 
 def profile_notes(config: RunConfig, stages: Collection[str]) -> list[str]:
-    """Return lines for people: the profile, and by section the settings of `stages` and of the run that it changed."""
+    """Return notes on the profile and the settings of `stages` and of the run that it changed, by section."""
     resolved = config.resolved
     if resolved.profile == "auto":
         return []

@@ -1,1 +1,1 @@
-"""The settings told to people and to editors: one explained, all on a page, a schema, two configurations beside each other."""
+"""The reference of settings: one explained, a page of all, an editor schema, and differences of configurations."""

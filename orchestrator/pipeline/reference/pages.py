@@ -1,7 +1,7 @@
-"""The settings for people and for editors: the page of all settings in Markdown, and the JSON schema of a configuration file.
+"""The page of all settings in Markdown, and the JSON schema of a configuration file for editors.
 
-The schema is made from that of pydantic. Nothing is required, since files may be laid over each other, and `${oc.env:NAME}` may
-replace any value. Only the loader checks the settings under the name of an instance of a stage.
+The schema is based on pydantic's. Nothing is required, since files may be layered, and `${oc.env:NAME}` may replace any
+value. The loader alone checks the settings under the name of a stage's instance.
 """
 
 import json
@@ -47,7 +47,7 @@ def settings_page() -> str:
 
 
 def _table(alike: list[Setting]) -> str:
-    """Return the part of the page about the settings of one class, in all sections that are of it."""
+    """Return the section of the page for one class, in all places that use it."""
     sections = list(dict.fromkeys(one.section for one in alike))
     head = "## " + ", ".join(f"`{section}`" for section in sections) if sections != [""] else "## The run"
     names = dict.fromkeys(one.name for one in alike)
@@ -71,7 +71,7 @@ def _default(setting: Setting) -> str:
 
 
 def _by_place(values: list[tuple[Setting, str]]) -> str:
-    """Return the value of most sections, and the others with their sections."""
+    """Return the most common value, and the others with their sections."""
     texts = [text for _, text in values]
     usual = max(dict.fromkeys(texts), key=texts.count)
     others = [f"{one.section}: {text}" for one, text in values if text != usual]

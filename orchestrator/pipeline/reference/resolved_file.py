@@ -1,6 +1,6 @@
-"""A configuration file with overrides, its profile's choices and all defaults; a setting explained; two files compared.
+"""Shows a configuration file with overrides, profile settings and all defaults, explains a setting, and compares two files.
 
-A configuration that a run refuses can be shown too: its settings are not checked against each other.
+Settings are not checked against each other, so an invalid configuration can be shown too.
 """
 
 import textwrap
@@ -26,20 +26,20 @@ COMMAND_LINE = "the command line"
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedFile:
-    """A configuration file, with further files and settings on top of it."""
+    """A configuration file with further files and settings on top."""
 
     path: Path
     layers: tuple[tuple[str, RawConfig], ...]
-    """The values of each override, with the name of its file or of the command line. Later ones win."""
+    """The values of each override, with its file or the command line. Later ones win."""
     given: RawConfig
     whole: RawConfig
-    """The same with what the profile chooses, and with the settings of standard sets."""
+    """The same with the settings of its profile and benchmarks."""
     note: str
     """A note on values that only a run would add, or ""."""
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """All values by key, without secrets; those of an instance of a stage are under its name too."""
+        """All values by key without secrets. Values of an instance are also under its name."""
         shared = values(SCHEMA, self.whole)
         own = {one.name: merged(shared.get(one.stage.name, {}), one.overrides) for one in self.instances}
         return {**shared, **own}
@@ -56,8 +56,8 @@ class ResolvedFile:
 def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> ResolvedFile:
     """Return a file, or the `config.yaml` of a run's folder, with all settings of a run.
 
-    The profile chooses if it `settles`; not for a model that would have to be downloaded, which `note` says. Blanked secrets
-    stay. Raise `FileNotFoundError` or `ValueError` for a wrong file, key or type.
+    The profile is resolved with `settles`, unless the model needs a download, which `note` explains. Redacted secrets stay.
+    Raise `FileNotFoundError` or `ValueError` for a wrong file, key or type.
     """
     file = path / "config.yaml" if path.is_dir() else path
     given = read_shown_settings(file, overrides)
@@ -65,7 +65,7 @@ def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> Resolv
     note = ""
     if missing:
         note = (
-            f"what the profile chooses goes by the model and is not in it: {missing} is not on this machine "
+            f"settings of the profile are missing, since they depend on the model: {missing} is not local "
             f"(`hf download {missing}`)"
         )
     whole = with_presets(given if missing or not settles else resolve_profile(given))
@@ -74,7 +74,7 @@ def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> Resolv
 
 
 def resolved_yaml(file: ResolvedFile) -> str:
-    """Return the whole configuration as YAML without secrets, which can be run. Raise `ValueError` if a run would refuse it."""
+    """Return the whole configuration as runnable YAML without secrets. Raise `ValueError` if a run would reject it."""
     require_secrets(file.given, file.path)
     if file.note:
         raise ValueError(file.note)
@@ -88,10 +88,10 @@ def _model_to_download(given: RawConfig) -> str:
 
 
 NONE = "-"
-"""Shown for a value that one of the two lacks."""
+"""Shown for a missing value."""
 THERE = "there"
 Row = tuple[str, str, str, str]
-"""A key, its value in the first and in the second configuration, and what its change is."""
+"""A key, its value in both configurations, and the kind of its change."""
 
 
 def differences(first: ResolvedFile, second: ResolvedFile) -> list[str]:
@@ -108,9 +108,9 @@ def differences(first: ResolvedFile, second: ResolvedFile) -> list[str]:
 
 
 def difference_rows(first: ResolvedFile, second: ResolvedFile) -> list[Row]:
-    """Return each setting that differs, but for the record of the profile's choices.
+    """Return each setting that differs, except the record of the profile.
 
-    For an instance of a stage, omit differences that its stage has already. An environment that only one has is one line.
+    An instance of a stage has no differences that its stage has already. An environment in only one of them is one line.
     """
     before, after = _comparable(first, second), _comparable(second, first)
     stages = {one.name: one.stage.name for file in (first, second) for one in file.instances}
@@ -126,7 +126,7 @@ def difference_rows(first: ResolvedFile, second: ResolvedFile) -> list[Row]:
 
 
 def _comparable(file: ResolvedFile, other: ResolvedFile) -> dict[str, str]:
-    """Return the values of a file by dotted key: of `stages` the names, of an environment that only it has that it is there."""
+    """Return the values of a file by dotted key. `stages` has names, and an environment in only one file is one entry."""
     kept = {name: value for name, value in file.values.items() if name in other.values and name != "resolved"}
     envs = {name: env if name in other.values["envs"] else THERE for name, env in file.values["envs"].items()}
     pairs = flattened({**kept, "stages": ", ".join(one.name for one in file.instances), "envs": envs})
@@ -134,16 +134,16 @@ def _comparable(file: ResolvedFile, other: ResolvedFile) -> dict[str, str]:
 
 
 CHANGES = {
-    Kind.IMMUTABLE: "another run: a run that has trained refuses it; fork the run, or choose another name",
-    Kind.SCHEDULE: "the same run goes on, and records the change",
-    Kind.FREE: "the same run goes on; it says how the work is done, not what comes of it",
+    Kind.IMMUTABLE: "another run: a run that has trained rejects it; fork the run, or use another name",
+    Kind.SCHEDULE: "the same run resumes and records the change",
+    Kind.FREE: "the same run resumes; the setting does not change its results",
 }
-"""What a change of a setting means to a run that goes on."""
+"""The effect of a change on a resumed run."""
 WIDTH = 120
 
 
 def explain(key: str, path: Path | None, overrides: list[str]) -> list[str]:
-    """Return lines about a setting or a section; with a file about its values there too.
+    """Return lines about a setting or a section, with its values in a file if given.
 
     Raise `ValueError` with the nearest keys for an unknown setting, and as `resolve` for the file.
     """
@@ -151,7 +151,7 @@ def explain(key: str, path: Path | None, overrides: list[str]) -> list[str]:
 
 
 def _may_be_chosen(key: str) -> bool:
-    """Return whether a profile may choose a setting, or one in a section, of any instance of a stage."""
+    """Return whether a profile may resolve a setting, or one in a section, of any instance of a stage."""
     first, *rest = key.split(".")
     return not rest or first == "resolved" or any(one.split(".")[1 : len(rest) + 1] == rest for one in PROFILED)
 
@@ -160,7 +160,7 @@ def explained(key: str, file: ResolvedFile | None) -> list[str]:
     setting = named_setting(key, {} if file is None else {one.name: one.stage.name for one in file.instances})
     if setting.is_section:
         return [key, *_laid_out("section", setting.meaning), *_inside(key, setting, file)]
-    resolved = f"{setting.default_text}, or what the profile chooses by hardware and model (docs/hardware.md)"
+    resolved = f"{setting.default_text}, or by the profile for hardware and model (docs/hardware.md)"
     default = resolved if setting.key in PROFILED else setting.default_text
     said = {"type": setting.type, "default": default, "unit": setting.unit}
     lines = [line for name, text in said.items() if text for line in _laid_out(name, text)]
@@ -174,7 +174,7 @@ def explained(key: str, file: ResolvedFile | None) -> list[str]:
 
 
 def _values(key: str, file: ResolvedFile | None) -> list[str]:
-    """Return the value of the setting in a file, and its origin; of `envs.*` for each environment."""
+    """Return the value of the setting in a file, and its origin; for `envs.*` for each environment."""
     if file is None:
         return []
     keys = [key.replace("*", name, 1) for name in file.values["envs"]] if "*" in key else [key]

@@ -1,4 +1,4 @@
-"""Every setting of a configuration: its key, type, default, meaning, unit and kind of change, as its dataclass declares it."""
+"""Every setting of a configuration with key, type, default, meaning, unit and kind of change, from its dataclass."""
 
 import ast
 import inspect
@@ -25,21 +25,21 @@ class Setting:
     """One setting, or a section of settings."""
 
     key: str
-    """Its dotted key; `*` stands for the keys that the user chooses."""
+    """Its dotted key. `*` is a key of the user."""
     owner: type
     """The dataclass whose field it is."""
     hint: Any
     part: type | None
-    """The dataclass of the settings that it holds; None for a plain setting."""
+    """The dataclass of the settings that it contains, None for a plain setting."""
     shape: Shape
     default: Any
     """The default; `MISSING` for a required setting, and for a section whose settings have the defaults."""
     meaning: str
-    """The text under the field, else the text under the head of `part`."""
+    """The text under the field, else the docstring of `part`."""
     unit: str
-    """The unit of a number; "" for a count, and for all that is no number."""
+    """The unit of a number; "" for a count and any other type."""
     kind: Kind | None
-    """The effect of a change on a continued run; None for a section, whose settings have their own."""
+    """The effect of a change on a resumed run; None for a section, whose settings have their kinds."""
 
     @property
     def section(self) -> str:
@@ -51,7 +51,7 @@ class Setting:
 
     @property
     def is_section(self) -> bool:
-        """Whether it always holds all its settings."""
+        """Whether it always contains all its settings."""
         return self.part is not None and self.shape != "maybe"
 
     @property
@@ -60,7 +60,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default as YAML has it; "" for a section."""
+        """The default in YAML; "" for a section."""
         if self.default is MISSING:
             return "" if self.is_section else REQUIRED
         return value_text(self.default)
@@ -72,7 +72,7 @@ def all_settings() -> dict[str, Setting]:
 
 
 def settings_in(schema: type) -> list[Setting]:
-    """Return all settings and sections of a dataclass. Raise `ValueError` for a setting that declares no kind."""
+    """Return all settings and sections of a dataclass. Raise `ValueError` for a setting without a kind."""
     return list(_walk(schema, "", None, kinds(schema)))
 
 
@@ -117,7 +117,7 @@ def field_texts(config: type) -> dict[str, str]:
 
 
 def class_text(config: type) -> str:
-    """Return the first paragraph under the head of a dataclass on one line; "" for a class without a docstring."""
+    """Return the first paragraph of a dataclass's docstring on one line; "" without one."""
     written = _source(config)
     text = ast.get_docstring(written) if written is not None else None
     return " ".join((text or "").split("\n\n")[0].split())
@@ -166,7 +166,7 @@ def below(setting: Setting) -> list[Setting]:
 
 
 def named_setting(key: str, stages: Mapping[str, str]) -> Setting:
-    """Return the setting of a key such as `envs.math.share`; `stages` maps each instance to the name of its stage.
+    """Return the setting of a key such as `envs.math.share`. `stages` maps each instance to the name of its stage.
 
     Raise `ValueError` with the nearest keys for an unknown key.
     """
@@ -182,7 +182,7 @@ def named_setting(key: str, stages: Mapping[str, str]) -> Setting:
 
 
 def _fits(setting: Setting, words: list[str]) -> bool:
-    """Return whether a setting has this key, or holds it: as a section with keys of the user, or as an open mapping."""
+    """Return whether a setting has this key or contains it, as a section with the user's keys or as an open mapping."""
     own = setting.key.split(".")
     more = len(words) - len(own)
     alike = more >= 0 and all(one in ("*", word) for one, word in zip(own, words, strict=False))
@@ -191,7 +191,7 @@ def _fits(setting: Setting, words: list[str]) -> bool:
 
 
 def nearest(key: str) -> list[str]:
-    """Return the keys that are most like one: as a whole, or in their last words."""
+    """Return the most similar keys: as a whole, or in their last words."""
     keys = list(all_settings())
     ends = {one: one.rpartition(".")[2] for one in keys}
     alike = get_close_matches(key.rpartition(".")[2], sorted(set(ends.values())), n=1, cutoff=0.75)
