@@ -68,7 +68,7 @@ def find_overlaps(config: Config, *, most_words: int = MOST_WORDS) -> list[Evalu
 def _compare(
     training: Sequence[_Training], indices: Mapping[str, OverlapIndex], left_out: Counter[str], *, left: int
 ) -> bool:
-    """Compare up to `left` words of training prompts with every index. Count filtered rows. Return whether all were compared."""
+    """Compare up to `left` words of training prompts with each index. Count filtered rows. Return whether all were compared."""
     for one in training:
         for prompt in one.prompts:
             if left <= 0:

@@ -143,7 +143,7 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     assert "rl.timeout_s" not in changed["what"]  # the deadline is free
     missing = sum(row.values["data/filtered"] for row in rows(run, "sft"))
     assert 0 < missing < 4 * 16  # demonstrations of more than 64 tokens: counted, not cut
-    assert data["sft"] == {"sequences": str(4 * 16), "too long and left out": f"{missing:.0f}"}
+    assert data["sft"] == {"sequences": str(4 * 16), "too long and filtered": f"{missing:.0f}"}
     assert f"sft: {missing:.0f} of 64 sequences were too long" in output
     assert {"source", "rows", "epochs"} <= data["rft"].keys() & data["dpo"].keys()
     distilled, preferred = rows(run, "distill"), rows(run, "dpo")

@@ -272,7 +272,7 @@ def test_a_missing_one_is_made_after_the_step_that_the_stage_resumes_from(tmp_pa
     session, engines = Session(tmp_path), Engines()
     session.do(lambda run: evaluated(run, session.rl, engines, 1, 2))  # step 0 was given up when step 1 was there
     assert [row.step for row in session.rows] == [1, 2]
-    assert "rl step 1: is evaluated in place of step 0" in session.screen.getvalue()
+    assert "rl step 1: evaluates in place of step 0" in session.screen.getvalue()
     again = Engines()
     session.do(lambda run: evaluated(run, session.rl, again, 3, 4))
     assert [row.step for row in session.rows] == [1, 2, 4]  # nothing is missing before step 3

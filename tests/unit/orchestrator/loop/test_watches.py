@@ -124,8 +124,8 @@ def test_so_many_steps_outside_in_a_row_end_the_stage_also_where_a_run_went_on_i
             BandsConfig(nonzero_advantage=Band(low=0.5, alarm_after=0)),
             r"rl\.bands\.nonzero_advantage\.alarm_after=0 must be at least 1",
         ),
-        (BandsConfig(truncated=Band(stop_after=2)), r"rl\.bands\.truncated\.stop_after=2 without a bound"),
-        (BandsConfig(kl=Band(high=1.0)), r"rl\.bands\.kl: there is no reference.*rl\.loss\.kl_coefficient"),
+        (BandsConfig(truncated=Band(stop_after=2)), r"rl\.bands\.truncated\.stop_after=2"),
+        (BandsConfig(kl=Band(high=1.0)), r"rl\.bands\.kl.*rl\.loss\.kl_coefficient"),
     ],
 )
 def test_a_band_that_can_not_be_is_refused(bands: BandsConfig, message: str) -> None:

@@ -35,4 +35,4 @@ def test_a_second_signal_ends_a_run_at_once_and_closes_what_it_started(first: st
         [sys.executable, "-c", PROGRAM, first, second], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 130, done.stderr
-    assert done.stdout == f"{first}: stopping at the next safe point; once more stops at once\nclosed\n"
+    assert done.stdout == f"{first}: stopping at the next safe point; repeat it to stop at once\nclosed\n"

@@ -150,7 +150,7 @@ def test_a_stage_does_not_go_on_from_checkpoints_of_which_the_run_knows_nothing(
     foreign = files / "runs" / "job" / "checkpoints" / "rl"
     (foreign / "000025").mkdir(parents=True)
     assert main(["run", str(DEMO), f"runs_dir={files}/runs", "name=job"]) == 2
-    assert f"{foreign} has checkpoints of which the run knows nothing" in capsys.readouterr().err
+    assert f"{foreign} has checkpoints" in capsys.readouterr().err
     assert [path.name for path in foreign.parent.parent.iterdir()] == ["checkpoints"]
 
 

@@ -102,7 +102,7 @@ def test_a_run_that_can_not_be_described_says_so_and_goes_on(folder: RunDir) -> 
     (folder.evals / "init.json").write_text('{"label": "in')
     tracker = told(folder, load_config(Path("configs/demo.yaml"), []), RunState(done={"init": 0}))
     (note,) = tracker.notes
-    assert note.startswith("tracking: the run is not described anew (")
+    assert note.startswith("tracking: the run's description is not updated (")
     assert "init.json" in note
     assert tracker.files == ["init.json"]  # which come after it
 

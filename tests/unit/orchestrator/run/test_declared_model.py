@@ -128,9 +128,9 @@ def test_an_end_of_a_turn_that_is_no_token_or_that_the_template_does_not_write_i
 
 
 def test_what_is_declared_needs_a_model_and_a_file() -> None:
-    with pytest.raises(ValueError, match="without a path leave them out"):
+    with pytest.raises(ValueError, match="model.path"):
         ModelConfig(end_of_turn=["x"])
-    with pytest.raises(ValueError, match="what opens a thought, and what closes it"):
+    with pytest.raises(ValueError, match="model.thinking_tags"):
         ModelConfig(path="m", thinking_tags=["<why>"])
     with pytest.raises(FileNotFoundError, match="is no file"):
         ModelConfig(path="m", chat_template="nowhere.jinja").declared()

@@ -165,8 +165,9 @@ def test_a_member_that_answers_again_after_the_look_is_left_alone_and_that_is_to
         await watched.pass_seconds(4)
         assert (slow.killed, idle.killed) == (0, 0)
         assert [fault.kind for fault in watched.faults] == ["recovered", "recovered"]
-        assert "no answer for 6 s (supervision.silent_s=5); it answers and gets on again, and is left alone" in (
-            watched.faults[0].line
+        assert (
+            "no heartbeat for 6 s (supervision.silent_s=5); it answers and makes progress again, and keeps running"
+            in (watched.faults[0].line)
         )
         slow.answers = False  # for good
         slow.resumed.clear()

@@ -343,5 +343,5 @@ def test_a_model_s_shape_is_read_from_its_configuration(tmp_path: Path) -> None:
 
 def test_nothing_is_given_over_a_section_that_is_that_of_another_key() -> None:
     given = {"rollout": {"engine": {"dtype": "float32"}}, "eval": {"engine": "${rollout.engine}"}}
-    with pytest.raises(ValueError, match=r"eval.engine=\$\{rollout.engine\}: nothing can be given over it; write"):
+    with pytest.raises(ValueError, match=r"eval.engine=\$\{rollout.engine\}"):
         overridden(given, ["eval.engine.dtype=bfloat16"])

@@ -192,7 +192,7 @@ def test_where_the_model_would_have_to_be_downloaded_nothing_is_and_it_is_said()
 
 
 def test_what_the_profile_may_choose_is_marked() -> None:
-    assert explain("learner.threads", None, [])[2].startswith("  default   1, or what the profile chooses")
+    assert explain("learner.threads", None, [])[2].startswith("  default   1, or by the profile")
     marked = {line.split("`")[1] for line in settings_page().splitlines() if "` or by profile" in line}
     assert marked == {key.rpartition(".")[2] for key in PROFILED}
 
