@@ -60,7 +60,7 @@ class Escaper:
             text
         )  # the tokenizer normalizes characters of the text into a tag, for example full-width letters
         if not ids.isdisjoint(self._encode(apart)):
-            raise ValueError(f"{text[:80]!r} can't be told from the tags of the chat template")
+            raise ValueError(f"{text[:80]!r} can't be escaped: the tokenizer encodes it as a tag of the chat template")
         return apart
 
     def messages(self, messages: Any) -> Any:

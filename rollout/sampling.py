@@ -42,15 +42,15 @@ class Sampling:
         if self.top_k < 0:
             raise ValueError(f"sampling.top_k={self.top_k} must be a number of tokens, or 0 for all")
         if not 0 <= self.min_p <= 1:
-            raise ValueError(f"sampling.min_p={self.min_p} must lie between 0, which keeps all tokens, and 1")
+            raise ValueError(f"sampling.min_p={self.min_p} must be between 0, which keeps all tokens, and 1")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"sampling.max_tokens={self.max_tokens} must be 1 or more, or null")
         if "" in self.stop:
-            raise ValueError('sampling.stop has "", which every answer holds; leave it out')
+            raise ValueError('sampling.stop contains "", which is in every answer; remove it')
         if self.greedy and self.truncates:
             raise ValueError(
-                f"sampling.temperature=0 with top_p={self.top_p}, top_k={self.top_k} and min_p={self.min_p}: the likeliest "
-                f"token is taken whatever they are; leave them out"
+                f"sampling.temperature=0 with top_p={self.top_p}, top_k={self.top_k} and min_p={self.min_p}: greedy "
+                f"sampling ignores them; remove them"
             )
 
     @property

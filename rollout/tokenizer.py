@@ -42,31 +42,31 @@ def load_tokenizer(model_dir: Path, declared: DeclaredTurns = AS_IT_IS) -> PreTr
     token.
     """
     if not (model_dir / "config.json").is_file():
-        raise FileNotFoundError(f"{model_dir} is no model directory: it has no config.json; run `init` or name another")
+        raise FileNotFoundError(
+            f"{model_dir} is not a model directory: it has no config.json; run `init` or use another directory"
+        )
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             model_dir, trust_remote_code=False, local_files_only=True
         )
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{model_dir} holds no tokenizer that can be loaded; save one beside the model ({error})"
-        ) from error
+        raise ValueError(f"{model_dir} holds no tokenizer that can be loaded; save one in it ({error})") from error
     tokenizer.chat_template = declared.chat_template or tokenizer.chat_template
     for end in declared.end_of_turn:
         if end not in tokenizer.get_vocab():
             raise ValueError(
-                f"model.end_of_turn has {end!r}, which is no token of the tokenizer of {model_dir}; it must be one"
+                f"model.end_of_turn has {end!r}, which is not a token of the tokenizer of {model_dir}; it must be one"
             )
     if declared.end_of_turn:
         tokenizer.eos_token = declared.end_of_turn[0]
     tokenizer.init_kwargs |= declared.config()
     if not tokenizer.chat_template:
         raise ValueError(
-            f"the tokenizer of {model_dir} has no chat template; name a file with one as model.chat_template, or save it as "
-            f"chat_template.jinja beside the tokenizer"
+            f"the tokenizer of {model_dir} has no chat template; set model.chat_template to a file with one, or save it as "
+            f"chat_template.jinja with the tokenizer"
         )
     if tokenizer.eos_token_id is None:
-        raise ValueError(f"the tokenizer of {model_dir} has no eos_token; name what ends a turn as model.end_of_turn")
+        raise ValueError(f"the tokenizer of {model_dir} has no eos_token; set model.end_of_turn")
     return tokenizer
 
 

@@ -172,9 +172,7 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         if (self.reward is None) == (self.failure is None):
-            raise ValueError(
-                f"a trajectory has a reward or a failure, not both or neither: {self.reward}, {self.failure}"
-            )
+            raise ValueError(f"a trajectory needs either a reward or a failure, not {self.reward} and {self.failure}")
 
     @property
     def sampled_tokens(self) -> int:

@@ -195,7 +195,7 @@ def write_groups(
                 file.writelines(line + "\n" for line in group_lines(group, each))
                 file.flush()
                 if leave and shutil.disk_usage(path.parent).free < leave:
-                    raise OSError(errno.ENOSPC, f"{leave} bytes are kept for a checkpoint")
+                    raise OSError(errno.ENOSPC, f"fewer than the {leave} bytes reserved for a checkpoint would be free")
         os.replace(temporary, path)
     except OSError:
         for part in (temporary, path):  # an older file of that name has other groups

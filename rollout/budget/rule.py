@@ -35,7 +35,7 @@ class ThinkingLimit:
     def __post_init__(self) -> None:
         if self.tokens < 0 or self.grace < 0:
             raise ValueError(
-                f"a thought limit of {self.tokens} tokens and {self.grace} of grace: both must be 0 or more"
+                f"a thinking limit of {self.tokens} tokens with a grace of {self.grace}: both must be 0 or more"
             )
 
 
@@ -63,8 +63,8 @@ class ThinkingTags:
         form = find_format(tokenizer)
         if form.tags is None:
             raise ValueError(
-                "the chat template knows no thinking tags: thoughts can't be limited; set the budgets' shares to 0, take a "
-                "reasoning model, or name what opens and closes its thoughts with model.thinking_tags"
+                "the chat template has no thinking tags, so thinking can't be limited; set the budgets' shares to 0, use a "
+                "reasoning model, or set model.thinking_tags to its tags"
             )
         self.tags: Tags = form.tags
         self._think = form.think
@@ -250,7 +250,7 @@ def check_extra_args(given: Mapping[str, Any]) -> None:
             )
     if CLOSING in given:
         raise RefusedRequest(
-            f"{CLOSING} is {format_value(given[CLOSING])}; it is the server's own, leave it out", parameter=CLOSING
+            f"{CLOSING} is {format_value(given[CLOSING])}; only the server sets it, leave it out", parameter=CLOSING
         )
 
 

@@ -23,7 +23,9 @@ def release_pages(tensors: Iterable[torch.Tensor]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     for start, pages in _ranges(tensors):
         if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(pages * mmap.PAGESIZE), DONT_NEED):
-            raise OSError(ctypes.get_errno(), f"{pages} pages of the cache: {os.strerror(ctypes.get_errno())}")
+            raise OSError(
+                ctypes.get_errno(), f"can't release {pages} pages of the cache: {os.strerror(ctypes.get_errno())}"
+            )
 
 
 def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -35,7 +37,9 @@ def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
     for start, pages in _ranges(tensors):
         marks = (ctypes.c_ubyte * pages)()
         if libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(pages * mmap.PAGESIZE), marks):
-            raise OSError(ctypes.get_errno(), f"{pages} pages of the cache: {os.strerror(ctypes.get_errno())}")
+            raise OSError(
+                ctypes.get_errno(), f"can't inspect {pages} pages of the cache: {os.strerror(ctypes.get_errno())}"
+            )
         resident += sum(mark & 1 for mark in bytes(marks)) * mmap.PAGESIZE
     return resident
 

@@ -99,9 +99,11 @@ class EngineConfig:
             raise ValueError(f"rollout.engine.draft_tokens={self.draft_tokens} must be at least 1 token")
         for name in self.extra:
             if name in SET_BY:
-                raise ValueError(f"rollout.engine.extra.{name} has a setting of its own: {SET_BY[name]}")
+                raise ValueError(f"rollout.engine.extra.{name} can't be set; set {SET_BY[name]} instead")
             if name in OURS:
-                raise ValueError(f"rollout.engine.extra.{name} can't be set: pushes, budgets or exactness rest on it")
+                raise ValueError(
+                    f"rollout.engine.extra.{name} can't be set: pushes, budgets or log-probabilities depend on it; remove it"
+                )
 
     def with_float32_head(self) -> "EngineConfig":
         """Return this configuration with a float32 output layer, by vLLM's `head_dtype`."""

@@ -37,7 +37,7 @@ class Completion:
         if not len(self.logprobs_T) == len(self.versions_T) == len(self.injected_T) == count:
             raise ValueError(
                 f"{count} tokens, {len(self.logprobs_T)} log-probabilities, {len(self.versions_T)} versions, "
-                f"{len(self.injected_T)} marks"
+                f"{len(self.injected_T)} injected marks: the lengths must be equal"
             )
 
     def then(self, rest: "Completion") -> "Completion":

@@ -35,7 +35,7 @@ def rollout_arguments(
     """
     if ON_CPU and config.pipeline_parallel > 1:
         raise ValueError(
-            f"rollout.engine.pipeline_parallel={config.pipeline_parallel}: vLLM's CPU build has no pipelines; set "
+            f"rollout.engine.pipeline_parallel={config.pipeline_parallel}: vLLM's CPU build does not support pipelines; set "
             "rollout.engine.tensor_parallel"
         )
     known = {each.name for each in fields(AsyncEngineArgs)}
@@ -81,12 +81,12 @@ def rollout_arguments(
         _refuse_another_type(arguments)
     if drafts and runner == "v1" and arguments.create_model_config().is_hybrid:
         raise ValueError(
-            f"rollout.engine.speculation={config.speculation}: on a CPU vLLM can't take a refused draft out of the states of "
-            "this model's Mamba layers again; set it to off"
+            f"rollout.engine.speculation={config.speculation}: on a CPU vLLM can't undo a rejected draft in the states "
+            "of this model's Mamba layers; set it to off"
         )
     if by_vllm and config.prefix_caching == "off":
         raise ValueError(
-            "rollout.engine.prefix_caching=off: vLLM records experts beside cached prefixes alone; leave it at auto, or set "
+            "rollout.engine.prefix_caching=off: vLLM records experts only with prefix caching; leave it at auto, or set "
             "rollout.engine.runner=v1"
         )
     why_not = (
@@ -110,17 +110,17 @@ def _refuse_another_type(arguments: AsyncEngineArgs) -> None:
     model = arguments.create_model_config().dtype
     if cache != model:
         raise ValueError(
-            f"rollout.engine.extra.kv_cache_dtype={arguments.kv_cache_dtype} beside a model in "
-            f"{str(model).removeprefix('torch.')}: vLLM's CPU build computes wrongly with it; leave it out, which takes the "
-            f"model's own type, or set rollout.engine.dtype={arguments.kv_cache_dtype} too"
+            f"rollout.engine.extra.kv_cache_dtype={arguments.kv_cache_dtype} with a model in "
+            f"{str(model).removeprefix('torch.')}: vLLM's CPU build computes wrong results with it; remove it to use the "
+            f"model's type, or set rollout.engine.dtype={arguments.kv_cache_dtype} too"
         )
 
 
 def _uncached(arguments: AsyncEngineArgs, *, record_experts: bool) -> str:
     """Return the reason why prefixes can't be cached, or ""."""
     if record_experts:
-        return "router replay needs the experts of every token, which one from the cache has not been through"
+        return "router replay needs the experts of every token, and cached tokens have none"
     model = arguments.create_model_config()
     if model.is_attention_free or (ON_CPU and model.is_hybrid):
-        return "vLLM has no states in the middle of a prompt for the Mamba layers of this model here"
+        return "vLLM can't cache the states of this model's Mamba layers inside a prompt"
     return ""

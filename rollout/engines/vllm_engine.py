@@ -222,11 +222,11 @@ class VllmEngine:
         elif self._record_experts:
             refusals = await self._llm.collective_rpc("record_experts")
             if any(refusals):
-                raise ValueError(f"vLLM can't record this model's experts, which router replay needs: {max(refusals)}")
+                raise ValueError(f"vLLM can't record this model's experts for learner.router_replay: {max(refusals)}")
 
     async def generate(self, request: TurnRequest) -> Completion:
         if request.limit is not None and self._tags is None:
-            raise ValueError("a thought can't be limited: the engine was started without thinking tags")
+            raise ValueError("thinking can't be limited: the engine was started without thinking tags")
         name = request.name or f"r{next(self._numbers)}"
         prompt = (*request.prompt_ids, *request.prefix_ids)
         if request.limit is not None:

@@ -285,7 +285,7 @@ class EpisodeRunner:
             try:
                 opened = await self._replay(episode, partial)
             except Exception as error:  # any error of a replayed environment
-                LOG.warning("an episode of %s begins again: %s", episode.task.label, describe_error(error))
+                LOG.warning("an episode of %s starts anew: %s", episode.task.label, describe_error(error))
                 self._leave(episode.env)
                 episode.restart(EnvEpisode(episode.task, make=self._make_env))
             else:
@@ -298,27 +298,27 @@ class EpisodeRunner:
         """Replay the finished turns. Raises if the environment or the renderer gives another result."""
         task, env = episode.task, episode.env
         if partial.turns and not task.env.replays:
-            raise NotReplayed("the environment can't play the same turns again")
+            raise NotReplayed("the environment does not support replays")
         context = ids = self._prompt_ids(task, await self._in_thread(episode, env.begin))
         for number, turn in enumerate(partial.turns, start=1):
             if tokens_of(turn.context_ids) != context:
-                raise NotReplayed(f"what comes before turn {number} is other than it was")
+                raise NotReplayed(f"the context of turn {number} changed")
             parsed = self._renderer.parse(turn.text, task, context)
             result = await self._in_thread(episode, functools.partial(env.step, parsed))
             if result.done or result.messages != turn.observation:
-                raise NotReplayed(f"the environment answers turn {number} otherwise")
+                raise NotReplayed(f"the environment's response to turn {number} changed")
             said, calls = tokens_of(turn.sampled_ids), parsed.calls
             context = self._renderer.observation_ids(result.messages, thinks=task.thinks, calls=calls, after=said)
             ids = (*ids, *said, *context)
         if partial.turn is not None and partial.turn.context_ids != context:
-            raise NotReplayed("what comes before the last turn is other than it was")
+            raise NotReplayed("the context of the last turn changed")
         return context, ids
 
     def _prompt_ids(self, task: Task, first: tuple[Message, ...]) -> tuple[int, ...]:
         ids = self._renderer.prompt_ids(task, first)
         if len(ids) >= self._limits.total_tokens:
             raise PromptTooLong(
-                f"the prompt has {len(ids)} tokens, rollout.limits.total_tokens={self._limits.total_tokens}"
+                f"the prompt has {len(ids)} tokens; rollout.limits.total_tokens={self._limits.total_tokens} must be larger"
             )
         return ids
 

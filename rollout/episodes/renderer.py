@@ -140,8 +140,8 @@ class Renderer:
         calls = message.get("tool_calls") or ()
         if len(calls) > 1 and self.format.reads_calls and not self.format.parallel:
             raise ValueError(
-                f"the model's chat template writes one tool call a turn, the message has {len(calls)}; give them one after the "
-                f"other, each followed by its answer"
+                f"the model's chat template allows one tool call per turn, the message has {len(calls)}; put each call in its "
+                f"own turn, followed by its answer"
             )
         if thinks not in self._openings:
             self._openings[thinks] = self._render([ASKED], thinks=thinks)
@@ -185,7 +185,7 @@ class Renderer:
         if not whole.startswith(before) or missing or (opened and not reasoning and not whole.startswith(opening)):
             raise ValueError(
                 f"the chat template opens a turn with {opening[-40:]!r} but renders a message as {whole[-80:]!r}; "
-                f"a demonstration can't follow the opening (is its thought missing?)"
+                f"a demonstration can't follow the opening; check whether its reasoning is missing"
             )
         if whole.startswith(opening):
             said = whole.removeprefix(opening)
@@ -211,9 +211,9 @@ class Renderer:
         """Raise `ValueError` if the chat template can't switch a model's thinking off."""
         if not self.can_skip_thinking:
             raise ValueError(
-                "the chat template can't switch thinking off: with enable_thinking, thinking and /no_think turns begin as "
-                "without; set no_thinking=0 (rl.thinking, sft.reasoning.thinking), eval.no_thinking=false and "
-                "envs.*.thinking=true, or give the model a template that can"
+                "the chat template can't switch thinking off: enable_thinking, thinking and /no_think do not change the "
+                "opening of a turn; set no_thinking=0 (rl.thinking, sft.reasoning.thinking), eval.no_thinking=false and "
+                "envs.*.thinking=true, or use a chat template that can"
             )
 
     def text(self, ids: Sequence[int]) -> str:

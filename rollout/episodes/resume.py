@@ -90,10 +90,10 @@ def partial_group_from_json(data: dict[str, Any], ticket: Ticket) -> PartialGrou
     task = ticket.task
     if (data["ticket"], data["task"]) != (ticket.number, task.label):
         raise ValueError(
-            f"ticket {data['ticket']} had the task {data['task']}, now ticket {ticket.number} has {task.label}"
+            f"the saved group has ticket {data['ticket']} and task {data['task']}, not {ticket.number} and {task.label}"
         )
     if data["sampling"] != (now := sampling_to_json(ticket.sampling)):
-        raise ValueError(f"ticket {data['ticket']} was sampled with {data['sampling']}, now with {now}")
+        raise ValueError(f"ticket {data['ticket']} was sampled with {data['sampling']}, not with {now}")
     return PartialGroup(
         ticket=ticket,
         attempt=data["attempt"],
@@ -167,10 +167,10 @@ class PartialGroups:
         if row is None:
             return None
         if row["task"] != ticket.task.label:
-            self._note(f"group {ticket.number} begins again: its task was {row['task']} and is {ticket.task.label} now")
+            self._note(f"group {ticket.number} starts anew: its task changed from {row['task']} to {ticket.task.label}")
             return None
         if row["sampling"] != sampling_to_json(ticket.sampling):
-            self._note(f"group {ticket.number} begins again: its answers are sampled otherwise now")
+            self._note(f"group {ticket.number} starts anew: its sampling settings changed")
             return None
         return partial_group_from_json(row, ticket)
 
@@ -188,4 +188,4 @@ def describe_rows(rows: Collection[Row]) -> str:
     turns = [turn for one in episodes for turn in (*one["turns"], *([one["turn"]] if one["turn"] else []))]
     tokens = sum(len(turn["sampled_ids"]) for turn in turns)
     finished = sum(len(row["finished"]) for row in rows)
-    return f"{len(rows)} groups go on where they were, with {finished} answers and {tokens} tokens of {len(episodes)} others"
+    return f"{len(rows)} groups resume, with {finished} finished answers and {tokens} tokens of {len(episodes)} others"

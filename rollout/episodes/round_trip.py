@@ -17,8 +17,8 @@ from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.formats.messages import PROBE_CALLS, PROBE_TOOLS, REASONING, one_call_a_turn
 
-OTHER_TEMPLATE = "give the model another template with model.chat_template"
-KNOWN = "the formats of tool calls are listed in docs/models.md; another one is declared with model.tool_calls"
+OTHER_TEMPLATE = "set model.chat_template to another template"
+KNOWN = "docs/models.md lists the formats of tool calls; declare another one with model.tool_calls"
 
 
 def _calls() -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def check_round_trip(tokenizer: PreTrainedTokenizerBase, needs: Needs) -> list[s
     notes = []
     if needs.tools and not renderer.format.parallel:
         notes.append(
-            "the model's format has one tool call a turn: calls that demonstrations make at once follow one another"
+            "the model's format allows one tool call per turn: parallel calls in demonstrations become consecutive turns"
         )
     modes = [thinks for thinks, needed in ((True, needs.thinking), (False, needs.no_thinking)) if needed]
     for thinks in modes:
@@ -72,9 +72,7 @@ def _require_parts(renderer: Renderer, needs: Needs) -> None:
         raise ValueError(f"the environments have tools, but {form.no_calls}; {OTHER_TEMPLATE} ({KNOWN})")
     asked = (("tools", needs.tools), ("tool", needs.tools), ("system", needs.system))
     for part in (part for part, needed in asked if needed and renderer.drops(part)):
-        raise ValueError(
-            f"the chat template leaves messages or schemas of the kind {part!r} out in silence; {OTHER_TEMPLATE}"
-        )
+        raise ValueError(f"the chat template silently drops messages or schemas of the kind {part!r}; {OTHER_TEMPLATE}")
 
 
 class _Dialogue:
@@ -119,7 +117,7 @@ class _Dialogue:
         sampled = renderer.encode(text)
         if sampled[-1] not in renderer.format.end_ids:
             raise ValueError(
-                f"the text of a turn ends with {text[-40:]!r}, of which the tokenizer makes no end of a turn"
+                f"the text of a turn ends with {text[-40:]!r}, which the tokenizer does not encode as an end of turn"
             )
         parsed = renderer.parse(renderer.text(sampled), self._task, context)
         wanted = tuple(
@@ -136,11 +134,11 @@ class _Dialogue:
         )
         if not (same and parsed.readable and parsed.well_formed):
             raise ValueError(
-                f"the chat template writes a turn as {text!r}, which is not read as what it says; {OTHER_TEMPLATE}"
+                f"the chat template writes a turn as {text!r}, which is parsed differently; {OTHER_TEMPLATE}"
             )
         again = renderer.answer_text(_message(parsed), thinks=self._thinks, context_ids=context)
         if again != text:
-            raise ValueError(f"a turn is written as {text!r}, and when it has been read as {again!r}; {OTHER_TEMPLATE}")
+            raise ValueError(f"a turn is rendered as {text!r}, and after parsing as {again!r}; {OTHER_TEMPLATE}")
         return sampled, parsed.calls
 
     def _appended(self, ids: Sequence[int], context: Sequence[int], number: int) -> list[str]:
@@ -150,7 +148,7 @@ class _Dialogue:
         appended, before = renderer.decode(context), renderer.decode(ids)
         if not whole.endswith(appended):
             raise ValueError(
-                f"when a dialogue goes on, the chat template writes {whole[-len(appended) :]!r}, and for the new "
+                f"in a whole dialogue the chat template writes {whole[-len(appended) :]!r}, but for the new "
                 f"part alone {appended!r}; {OTHER_TEMPLATE}"
             )
         if whole == before + appended:

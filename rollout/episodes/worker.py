@@ -54,8 +54,8 @@ class RolloutConfig:
             )
         if self.limits.total_tokens > self.engine.max_model_len:
             raise ValueError(
-                f"rollout.limits.total_tokens={self.limits.total_tokens} is more than the engine takes; "
-                f"raise rollout.engine.max_model_len={self.engine.max_model_len} or lower it"
+                f"rollout.limits.total_tokens={self.limits.total_tokens} exceeds "
+                f"rollout.engine.max_model_len={self.engine.max_model_len}; raise the latter, or lower the former"
             )
 
 
@@ -125,7 +125,7 @@ class RolloutWorker:
             raise RuntimeError("the rollout worker has no engine yet; call start() first")
         while (hung := self._runner.hung_calls) > MOST_HUNG:
             if not self._attempts:
-                raise WorkerDied(f"{hung} calls of environments hang, at most {MOST_HUNG} may")
+                raise WorkerDied(f"{hung} environment calls hang, which is more than {MOST_HUNG}")
             await asyncio.sleep(DRAIN_LOOK_S)
         seeds = [sample_seed(self._seed, ticket.number, sample, attempt) for sample in range(samples)]
         running = Attempt(ticket, self._runner, attempt=attempt, seeds=seeds, partial=partial)

@@ -108,19 +108,19 @@ def calls_as_json(text: str) -> str:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, MemoryError) as error:
-        raise ValueError("no list of calls") from error
+        raise ValueError("the text is not a list of calls") from error
     if not isinstance(tree, ast.List):
-        raise ValueError("no list of calls")
+        raise ValueError("the text is not a list of calls")
     return json.dumps([_call(node) for node in tree.elts], ensure_ascii=False)
 
 
 def _call(node: ast.expr) -> dict[str, Any]:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute) or node.args:
-        raise ValueError("a call has a name, and arguments by name alone")
+        raise ValueError("a call needs a name, and keyword arguments only")
     arguments = {}
     for given in node.keywords:
         if given.arg is None or given.arg in arguments:
-            raise ValueError("arguments are given once, by name")
+            raise ValueError("each argument needs a name, and must be given once")
         arguments[given.arg] = _value(given.value)
     return {"name": ast.unparse(node.func), "arguments": arguments}
 
@@ -135,7 +135,7 @@ def _value(node: ast.expr) -> Any:
         return {str(ast.literal_eval(key)): _value(one) for key, one in zip(node.keys, node.values, strict=True) if key}
     value = ast.literal_eval(node) if isinstance(node, ast.Constant | ast.UnaryOp) else node
     if not isinstance(value, str | int | float | None):
-        raise ValueError("a value is none of JSON's")
+        raise ValueError("a value is not valid JSON")
     return value
 
 

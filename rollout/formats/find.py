@@ -268,7 +268,7 @@ def _tags(tokenizer: PreTrainedTokenizerBase, between: tuple[str, str]) -> Tags 
             or not all(isinstance(tag, str) and tag for tag in given)
         ):
             raise ValueError(
-                f"model.thinking_tags={given!r}: give the text that opens a thought and the one that closes it"
+                f"model.thinking_tags={given!r}: give the opening tag and the closing tag of the reasoning"
             )
         return Tags(opening=given[0], closing=given[1])
     opening, closing = between
@@ -343,15 +343,17 @@ def _own_syntax(template: Any) -> Sequence[CallSyntax]:
 def named_syntax(given: Any) -> CallSyntax:
     """Return the syntax that `model.tool_calls` names or declares. Raise `ValueError` for an invalid value."""
     if not isinstance(given, Mapping):
-        raise ValueError(f"model.tool_calls={given!r}: give a format, or a declaration of one")
+        raise ValueError(f"model.tool_calls={given!r}: give the name of a format, or a declaration")
     if "format" not in given:
         try:
             return declared_syntax("declared", given)
         except (ValueError, TypeError, KeyError, regex.error) as error:
-            raise ValueError(f"model.tool_calls={dict(given)!r} declares no format of tool calls: {error}") from error
+            raise ValueError(
+                f"model.tool_calls={dict(given)!r} is not a valid declaration of tool calls: {error}"
+            ) from error
     by_name = {syntax.name: syntax for syntax in CALL_SYNTAXES}
     if given["format"] not in by_name or len(given) > 1:
-        raise ValueError(f"model.tool_calls={dict(given)!r}: a format is named alone, one of {', '.join(by_name)}")
+        raise ValueError(f"model.tool_calls={dict(given)!r}: give only `format`, one of {', '.join(by_name)}")
     return by_name[given["format"]]
 
 
@@ -391,7 +393,7 @@ def _turn_ends(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
     """Return the end of a turn of plain text: the first token after it, or the eos token if that follows directly."""
     text = render(tokenizer, [ASKED, SPOKEN, ASKED])
     if text is None or SAID not in text:
-        raise ValueError("the chat template can't render a question, an answer and a question, each as text")
+        raise ValueError("the chat template can't render a text dialogue of a question, an answer and a question")
     return _end_at(tokenizer, text.partition(SAID)[2])
 
 
@@ -417,14 +419,14 @@ def _ends(tokenizer: PreTrainedTokenizerBase, end_of_calls: str) -> tuple[tuple[
         if written and not set(written) <= set(ends):
             raise ValueError(
                 f"model.end_of_turn={given!r}, but the chat template ends turns with {' and '.join(map(repr, written))}: "
-                f"name what it writes, or give a template that writes yours with model.chat_template"
+                f"set model.end_of_turn to these, or model.chat_template to a template that writes yours"
             )
         return written or ends, ends
     ends = tuple(dict.fromkeys((*written, *filter(None, [tokenizer.eos_token]))))
     if not written:
         raise ValueError(
-            f"the chat template writes no token of its own behind an assistant's turn, so that its end would not be seen; "
-            f"name what ends a turn with model.end_of_turn, and give a template that writes it with model.chat_template "
+            f"the chat template writes no special token after an assistant's turn, so the end of a turn can't be detected; "
+            f"set model.end_of_turn to a token, and model.chat_template to a template that writes it "
             f"(eos_token is {tokenizer.eos_token!r})"
         )
     return written, ends
@@ -435,7 +437,7 @@ def _ids(tokenizer: PreTrainedTokenizerBase, ends: Sequence[str]) -> tuple[int, 
     for end in ends:
         if end not in vocabulary:
             raise ValueError(
-                f"model.end_of_turn={end!r} is no token of the tokenizer; it must be one, such as {tokenizer.eos_token!r}"
+                f"model.end_of_turn={end!r} is not a token of the tokenizer; set one, such as {tokenizer.eos_token!r}"
             )
     return tuple(vocabulary[end] for end in ends)
 
@@ -452,9 +454,9 @@ def generation_text(model: Path, tokenizer: PreTrainedTokenizerBase) -> str:
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{path} is no JSON object")
+        raise ValueError(f"{path} is not a JSON object")
     known = [] if tokenizer.init_kwargs.get("end_of_turn") else found.get("eos_token_id") or []
     ends = [*find_format(tokenizer).end_ids, *(known if isinstance(known, list) else [known])]
     return json.dumps({**found, "eos_token_id": list(dict.fromkeys(ends))}, indent=1)

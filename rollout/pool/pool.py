@@ -142,7 +142,7 @@ class RolloutPool:
             slot.learn(worker, group)
             return group, slot
         group = _failed(ticket, samples, deaths)
-        self._log(f"group {ticket.number} is given up: {group.failures[0].message}")
+        self._log(f"group {ticket.number} failed: {group.failures[0].message}")
         return group, None
 
     async def _free(self, avoided: WorkerSlot | None) -> WorkerSlot:
@@ -305,7 +305,7 @@ async def _newest(known: Iterable[PartialGroup], workers: Sequence[WorkerHandle]
     for one in silent:
         one.cancel()
     if silent:
-        LOG.warning("%d rollout workers do not say what is in flight: their episodes begin again", len(silent))
+        LOG.warning("%d rollout workers did not report their groups in flight: these episodes start anew", len(silent))
     there = {(one.ticket.number, one.attempt): one for worker in answered for one in worker.result()}
     return [replace(there.get((one.ticket.number, one.attempt), one), before=one.before) for one in list(known)]
 

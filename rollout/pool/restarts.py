@@ -48,9 +48,9 @@ class RestartLimit:
         while deaths[0][0] < now - self._window_s:
             deaths.popleft()
         if len(deaths) > self._most:
-            told = "; ".join(f"{now - at:.0f} s ago: {', '.join(texts)}" for at, texts in deaths)
+            listed = "; ".join(f"{now - at:.0f} s ago: {', '.join(texts)}" for at, texts in deaths)
             raise TooManyRestarts(
-                f"{len(deaths)} deaths within {self._window_s:.0f} s in one place, of which "
-                f"supervision.restarts={self._most} may be healed ({told}); the same command continues the "
-                f"run from its last checkpoint"
+                f"{len(deaths)} failures of one process within {self._window_s:.0f} s, more than "
+                f"supervision.restarts={self._most} ({listed}); rerun the same command to resume from the last "
+                f"checkpoint"
             ) from error

@@ -98,4 +98,4 @@ class ServedWeights:
             except TimeoutError:
                 raise WorkerDied(f"{worker.name} did not read {now.model} within {read_s:.0f} s") from None
         if outcome != now.version:
-            raise WorkerDied(f"{worker.name} confirms version {outcome.step}, the others serve {now.version.step}")
+            raise WorkerDied(f"{worker.name} confirms version {outcome.step}, but the others serve {now.version.step}")

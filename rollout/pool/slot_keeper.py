@@ -252,7 +252,7 @@ class SlotKeeper:
         try:
             while (death := await self._life(slot)) is not None:
                 if self._complete and not slot.served and self._serving():
-                    self._restart_policy.log(f"{death}; it was to be added, and is not: the others go on")
+                    self._restart_policy.log(f"{death}; it is not added, the other workers continue")
                     break
                 self._restart_policy.on_failure(slot.worker.name, death)
                 self._restart_policy.restarts.count(death, place=slot.number)
@@ -304,7 +304,7 @@ class SlotKeeper:
                 raise  # before any worker has served, it may be a mistake in the settings
             raise WorkerDied(f"{worker.name} did not start: {describe_error(error)}") from error
         if confirmed != started.version:
-            raise WorkerDied(f"{worker.name} started on version {started.version.step} and confirms {confirmed.step}")
+            raise WorkerDied(f"{worker.name} started on version {started.version.step}, but confirms {confirmed.step}")
         if slot.state is WorkerState.STARTING:
             slot.state = WorkerState.JOINING
             await self._join(slot, worker, started)
@@ -334,7 +334,7 @@ class SlotKeeper:
                 if not placing.done():
                     self._restart_policy.log(f"{worker.name} waits for a machine with room")
                     if not self._serving():
-                        raise WorkerDied(f"{worker.name} found no machine with room, and no other one serves")
+                        raise WorkerDied(f"{worker.name} found no machine with room, and no other worker serves")
             placing.result()
         finally:
             placing.cancel()
@@ -372,7 +372,7 @@ class SlotKeeper:
                 await asyncio.sleep(JOIN_AGAIN_S)
             if slot.state is not WorkerState.JOINING:
                 return
-        raise WorkerDied(f"{worker.name} could not be given the weights that the others serve: {failure}") from failure
+        raise WorkerDied(f"{worker.name} could not load the weights of the other workers: {failure}") from failure
 
     async def _wait_for_newer(self, slot: WorkerSlot, than: Served) -> None:
         await self.until(lambda: slot.state is not WorkerState.JOINING or self._weights.now is not than)

@@ -137,16 +137,14 @@ def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> Cha
         reasoning = next((message[name] for name in REASONING_FIELDS if message.get(name)), None)
         given = [_given(call["function"]) for call in calls]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ServerFault(f"the reply is no chat completion: {json.dumps(reply)[:300]}") from error
+        raise ServerFault(f"the reply is not a chat completion: {json.dumps(reply)[:300]}") from error
     if not isinstance(content, str) or not (reasoning is None or isinstance(reasoning, str)):
-        raise ServerFault(f"the reply has a message that is no text: {json.dumps(message)[:300]}")
+        raise ServerFault(f"the reply has a message without text: {json.dumps(message)[:300]}")
     if reason == "content_filter":
-        raise Refused("the server filtered the answer out")
+        raise Refused("the server filtered the answer")
     ended = str(reason).lower()
     if ended not in (*ENDED, *CUT):
-        raise ServerFault(
-            f"finish_reason is {reason!r}: whether the answer is whole is told by {ENDED} and {CUT} alone"
-        )
+        raise ServerFault(f"finish_reason is {reason!r}; only {ENDED} and {CUT} are supported")
     content, cut = sampling.cut_at_stop_string(writable(content)), ended in CUT
     parsed = _parsed(content, writable(reasoning), given, thinks=thinks, cut=cut)
     return ChatTurn(

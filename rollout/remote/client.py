@@ -45,8 +45,8 @@ class ChatServer:
             raise ValueError(f"url={self.url!r} must be like http://127.0.0.1:8000/v1, without user or query")
         if self.key and url.scheme == "http" and not is_loopback(url.host):
             raise ValueError(
-                f"url={self.url!r} would send the key of the server in clear to another machine; take https://, or leave the "
-                f"key empty"
+                f"url={self.url!r} would send the server's key unencrypted to another machine; use https://, or an empty "
+                f"key"
             )
         positive("concurrency", self.concurrency)
         positive("timeout_s", self.timeout_s)
@@ -151,7 +151,7 @@ def _answer(asked: str, reply: httpx.Response, content: bytes) -> dict[str, Any]
     if status in REPEATED or status >= 500:
         raise _Passing(f"status {status}: {_shown(content)}", _asked_for(reply))
     if 300 <= status < 400:
-        raise ServerFault(f"{asked}: status {status}: redirects are not followed; give the address that it names")
+        raise ServerFault(f"{asked}: status {status}: redirects are not followed; use the target URL")
     if not 200 <= status < 300:
         said = _shown(content)
         if status in (400, 413, 422) and any(words in said.lower() for words in TOO_LONG):
@@ -162,7 +162,7 @@ def _answer(asked: str, reply: httpx.Response, content: bytes) -> dict[str, Any]
     except (ValueError, RecursionError) as error:
         raise _Passing(f"the reply is not JSON: {_shown(content)!r}") from error
     if not isinstance(found, dict) or found.get("error"):
-        raise _Passing(f"the reply is no answer: {_shown(content)!r}")
+        raise _Passing(f"the reply is not a JSON object: {_shown(content)!r}")
     return found
 
 

@@ -34,8 +34,8 @@ def require_served(method: str, path: str, *, raw_prompts: bool) -> None:
         return
     if path in RAW_PROMPTS:
         raise RefusedRequest(
-            f"raw prompts are not answered, since they could forge any turn: send messages to {CHAT}, or have the server "
-            f"started with --raw-prompts",
+            f"raw prompts could forge any turn and are refused; send messages to {CHAT}, or start the server "
+            f"with --raw-prompts",
             status=HTTPStatus.FORBIDDEN,
         )
     raise RefusedRequest(f"{method} {path} is not served", status=HTTPStatus.NOT_FOUND)
@@ -104,7 +104,8 @@ class ThinkingMiddleware:
         try:
             if scope["path"] != HEALTH and not self._has_key(scope):
                 raise RefusedRequest(
-                    "give the server's key as the header `Authorization: Bearer KEY`", status=HTTPStatus.UNAUTHORIZED
+                    "the key is missing or wrong; send the header `Authorization: Bearer KEY`",
+                    status=HTTPStatus.UNAUTHORIZED,
                 )
             require_served(scope["method"], scope["path"], raw_prompts=self._raw_prompts)
             if scope["method"] in READS:

@@ -84,7 +84,7 @@ def rewrite_request(body: Body, rules: ThinkingRules) -> Body:
     """
     if rules.no_calls and body.get("tools") and body.get("tool_choice") != "none":
         raise RefusedRequest(
-            f"tools are given, but {rules.no_calls}; leave them out, or have the server started with a --tool-call-parser",
+            f"tools are given, but {rules.no_calls}; remove them, or start the server with a --tool-call-parser",
             parameter="tools",
         )
     thinks = _mode(body, rules)
@@ -146,10 +146,10 @@ def _check_limit(body: Body, limit: Mapping[str, Any], thinks: bool | str | None
     switched = all(told) if told else body.get("reasoning_effort") != "none"
     if not (switched if thinks is None else thinks):
         raise RefusedRequest(
-            f"{BUDGET} is {limit[BUDGET]} while thinking is off; leave it out or switch thinking on", parameter=BUDGET
+            f"{BUDGET} is {limit[BUDGET]} while thinking is off; remove it or switch thinking on", parameter=BUDGET
         )
     if body.get("use_beam_search"):
-        raise RefusedRequest(f"{BUDGET} can't be kept with use_beam_search; sample instead", parameter=BUDGET)
+        raise RefusedRequest(f"{BUDGET} does not work with use_beam_search; sample instead", parameter=BUDGET)
 
 
 def _mapping(body: Body, key: str) -> Mapping[str, Any]:
@@ -175,7 +175,7 @@ def _add_notice(messages: Any, notice: str) -> Any:
         return messages
     users = [number for number, message in enumerate(messages) if message.get("role") == "user"]
     if not users:
-        raise RefusedRequest(f"there is no user message that could end with {notice!r}", parameter="messages")
+        raise RefusedRequest(f"there is no user message for the notice {notice!r}", parameter="messages")
     if not isinstance(messages[users[-1]].get("content"), str | list):
         return messages
     return with_notice(messages, notice)

@@ -95,7 +95,7 @@ def _listen(arguments: Namespace, config: ServerConfig, rules: ThinkingRules, es
     except KeyError as error:
         raise ValueError(str(error.args[0])) from error
     except OSError as error:
-        raise ValueError(f"can't listen at {config.host}:{config.port} ({error}); give another --port") from error
+        raise ValueError(f"can't listen on {config.host}:{config.port} ({error}); use another --port") from error
     key = os.environ.get("VLLM_API_KEY") or None
     guard = Middleware(ThinkingMiddleware, rules=rules, escaper=escaper, raw_prompts=config.raw_prompts, key=key)
     line = _ready_line(name, address, budgets=not rules.no_budget)

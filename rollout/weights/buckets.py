@@ -136,7 +136,7 @@ def pack_buckets(
                 due += 1
     if due < len(buckets):
         missing = min(lacking[due])
-        raise ValueError(f"weights of bucket {due} were not gathered, such as {missing}; load the model again")
+        raise ValueError(f"weights of bucket {due} were not gathered, such as {missing}; reload the model")
 
 
 def _write(segment: torch.Tensor, bucket: Bucket, at: int, tensor: torch.Tensor) -> None:

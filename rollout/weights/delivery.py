@@ -17,7 +17,7 @@ from temper.rollout.weights.transports import Receivers, is_non_blocking
 LOG = logging.getLogger(__name__)
 NAMED_AFTER_S = 10.0
 """Seconds between two warnings that name the engines for which a push waits."""
-LIMITED_BY = "; the limit is rollout.engine.push_timeout_s"
+LIMITED_BY = "; raise rollout.engine.push_timeout_s if it needs longer"
 AFTER_SENDER_S = 15.0
 """Extra seconds for engines to detect that the sender failed."""
 Offered = Awaitable[object]

@@ -46,7 +46,7 @@ def open_segment(name: str, *, nbytes: int) -> torch.Tensor:
     ours = {str(torch.cuda.get_device_properties(n).uuid): n for n in range(torch.cuda.device_count())}
     if uuid not in ours:
         raise ValueError(
-            f"the weights lie on GPU {uuid}, this process has {', '.join(ours) or 'none'}; set learner.transport=auto"
+            f"the weights are on GPU {uuid}, this process has {', '.join(ours) or 'none'}; set learner.transport=auto"
         )
     storage = torch.UntypedStorage._new_shared_cuda(
         ours[uuid],

@@ -64,13 +64,13 @@ def reserve(nbytes: int) -> int:
     """
     available, _ = available_bytes()
     if nbytes > available:
-        raise OSError(errno.ENOMEM, f"no room for {nbytes} bytes of weights: {available} bytes of memory are available")
+        raise OSError(errno.ENOMEM, f"no memory for {nbytes} bytes of weights: {available} bytes are available")
     descriptor = os.memfd_create("temper-weights")
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
     except OSError as error:
         os.close(descriptor)
-        raise OSError(error.errno, f"no room for {nbytes} bytes of weights ({error.strerror})") from error
+        raise OSError(error.errno, f"no memory for {nbytes} bytes of weights ({error.strerror})") from error
     return descriptor
 
 
@@ -128,7 +128,7 @@ def file_inode(path: str, *, nbytes: int) -> int:
     try:
         facts = os.stat(path)
     except FileNotFoundError as error:
-        raise ValueError(f"the segment {path} is gone: push again") from error
+        raise ValueError(f"the segment {path} no longer exists; push again") from error
     if facts.st_size != nbytes:
         raise ValueError(f"{path} has {facts.st_size} bytes, the push needs {nbytes}; push again")
     return facts.st_ino

@@ -119,19 +119,19 @@ class NoLongerHeld(ValueError):
 def require_held(last: WeightManifest | None, version: int) -> WeightManifest:
     """Return the last push. Raises `NoLongerHeld` if it is another version."""
     if last is None or last.version != version:
-        raise NoLongerHeld(f"the weights of version {version} are no longer held; publish again")
+        raise NoLongerHeld(f"the weights of version {version} are no longer available; publish again")
     return last
 
 
 def require_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
     """Raise `ValueError` if a weight's shape differs from its published shape."""
     if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {shape}; load the model again")
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {shape}; reload the model")
 
 
 def unknown_weight(name: str) -> ValueError:
     """Return the error for a weight that the model does not have."""
-    return ValueError(f"{name} is not among the weights that were published; load the model again")
+    return ValueError(f"{name} is not among the published weights; reload the model")
 
 
 def layout(shapes: dict[str, tuple[int, ...]], *, dtype: str) -> tuple[dict[str, int], int]:
@@ -149,7 +149,7 @@ def wire_dtype(name: str) -> torch.dtype:
     """Return the torch dtype of a `WireDtype`. Raise `ValueError` for another one."""
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if name not in dtypes:
-        raise ValueError(f"weights can not be sent as {name!r}; choose one of {', '.join(dtypes)}")
+        raise ValueError(f"weights can't be sent as {name!r}; choose one of {', '.join(dtypes)}")
     return dtypes[name]
 
 
@@ -201,7 +201,7 @@ def require_footer(segment: torch.Tensor, manifest: WeightManifest) -> None:
     """Raise `ValueError` if the segment no longer holds the manifest's version."""
     said = segment[-FOOTER_BYTES:].cpu().numpy().tobytes()
     if said[: 8 + CHECKSUM_BYTES] != manifest.version.to_bytes(8, "little") + bytes.fromhex(manifest.checksum):
-        raise ValueError(f"the segment was overwritten, it does not hold version {manifest.version}; push again")
+        raise ValueError(f"the segment was overwritten and does not hold version {manifest.version}; push again")
 
 
 def verify(segment: torch.Tensor, manifest: WeightManifest) -> None:
@@ -209,7 +209,7 @@ def verify(segment: torch.Tensor, manifest: WeightManifest) -> None:
     found = tensor_checksum(segment_contents(segment))
     if found != manifest.checksum:
         raise ValueError(
-            f"what arrived has checksum {found}, version {manifest.version} was sent with {manifest.checksum}; push again"
+            f"the received checksum {found} is not {manifest.checksum} of version {manifest.version}; push again"
         )
 
 

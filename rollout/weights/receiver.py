@@ -53,7 +53,9 @@ class SegmentReceiver:
 
     def _copy(self, data: np.ndarray, manifest: WeightManifest) -> tuple[str, torch.Tensor]:
         if data.nbytes != manifest.nbytes:
-            raise ValueError(f"{data.nbytes} bytes arrived, version {manifest.version} needs {manifest.nbytes}")
+            raise ValueError(
+                f"{data.nbytes} bytes arrived, but version {manifest.version} has {manifest.nbytes}; push again"
+            )
         if self._memory is None or self._memory.data.numel() != manifest.nbytes:
             self.close()
             self._memory = HostMemory(manifest.nbytes)
@@ -95,7 +97,7 @@ class WeightReceiver:
         if held is None or held.manifest != adapted.base:
             has = "none" if held is None else f"those of version {held.manifest.version} ({held.manifest.checksum})"
             raise WholeWeightsNeeded(
-                f"version {manifest.version} came as adapters to the weights of version {adapted.base.version} "
-                f"({adapted.base.checksum}), but this engine holds {has}; send it the whole weights"
+                f"version {manifest.version} has adapters for the weights of version {adapted.base.version} "
+                f"({adapted.base.checksum}), but this engine holds {has}; send the whole weights"
             )
         return held

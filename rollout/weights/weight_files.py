@@ -18,7 +18,7 @@ def require_whole(directory: Path) -> int:
     incomplete.
     """
     if not (directory / "config.json").is_file():
-        raise FileNotFoundError(f"{directory} is no model directory: it has no config.json")
+        raise FileNotFoundError(f"{directory} is not a model directory: it has no config.json")
     index = directory / INDEX
     listed = _json(index.read_bytes(), index)["weight_map"] if index.is_file() else {}
     names = sorted(set(listed.values())) or sorted(path.name for path in directory.glob("*.safetensors"))
@@ -29,7 +29,7 @@ def require_whole(directory: Path) -> int:
     heads = {name: _head(directory / name) for name in names}
     lost = [tensor for tensor, name in listed.items() if tensor not in heads[name]]
     if lost:
-        raise ValueError(f"{directory / listed[lost[0]]} lacks {lost[0]}, which {INDEX} says it has; download it again")
+        raise ValueError(f"{directory / listed[lost[0]]} lacks {lost[0]}, which {INDEX} lists; download it again")
     return sum(math.prod(tensor["shape"]) for head in heads.values() for tensor in head.values())
 
 
@@ -48,12 +48,12 @@ def _head(path: Path) -> dict[str, Any]:
         start = file.read(HEAD.size)
         length = HEAD.unpack(start)[0] if len(start) == HEAD.size else size
         if HEAD.size + length > size:
-            raise ValueError(f"{path} is not a whole safetensors file: it has {size} bytes; download it again")
+            raise ValueError(f"{path} is an incomplete safetensors file of {size} bytes; download it again")
         head = _json(file.read(length), path)
     tensors = {name: tensor for name, tensor in head.items() if name != "__metadata__"}
     needed = HEAD.size + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
     if size != needed:
-        raise ValueError(f"{path} has {size} bytes and should have {needed}; download it again")
+        raise ValueError(f"{path} has {size} bytes instead of {needed}; download it again")
     return tensors
 
 

@@ -26,7 +26,7 @@ def choose_runner(wanted: Runner = "auto", *, triton: bool, records_pipeline: bo
     """
     why_first = ""
     if not triton:
-        why_first = "it needs Triton, which vLLM's CPU build has not"
+        why_first = "it needs Triton, which vLLM's CPU build lacks"
     elif records_pipeline:
         why_first = "it records no experts for learner.router_replay with rollout.engine.pipeline_parallel"
     if wanted == "v2" and why_first:
@@ -50,20 +50,20 @@ def speculative_config(
     if wanted == "off":
         return None
     if record_experts:
-        raise ValueError(f"rollout.engine.speculation={wanted}: not with learner.router_replay; set it to off")
+        raise ValueError(f"rollout.engine.speculation={wanted} does not work with learner.router_replay; set it to off")
     if runner == "v1" and not on_cpu:
-        raise ValueError(f"rollout.engine.speculation={wanted}: on a GPU it needs rollout.engine.runner=v2, or auto")
+        raise ValueError(f"rollout.engine.speculation={wanted} needs rollout.engine.runner=v2 or auto on a GPU")
     if wanted == "ngram":
         kind = "ngram" if runner == "v1" else "ngram_gpu"
         lengths = {"prompt_lookup_min": SHORTEST, "prompt_lookup_max": LONGEST}
         return {"method": kind, "num_speculative_tokens": config.draft_tokens, **lengths}
     if runner == "v1":
-        raise ValueError(f"rollout.engine.speculation={wanted} needs a GPU; set ngram, or off")
+        raise ValueError(f"rollout.engine.speculation={wanted} needs a GPU; set ngram or off")
     heads = model if config.draft_heads is None else Path(config.draft_heads)
     if not has_heads(heads):
         raise ValueError(
-            f"rollout.engine.speculation={wanted}: {heads} has no heads for the tokens behind the next; name the model as it "
-            "was before training with rollout.engine.draft_heads, or set ngram or off"
+            f"rollout.engine.speculation={wanted}: {heads} has no draft heads; set rollout.engine.draft_heads to the "
+            "model before training, or set ngram or off"
         )
     return {"method": wanted, "model": str(heads), "num_speculative_tokens": config.draft_tokens}
 

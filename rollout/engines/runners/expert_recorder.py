@@ -34,10 +34,10 @@ class ExpertRecorder:
         if not layers:
             raise ValueError("the model has no expert layers")
         if not model_runner.model_config.enforce_eager:
-            raise ValueError("vLLM replays recorded graphs, in which no router is captured")
+            raise ValueError("vLLM replays CUDA graphs, which hide the routers")
         for number, layer in enumerate(layers):
             if not isinstance(layer.router, BaseRouter) or layer._quant_method.is_monolithic:
-                raise ValueError(f"{type(layer.router).__name__} chooses experts inside of a kernel")
+                raise ValueError(f"{type(layer.router).__name__} chooses experts inside a kernel")
             layer.router.set_capture_fn(partial(self._record, number))
         self._layers = len(layers)
         self._room = KEPT * model_runner.max_num_reqs

@@ -49,7 +49,7 @@ class LayerRecorder:
 
     def __init__(self, model: torch.nn.Module, *, eager: bool, layers: int) -> None:
         if not eager:
-            raise ValueError("vLLM replays recorded graphs, in which no layer is seen")
+            raise ValueError("vLLM replays CUDA graphs, which hide the layers")
         found = layers_of(model, count=layers)
         self._points: dict[str, list[torch.Tensor]] = {}
         self._handles = [found[0].register_forward_pre_hook(self._before, with_kwargs=True)]

@@ -27,7 +27,7 @@ SAMPLINGS = [
         ({"min_p": 1.5}, "sampling.min_p=1.5"),
         ({"max_tokens": 0}, "sampling.max_tokens=0"),
         ({"stop": ["a", ""]}, "sampling.stop"),
-        ({"temperature": 0.0, "top_k": 5}, "leave them out"),
+        ({"temperature": 0.0, "top_k": 5}, "top_k=5"),
     ],
 )
 def test_a_setting_that_means_nothing_is_refused_with_its_value(given: dict[str, object], told: str) -> None:

@@ -225,7 +225,7 @@ def test_a_silent_job_server_is_waited_for_no_longer(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("recipe", sorted((PACKAGE / "configs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_recipes_are_submitted(recipe: Path) -> None:
     assert str(recipe.relative_to(PACKAGE)) in remote_command(recipe, [SHARED])
-    with pytest.raises(ValueError, match="total_tokens=99999999 is more than the engine takes"):
+    with pytest.raises(ValueError, match="total_tokens=99999999"):
         remote_command(recipe, ["rollout.limits.total_tokens=99999999", "rollout.engine.max_model_len=8"])
 
 

@@ -106,10 +106,10 @@ def test_calls_that_no_known_format_reads_are_read_as_the_configuration_declares
     ("given", "said"),
     [
         ({"format": "morse"}, "one of json, xml"),
-        ({"format": "json", "open": "<a>"}, "a format is named alone"),
+        ({"format": "json", "open": "<a>"}, "model.tool_calls"),
         ({"open": "<a>"}, "need `open` and `close`"),
-        ({"open_pattern": "(", "close": "x", "content": "json"}, "declares no format of tool calls"),
-        ({"open": "<a>", "close": "</a>", "content": "yaml"}, "declares no format of tool calls"),
+        ({"open_pattern": "(", "close": "x", "content": "json"}, "model.tool_calls"),
+        ({"open": "<a>", "close": "</a>", "content": "yaml"}, "model.tool_calls"),
     ],
 )
 def test_a_declaration_of_calls_that_is_none_is_refused(tmp_path: Path, given: dict[str, Any], said: str) -> None:
@@ -121,7 +121,7 @@ def test_a_declaration_of_calls_that_is_none_is_refused(tmp_path: Path, given: d
 
 def test_an_end_of_a_turn_that_is_no_token_or_that_the_template_does_not_write_is_refused(tmp_path: Path) -> None:
     source = base_model(tmp_path)
-    for end, said in (("<stop>", "is no token"), ("<|im_start|>", "the chat template ends turns with")):
+    for end, said in (("<stop>", "is not a token"), ("<|im_start|>", "the chat template ends turns with")):
         declared = DeclaredTurns(chat_template=TEMPLATE, end_of_turn=(end,))
         with pytest.raises(ValueError, match=said):
             find_format(load_tokenizer(source, declared))

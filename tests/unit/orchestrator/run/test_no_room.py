@@ -101,7 +101,7 @@ def test_trajectories_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with no_file_above(100), pytest.raises(OSError, match="File too large"):
         write_groups(path, [group(2)])
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(OSError, match="bytes are kept for a checkpoint"):
+    with pytest.raises(OSError, match="reserved for a checkpoint"):
         write_groups(path, [group(1)], leave=2**60)
     assert list(tmp_path.iterdir()) == []
     write_groups(path, [group(1)], leave=1)

@@ -149,7 +149,7 @@ async def a_checkpoint_is_read(setup: Setup, checkpoint: Path) -> None:
     file = checkpoint / "model.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
-    with pytest.raises(ValueError, match=r"model.safetensors has \d+ bytes and should have"):
+    with pytest.raises(ValueError, match=r"model.safetensors has \d+ bytes"):
         await setup.engine.load_checkpoint(checkpoint, WeightVersion(step=9))
     assert len(await setup.sample(4, tokens=16)) == 4  # still serving
     file.write_bytes(whole)
@@ -459,24 +459,24 @@ def test_engine_and_trainer_agree(
     [
         (
             EngineConfig(extra={"kv_cache_dtyp": "fp8"}),
-            "extra.kv_cache_dtyp: vLLM has no such setting; kv_cache_dtype?",
+            "extra.kv_cache_dtyp: .*kv_cache_dtype",
         ),
         (
             EngineConfig(extra={"kv_cache_dtype": "bfloat16"}),
-            "kv_cache_dtype=bfloat16 beside a model in float32: .* or set rollout.engine.dtype=bfloat16 too",
+            "kv_cache_dtype=bfloat16 .*float32.*rollout.engine.dtype=bfloat16",
         ),
         (
             EngineConfig(dtype="bfloat16", extra={"kv_cache_dtype": "float16"}),
-            "kv_cache_dtype=float16 beside a model in bfloat16",
+            "kv_cache_dtype=float16 .*bfloat16",
         ),
-        (EngineConfig(pipeline_parallel=2), "pipeline_parallel=2: vLLM's CPU build has no pipelines"),
-        (EngineConfig(runner="v2"), "runner=v2: it needs Triton, which vLLM's CPU build has not"),
+        (EngineConfig(pipeline_parallel=2), "pipeline_parallel=2"),
+        (EngineConfig(runner="v2"), "runner=v2.*Triton"),
         (EngineConfig(speculation="mtp"), "speculation=mtp needs a GPU; set ngram, or off"),
         (
             EngineConfig(speculation="ngram"),
-            "speculation=ngram: on a CPU vLLM can't take a refused draft out of the states",
+            "speculation=ngram.*Mamba",
         ),
-        (EngineConfig(prefix_caching="on"), "prefix_caching=on, but vLLM has no states in the middle of a prompt"),
+        (EngineConfig(prefix_caching="on"), "prefix_caching=on.*Mamba"),
     ],
 )
 def test_an_engine_refuses_what_vllm_does_not_know_or_can_not_do(

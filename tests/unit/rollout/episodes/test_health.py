@@ -197,7 +197,7 @@ def test_a_worker_with_too_many_hung_calls_ends_after_its_groups(monkeypatch: py
         await asyncio.sleep(0)
         await flying
         own_task = asyncio.create_task(worker.run_group(tickets[2], 1))
-        with pytest.raises(WorkerDied, match="3 calls"):
+        with pytest.raises(WorkerDied, match="3 environment calls"):
             await own_task
 
     try:

@@ -37,7 +37,7 @@ def test_what_is_in_flight_is_read_back_and_handed_out_once() -> None:
     lines = PartialGroups(note=notes.append).lines([partial(4), partial(5), partial(6)], unfinished={4, 5, 9})
     assert [row["ticket"] for row in read(lines)] == [4, 5]
     rows = [row for row in read(lines) if row["ticket"] == 5]
-    assert describe_rows(rows) == "1 groups go on where they were, with 1 answers and 2 tokens of 1 others"
+    assert describe_rows(rows) == "1 groups resume, with 1 finished answers and 2 tokens of 1 others"
     groups = PartialGroups(rows, note=notes.append)
     ticket = ticket_of(5, admitted=3)  # versions have moved on
     assert groups.take(ticket_of(4)) is None
@@ -58,4 +58,4 @@ def test_a_group_whose_task_is_another_now_begins_again_and_says_so() -> None:
     notes: list[str] = []
     groups = PartialGroups(read(PartialGroups(note=print).lines([partial(4)], unfinished={4})), note=notes.append)
     assert groups.take(replace(ticket_of(4), task=replace(TASK, key="2"))) is None
-    assert notes == ["group 4 begins again: its task was math/1 and is math/2 now"]
+    assert notes == ["group 4 starts anew: its task changed from math/1 to math/2"]

@@ -159,7 +159,7 @@ def test_a_reply_that_is_no_answer_is_asked_for_again() -> None:
     ("fault", "kind", "said"),
     [
         ("500", FailureKind.ENGINE, "status 500"),
-        ("rubbish", FailureKind.ENGINE, "no chat completion"),
+        ("rubbish", FailureKind.ENGINE, "chat completion"),
         ("403", FailureKind.REFUSED, "as told"),
         ("hang", FailureKind.TIMEOUT, "no answer in 0.3 s"),
         ("too long", FailureKind.PROMPT_TOO_LONG, "maximum context length"),
@@ -222,7 +222,7 @@ def test_the_key_is_sent_and_is_in_no_message() -> None:
     [
         ({"url": "ftp://x/v1"}, "must be like http"),
         ({"url": "http://user:pass@127.0.0.1/v1"}, "without user"),
-        ({"url": "http://example.com/v1", "key": KEY}, "in clear"),
+        ({"url": "http://example.com/v1", "key": KEY}, "key"),
         ({"url": "http://127.0.0.1/v1", "concurrency": 0}, "concurrency=0"),
     ],
 )

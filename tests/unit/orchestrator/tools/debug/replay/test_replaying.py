@@ -305,7 +305,7 @@ def test_where_a_batch_can_not_be_written_none_is_due_before_the_next_checkpoint
     folder.open()
     keeper = BatchKeeper(folder, "rl", count=2, after=6)
     assert keeper.due(7)
-    with pytest.raises(OSError, match="kept for a checkpoint"):
+    with pytest.raises(OSError, match="reserved for a checkpoint"):
         keeper.keep(batch, leave=2**62)
     assert folder.batch_files("rl") == {}
     assert not keeper.due(8)
