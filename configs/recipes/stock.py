@@ -73,7 +73,7 @@ class Stock(TaskEnv):
 
 ENVIRONMENT = EnvDefinition(
     id="stock",
-    entry_point="configs.recipes.stock:Stock",
+    entry_point="temper.configs.recipes.stock:Stock",
     generate=generate,
     levels=len(THINGS) - 1,
     demonstrate=demonstrate,

@@ -102,7 +102,7 @@ def test_every_recipe_starts_from_names(tmp_path: Path) -> None:
 
 def test_tools_of_ones_own_pass_their_self_test() -> None:
     self_test = pytest.importorskip("temper.orchestrator.tools.debug.grading.envcheck").self_test
-    env = environment("configs.recipes.stock")
+    env = environment("temper.configs.recipes.stock")
     assert env.generate is not None
     for level in (1, 2):
         tasks = [env.generate(random.Random(index), level) for index in range(20)]

@@ -1,9 +1,10 @@
 """GPUs by name with data-sheet figures, and the hardware that `--gpus 8xH100-80G` names.
 
-Memory is in MiB as in nvidia-smi. Peaks are dense bfloat16 with float32 sums. Bandwidths belong to the GPU's memory. Links are
-one direction to other GPUs of the machine: NVLink, or PCIe without it. Sources are NVIDIA's data sheets: A100 (2021), A10
-(2021), L4 (2023), L40S (2023), H100 (SXM, 2023), H200 (SXM, 2024), HGX B200 (2025), and the architecture white papers GA102
-(2021), Ada (2022) and RTX Blackwell (2025) for the RTX 3090, 4090 and 5090.
+Memory is in MiB as in nvidia-smi. Peaks are dense bfloat16 with float32 sums. Bandwidths belong to the GPU's memory. Links
+are one direction to other GPUs of the machine: NVLink, Infinity Fabric, or PCIe. Sources are NVIDIA's data sheets: V100
+(SXM, 2018), T4 (2019), A100 (2021), A10 (2021), L4 (2023), L40S (2023), H100 (SXM, 2023), H200 (SXM, 2024), HGX B200
+(2025), the architecture white papers GA102 (2021), Ada (2022) and RTX Blackwell (2025) and the specifications of GeForce
+cards, and AMD's data sheet of MI300X (2023). T4 and V100 have no bfloat16: their peaks are float16.
 """
 
 import re
@@ -31,10 +32,16 @@ class Card:
 
 
 CARDS = (
+    Card(name="RTX3060-12G", memory_mib=12288, peak_tflops=25.5, bandwidth_gbs=360, link_gbs=32),
+    Card(name="T4-16G", memory_mib=15360, peak_tflops=65, bandwidth_gbs=300, link_gbs=16),
+    Card(name="V100-16G", memory_mib=16384, peak_tflops=125, bandwidth_gbs=900, link_gbs=150),
+    Card(name="RTX4060Ti-16G", memory_mib=16380, peak_tflops=44.1, bandwidth_gbs=288, link_gbs=16),
+    Card(name="RTX4080-16G", memory_mib=16376, peak_tflops=97.5, bandwidth_gbs=716.8, link_gbs=32),
     Card(name="L4-24G", memory_mib=23034, peak_tflops=121, bandwidth_gbs=300, link_gbs=32),
     Card(name="A10-24G", memory_mib=23028, peak_tflops=125, bandwidth_gbs=600, link_gbs=32),
     Card(name="RTX3090-24G", memory_mib=24576, peak_tflops=71, bandwidth_gbs=936, link_gbs=32),
     Card(name="RTX4090-24G", memory_mib=24564, peak_tflops=165.2, bandwidth_gbs=1008, link_gbs=32),
+    Card(name="V100-32G", memory_mib=32768, peak_tflops=125, bandwidth_gbs=900, link_gbs=150),
     Card(name="RTX5090-32G", memory_mib=32607, peak_tflops=209.5, bandwidth_gbs=1792, link_gbs=64),
     Card(name="A100-40G", memory_mib=40960, peak_tflops=312, bandwidth_gbs=1555, link_gbs=300),
     Card(name="L40S-48G", memory_mib=46068, peak_tflops=362, bandwidth_gbs=864, link_gbs=32),
@@ -42,6 +49,7 @@ CARDS = (
     Card(name="H100-80G", memory_mib=81559, peak_tflops=989.4, bandwidth_gbs=3350, link_gbs=450),
     Card(name="H200-141G", memory_mib=143771, peak_tflops=989.4, bandwidth_gbs=4800, link_gbs=450),
     Card(name="B200-180G", memory_mib=183359, peak_tflops=2250, bandwidth_gbs=7700, link_gbs=900),
+    Card(name="MI300X-192G", memory_mib=196608, peak_tflops=1307.4, bandwidth_gbs=5300, link_gbs=448),
 )
 
 
@@ -63,19 +71,24 @@ def found_site(hardware: Hardware) -> Site:
 
 
 def named_site(text: str, *, host_gib_per_gpu: float, shm_gib: float) -> Site:
-    """Return the machines of a text:
+    """Return the machines of a text: `8xH100-80G`, `2x8xH100-80G` for two machines, or `1x12G` for any GPU of 12 GiB.
 
-    `8xH100-80G`, or `2x8xH100-80G` for two machines. Raise `ValueError` for any other text.
+    The speed of any GPU is unknown. A name without its memory is the smallest GPU of this name. Raise `ValueError` for any
+    other text.
     """
-    names = ", ".join(card.name for card in CARDS)
     found = FORM.fullmatch(text)
-    if found is None:
-        raise ValueError(f"--gpus {text}: say how many and which, such as 8xH100-80G, 2x8xH100-80G for two machines")
-    machines, count, name = int(found[1] or 1), int(found[2]), found[3]
-    card = next((card for card in CARDS if card.name.lower() == name.lower()), None)
-    if card is None or not machines or not count:
-        raise ValueError(f"--gpus {text}: {name} is not known here, or there are none of it; there are {names}")
-    one = Machine(
-        gpus=count, gpu_gib=card.memory_mib / 1024, memory_gib=count * host_gib_per_gpu, cpus=CORES_PER_GPU * count
-    )
+    if found is None or not int(found[1] or 1) or not int(found[2]):
+        raise ValueError(
+            f"--gpus {text}: give number and name, such as 8xH100-80G, 2x8xH100-80G for two machines, or 1x12G"
+        )
+    machines, count, name = int(found[1] or 1), int(found[2]), found[3].lower()
+    card = next((card for card in CARDS if name in (card.name.lower(), card.name.lower().partition("-")[0])), None)
+    any_card = re.fullmatch(r"(\d+)g", name)
+    if card is None and any_card is None:
+        names = ", ".join(each.name for each in CARDS)
+        raise ValueError(
+            f"--gpus {text}: {found[3]} is unknown. Give its memory, such as {count}x24G, or one of {names}"
+        )
+    gib = card.memory_mib / 1024 if card is not None else float(any_card[1] if any_card else 0)
+    one = Machine(gpus=count, gpu_gib=gib, memory_gib=count * host_gib_per_gpu, cpus=CORES_PER_GPU * count)
     return Site(hardware=Hardware(machines=(one,) * machines), card=card, shm_bytes=int(shm_gib * 2**30), named=True)

@@ -202,8 +202,17 @@ def test_little_of_dev_shm_is_advised_against_as_the_doctor_does_and_fails_no_pl
     assert check_shm(2**30).level is Level.OK
 
 
+@pytest.mark.parametrize(
+    ("text", "gib", "name"),
+    [("1x12G", 12, None), ("2x8x40G", 40, None), ("1xT4", 15, "T4-16G"), ("1xrtx3060-12g", 12, "RTX3060-12G")],
+)
+def test_any_card_is_named_by_its_memory_and_a_known_one_by_its_name(text: str, gib: int, name: str | None) -> None:
+    site = named_site(text, host_gib_per_gpu=1.0, shm_gib=1.0)
+    assert (site.hardware.gpu_gib, site.card.name if site.card else None) == (gib, name)
+
+
 def test_hardware_or_an_assumption_that_is_none_is_refused() -> None:
-    for gpus in ("8xH101", "H100-80G", "0xH100-80G"):
+    for gpus in ("8xH101", "H100-80G", "0xH100-80G", "1x0", "1xG"):
         with pytest.raises(ValueError, match=gpus):
             named_site(gpus, host_gib_per_gpu=1.0, shm_gib=1.0)
     for pair in ("speed=2", "ray_gbs=fast", "ray_gbs=0", "ray_gbs=nan", "ray_gbs=inf", "ray_gbs=-1"):
