@@ -64,7 +64,7 @@ def parse_json(text: str) -> Any:
 def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise NoJson("an object has a duplicate key")
+        raise NoJson("an object has a key twice")
     return made
 
 

@@ -56,17 +56,17 @@ def test_a_task_is_plain_data_and_can_be_played_by_whoever_gets_it(name: str, co
 @pytest.mark.parametrize(
     ("env_id", "options", "said"),
     [
-        ("math", {}, "math has the levels 1 to 3"),
-        ("code", {}, "code has the levels 1 to 2"),
-        ("tool_use", {}, "tool_use has the levels 1 to 2"),
-        ("search", {}, "search has the levels 1 to 3"),
-        ("needles", {}, "needles has the levels 1 to 4"),
-        ("multiple_choice", {}, "multiple_choice has the levels 1 to 3"),
-        ("short_answer", {}, "short_answer has the levels 1 to 3"),
-        ("structured_output", {}, "structured_output has the levels 1 to 3"),
-        ("instruction_following", {}, "instruction_following has the levels 1 to 3"),
-        ("reasoning_gym", {"dataset": "ab"}, "reasoning_gym has level 1 alone; envs.mine.options makes tasks harder"),
-        ("gym", LAKE.options, "gym has level 1 alone; envs.mine.options makes tasks harder"),
+        ("math", {}, "math has levels 1 to 3"),
+        ("code", {}, "code has levels 1 to 2"),
+        ("tool_use", {}, "tool_use has levels 1 to 2"),
+        ("search", {}, "search has levels 1 to 3"),
+        ("needles", {}, "needles has levels 1 to 4"),
+        ("multiple_choice", {}, "multiple_choice has levels 1 to 3"),
+        ("short_answer", {}, "short_answer has levels 1 to 3"),
+        ("structured_output", {}, "structured_output has levels 1 to 3"),
+        ("instruction_following", {}, "instruction_following has levels 1 to 3"),
+        ("reasoning_gym", {"dataset": "ab"}, "reasoning_gym has only level 1"),
+        ("gym", LAKE.options, "gym has only level 1"),
     ],
 )
 def test_a_level_that_does_not_exist_is_found_with_the_settings(
@@ -118,6 +118,6 @@ def test_a_run_binds_each_of_its_environments_once() -> None:
     assert {name: env.ref.name for name, env in config.environments.items()} == {name: name for name in config.envs}
 
 
-def test_nobody_plays_a_prompt_of_a_chat_file() -> None:
-    with pytest.raises(ValueError, match="no environment plays the tasks of 'chat'"):
+def test_a_prompt_of_a_chat_file_has_no_environment() -> None:
+    with pytest.raises(ValueError, match="'chat'"):
         make_env(CHAT)

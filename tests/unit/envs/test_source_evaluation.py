@@ -80,7 +80,7 @@ def test_of_rows_with_one_id_only_equal_ones_are_left_out(tmp_path: Path) -> Non
 def test_generated_tasks_may_have_evaluation_data(tmp_path: Path) -> None:
     env = bind("math", EnvConfig(eval_data=save(tmp_path / "test.jsonl", numbered(0, 3))))
     assert asked(env, "heldout") == numbered(0, 3)
-    with pytest.raises(ValueError, match="the tasks are generated, or streamed"):
+    with pytest.raises(ValueError, match="tasks have no end"):
         asked(env, "train")
     config = load_config(DEMO, ["envs.math.eval_data=test.jsonl"])
     assert config.envs["math"].eval_data == DataConfig(path="test.jsonl")  # a text alone is the path
@@ -127,20 +127,20 @@ def test_splits_that_can_not_be_are_refused(tmp_path: Path) -> None:
         ),
         (
             EnvConfig(data=streamed, drop_overlap="ngrams"),
-            "envs.math.drop_overlap=ngrams: with envs.math.data.streaming give envs.math.eval_data",
+            "envs.math.drop_overlap=ngrams",
         ),
         (
             EnvConfig(data=data, split=SplitConfig(heldout=["dev"])),
-            "envs.math.split.heldout=['dev']: values of a column",
+            "envs.math.split.heldout=['dev']",
         ),
-        (EnvConfig(data=data, split=column), "envs.math.split.share=0.5: envs.math.split.column says what"),
+        (EnvConfig(data=data, split=column), "envs.math.split.share=0.5: envs.math.split.column"),
         (
             EnvConfig(data=data, eval_data=held, split=SplitConfig(share=0.5)),
-            "envs.math.split.share=0.5: eval_data says",
+            "envs.math.split.share=0.5: eval_data",
         ),
         (
             EnvConfig(eval_data=DataConfig(path="x", streaming=True)),
-            "envs.math.eval_data.streaming: rows of evaluation",
+            "envs.math.eval_data.streaming",
         ),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
@@ -273,7 +273,7 @@ def test_rows_are_read_once_for_all_who_ask_of_an_environment(tmp_path: Path) ->
     assert isinstance(held, RowSource)
     assert len(train.tasks) + len(held.tasks) == 40
     assert any(task is first.task for task in (*train.tasks, *held.tasks))
-    with pytest.raises(FileNotFoundError, match=r"^envs\.math\.data: no data file .*; or null for generated tasks"):
+    with pytest.raises(FileNotFoundError, match=r"^envs\.math\.data: no data file"):
         all_rows(bind("math", EnvConfig(data=data)), data)
 
 
@@ -287,7 +287,7 @@ def test_a_row_without_the_column_of_the_split_is_trained_on_and_a_column_that_n
     rows = list(row_tasks(bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="part"))), data))
     assert [each.heldout for each in rows] == [True] * 4 + [False] * 8
     wrong = bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="prat")))
-    with pytest.raises(ValueError, match=r"split\.column names 'prat', which no row has"):
+    with pytest.raises(ValueError, match=r"split\.column 'prat'"):
         open_source(wrong, split="train", seed=1)
 
 

@@ -32,9 +32,9 @@ def test_a_range_of_budgets_is_drawn_log_uniformly_between_its_ends() -> None:
     [
         ({"budget": 0.7, "no_thinking": 0.4}, "at most 1"),
         ({"budget": -0.1}, "thinking.budget=-0.1"),
-        ({"budgets": [-1]}, "budget of -1 tokens"),
+        ({"budgets": [-1]}, "budget -1"),
         ({"budget_range": [9, 3]}, "budget_range=\\[9, 3\\]"),
-        ({"budget_range": [1, 2], "budgets": [3]}, "give one of them"),
+        ({"budget_range": [1, 2], "budgets": [3]}, "budgets and budget_range"),
     ],
 )
 def test_impossible_mixes_are_refused(settings: dict[str, object], said: str) -> None:
@@ -43,9 +43,9 @@ def test_impossible_mixes_are_refused(settings: dict[str, object], said: str) ->
 
 
 def test_a_budget_below_zero_and_one_in_another_mode_are_refused() -> None:
-    with pytest.raises(ValueError, match="-3 tokens"):
+    with pytest.raises(ValueError, match="-3"):
         up_to(-3)
-    with pytest.raises(ValueError, match="belongs to mode budget alone"):
+    with pytest.raises(ValueError, match="mode off with budget 3"):
         Thinking(mode=Mode.OFF, budget=3)
 
 

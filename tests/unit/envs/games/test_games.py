@@ -113,7 +113,7 @@ def test_a_game_that_is_held_out_is_not_trained_on(game: str) -> None:
 def test_a_game_that_always_begins_alike_can_not_be_held_out(options: dict[str, Any]) -> None:
     whole = bind("game", EnvConfig(kind="gym", options=options, split=SplitConfig(share=1e-9)))
     assert len(distinct_tasks(open_source(whole, split="train", seed=0), 5)) == 1
-    with pytest.raises(ValueError, match="has no heldout task: 1 different prompts"):
+    with pytest.raises(ValueError, match="heldout"):
         open_source(whole, split="heldout", seed=0)
 
 
@@ -251,7 +251,7 @@ def test_what_a_terminal_shows_in_colours_stands_in_brackets() -> None:
 
 
 def test_a_plan_is_refused_where_chance_decides_or_no_win_can_be_reached() -> None:
-    with pytest.raises(ValueError, match="chance"):
+    with pytest.raises(ValueError, match="random"):
         shortest_win({0: {0: [(0.5, 0, 0.0, False), (0.5, 1, 1.0, True)]}}, 0)
     with pytest.raises(ValueError, match="can't be won"):
         shortest_win({0: {0: [(1.0, 0, 0.0, False)]}, 1: {0: [(1.0, 1, 1.0, True)]}}, 0)

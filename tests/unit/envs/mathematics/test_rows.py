@@ -62,10 +62,10 @@ def test_rows_of_both_formats_give_their_final_answer(row: dict[str, Any], answe
         ({"question": "Q?", "answer": "24 ####"}, "field 'answer' has no final answer after '####'"),
         ({"question": "Q?", "answer": [24]}, "field 'answer' must be str, not list"),
         ({"question": " ", "answer": "#### 2"}, "the question is empty"),
-        ({"question": "Q?", "answer": "#### " + "9" * 600}, "must have 1 to 512 characters, not 600"),
+        ({"question": "Q?", "answer": "#### " + "9" * 600}, "600"),
         ({"problem": "P?", "solution": "\\boxed{7"}, "field 'solution' has no closed"),
         ({"problem": "P?", "answer": ["7"]}, "field 'answer' must be str, not list"),
-        ({"prompt": "P?"}, "the row is of no known format"),
+        ({"prompt": "P?"}, "no known format"),
     ],
 )
 def test_bad_rows_are_named(row: dict[str, Any], message: str) -> None:

@@ -160,7 +160,7 @@ class Harm:
 )
 def test_a_pickle_of_anything_but_one_text_is_refused(held: Any) -> None:
     text = base64.b64encode(zlib.compress(pickle.dumps(held))).decode()
-    with pytest.raises(ValueError, match="one pickled text and nothing else"):
+    with pytest.raises(ValueError, match="packed tests"):
         unpack_tests(text)
 
 
@@ -258,7 +258,7 @@ def test_what_is_given_wins_and_a_file_has_no_configuration() -> None:
 def test_unknown_sets_and_other_environments_are_refused() -> None:
     with pytest.raises(ValueError, match=r"envs\.it: unknown preset 'gsm9k'.*did you mean 'gsm8k'"):
         with_preset("it", {"preset": "gsm9k"})
-    with pytest.raises(ValueError, match="played by math; leave kind out"):
+    with pytest.raises(ValueError, match="kind="):
         with_preset("it", {"preset": "gsm8k", "kind": "code"})
 
 

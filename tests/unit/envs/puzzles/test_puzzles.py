@@ -244,11 +244,11 @@ def test_an_answer_that_a_condition_can_not_read_is_wrong_and_no_fault(dataset: 
     [
         ({"dataset": "mini_sudoko"}, "did you mean 'mini_sudoku'"),
         ({"datasets": ["ab"]}, "did you mean 'dataset'"),
-        ({"dataset": 3}, "must be the name of a data set"),
-        ({"dataset": ["ab", "bf"], "config": {"length": 3}}, "name one data set"),
+        ({"dataset": 3}, "options.dataset is 3"),
+        ({"dataset": ["ab", "bf"], "config": {"length": 3}}, "options.config"),
         ({"dataset": "ab", "config": {"lenght": 3}}, "did you mean 'length'"),
         ({"dataset": "ab", "config": {"seed": 3}}, "unknown 'seed'"),
-        ({"dataset": "ab", "config": [1]}, "must be a mapping"),
+        ({"dataset": "ab", "config": [1]}, "options.config"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, object], error: str) -> None:

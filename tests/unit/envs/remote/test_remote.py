@@ -346,10 +346,10 @@ def test_a_host_is_asked_where_it_is_listed_and_this_machine_always() -> None:
     [
         ({"input": []}, "not empty"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "must be text"),
-        ({"input": [{"type": "web_search_call"}]}, "can't be shown"),
-        ({"input": "x", "tools": [{"type": "mcp"}]}, "no function"),
-        ({"input": "x", "tools": [{"type": "function", "name": "verify"}]}, "no route of its own"),
-        ({"input": "x", "tools": [{"type": "function", "name": "../x"}]}, "no route of its own"),
+        ({"input": [{"type": "web_search_call"}]}, "web_search_call"),
+        ({"input": "x", "tools": [{"type": "mcp"}]}, "mcp"),
+        ({"input": "x", "tools": [{"type": "function", "name": "verify"}]}, "'verify'"),
+        ({"input": "x", "tools": [{"type": "function", "name": "../x"}]}, "'../x'"),
     ],
 )
 def test_a_row_that_can_not_be_played_is_refused(params: dict[str, Any], error: str) -> None:

@@ -224,11 +224,11 @@ def test_the_reference_script_is_right_and_every_negatives_wrong(shop: Path) -> 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"user_id": "nobody"}, "field 'user_id' is 'nobody', whom .* does not have"),
+        ({"user_id": "nobody"}, "'user_id' is 'nobody'"),
         ({"user_id": 1}, "field 'user_id' must be str"),
         ({"outputs": [1]}, "field 'outputs' must hold texts"),
-        ({"actions": [{"name": "fly", "kwargs": {}}]}, "field 'actions' must hold calls .*the tools are cancel_"),
-        ({"actions": [{"name": "think"}]}, "field 'actions' must hold calls"),
+        ({"actions": [{"name": "fly", "kwargs": {}}]}, "'actions'.*'fly'.*cancel_"),
+        ({"actions": [{"name": "think"}]}, "'actions'"),
         ({"actions": None}, "field 'actions' must be list"),
     ],
 )

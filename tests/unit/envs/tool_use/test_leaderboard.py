@@ -145,12 +145,10 @@ def test_where_no_answer_is_listed_a_call_is_right_or_none_is(tmp_path: Path, ca
 
 def test_a_question_without_its_answer_is_refused_with_what_is_missing(tmp_path: Path) -> None:
     file = written(tmp_path, [question("multiple_0", AREA)], [])
-    with pytest.raises(
-        ValueError, match=r"possible_answer/BFCL_v4_multiple.json is not there, with the accepted calls"
-    ):
+    with pytest.raises(ValueError, match="possible_answer/BFCL_v4_multiple.json"):
         tasks(file)
     written(tmp_path, [question("multiple_0", AREA)], [{"id": "multiple_1", "ground_truth": []}])
-    with pytest.raises(ValueError, match="has no answer for 'multiple_0'; get both files from the same version"):
+    with pytest.raises(ValueError, match="'multiple_0'"):
         tasks(file)
     (tmp_path / "possible_answer" / file.name).write_text("{")
     with pytest.raises(ValueError, match=r"possible_answer/BFCL_v4_multiple.json:1: not a JSON object"):
