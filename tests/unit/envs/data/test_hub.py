@@ -56,10 +56,10 @@ def answer(kind, said):
             tasks = distinct_tasks(open_source(bind("it", settings), split="heldout", seed=1), None)
             return [task.messages[-1]["content"] for task in tasks]
         if kind == "dry run":
-            from temper.orchestrator.pipeline.config import given_text  # takes long
+            from temper.orchestrator.pipeline.config import read_run_settings  # takes long
             from temper.orchestrator.pipeline.preview import lines, preview_of
 
-            found, _ = preview_of(given_text(Path("configs/demo.yaml"), said))
+            found, _ = preview_of(read_run_settings(Path("configs/demo.yaml"), said))
             return lines(found), [path.name for path in Path(os.environ["HF_HOME"]).rglob("snapshots/*/*")]
         from temper.orchestrator.pipeline.config import load_config  # takes long
         from temper.orchestrator.pipeline.data_files import content

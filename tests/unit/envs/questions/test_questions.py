@@ -13,11 +13,13 @@ from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.turn_text import turn_text
 from temper.envs.source import content_key, split_of
 
-KINDS = [
-    import_module(f"temper.envs.questions.{path.stem}").ENVIRONMENT.id
-    for path in sorted(Path(temper.envs.questions.__file__).parent.glob("*.py"))
+FILES = sorted(Path(temper.envs.questions.__file__).parent.glob("*.py"))
+DEFINED = [
+    import_module(f"temper.envs.questions.{path.stem}").ENVIRONMENT
+    for path in FILES
     if "\nENVIRONMENT =" in path.read_text()
 ]
+KINDS = [env.id for env in DEFINED if env.generate is not None]
 LONGEST_PROMPT, LONGEST_ANSWER = 160, 90
 """Characters of a level 1 task that the demo's byte-level model can still learn."""
 

@@ -101,7 +101,7 @@ def test_turns_keep_their_order_and_their_text() -> None:
     ("arguments", "message"),
     [
         (["--env", "maths"], "did you mean 'math'"),
-        (["--format", "tau"], "no row format 'tau'"),
+        (["--format", "tau"], "row format 'tau'"),
         (["--workers", "0"], "workers is 0"),
         (["--options", "x: 1"], "unknown 'x'; there are prompt, system"),
         (["--options", "[1]"], "must be a mapping"),
