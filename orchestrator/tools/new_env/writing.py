@@ -36,9 +36,9 @@ class Written:
         variables = "".join(f"PYTHONPATH={folder} " for folder in import_folders()[:1])
         pytest = f"{variables}{sys.executable} -P -m pytest -q --import-mode=append {self.name}"
         return [
-            (f"temper env check --env {self.name}{data}", "plays its reference answers and its wrong ones"),
+            (f"temper env check --env {self.name}{data}", "run its reference solutions and negatives"),
             (pytest, "runs its tests"),
-            (f"temper run {self.name}/run.yaml --dry-run", "checks its configuration; without --dry-run it trains"),
+            (f"temper run {self.name}/run.yaml --dry-run", "check the configuration, without --dry-run train"),
         ]
 
 
@@ -62,12 +62,12 @@ def _template(file: str, form: Form) -> str | None:
 
 def _check(name: str, folder: Path) -> None:
     if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or name.startswith("_"):
-        raise ValueError(f"{name!r} can't be the name of a module; give letters, digits and _, a letter first")
+        raise ValueError(f"{name!r} is not a module name; use letters, digits and _, and start with a letter")
     if yaml.safe_load(name) != name:
-        raise ValueError(f"{name!r} means {yaml.safe_load(name)} in a configuration; give another name")
+        raise ValueError(f"{name!r} means {yaml.safe_load(name)} in YAML; use another name")
     if name in ENVIRONMENTS:
-        raise ValueError(f"{name!r} is an environment of Temper's own; give another name")
+        raise ValueError(f"{name!r} is a built-in environment; use another name")
     if (folder / name).exists() or (folder / f"{name}.py").exists():
-        raise ValueError(f"{folder / name} is there already; give another name, or remove it")
+        raise ValueError(f"{folder / name} exists; use another name, or remove it")
     if importlib.util.find_spec(name) is not None:
-        raise ValueError(f"{name!r} is a package of Temper's or of a library, which would hide it; give another name")
+        raise ValueError(f"{name!r} would be hidden by an installed package; use another name")

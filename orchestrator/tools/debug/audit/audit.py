@@ -40,7 +40,7 @@ def failures(run: RunDir) -> list[Finding]:
 class _Audit:
     def __init__(self, run: RunDir) -> None:
         if not (run.root / "manifest.json").exists():
-            raise FileNotFoundError(f"{run.root} is the folder of no run: it has no manifest.json")
+            raise FileNotFoundError(f"{run.root} has no run: manifest.json is missing")
         self._run, self._state = run, run.state()
         self.failures: list[Finding] = []
         self._metrics = self._rows(run.metrics, parse_metrics_row)
@@ -158,7 +158,7 @@ class _Audit:
                 is_open = life is not None and life.end is None and (not done or life.again)
                 if not (done if name == GROUPS_FILE else is_open):
                     state_word = "not finished" if name == GROUPS_FILE else "not in flight"
-                    self._add(path / name, f"ticket {number} is here and {state_word} in {EVENT_LOG}", line)
+                    self._add(path / name, f"ticket {number} is in this file, but {state_word} in {EVENT_LOG}", line)
 
     def _check_metrics(self, stage: str, lives: TicketLives | None) -> None:
         rows = self._measured(stage)
@@ -182,7 +182,7 @@ class _Audit:
             newest = max(newest, row.step)
         last = 0 if is_between else self._state.done.get(stage, 0)
         if newest < last:
-            self._add(self._run.metrics, f"{stage}: {last} steps are done, and the last row is that of step {newest}")
+            self._add(self._run.metrics, f"{stage}: {last} steps are done, but the last row is of step {newest}")
 
     def _check_evaluation(self, stage: str, rows: list[tuple[int, MetricsRow]]) -> None:
         """Compare the row of an evaluation that is done with its file."""
@@ -192,7 +192,7 @@ class _Audit:
             return
         path = self._run.evals / f"{stage.removeprefix('eval-')}.json"
         if not path.exists() or not rows:
-            self._add(path if rows else self._run.metrics, f"the evaluation {stage} is done, and it is not here")
+            self._add(path if rows else self._run.metrics, f"the evaluation {stage} is done, but its record is missing")
             return
         line, row = rows[-1]
         recorded = json.loads(path.read_text(encoding="utf-8"))["envs"]
@@ -241,7 +241,7 @@ class _Audit:
             elif path.exists():
                 self._check_file(path, step, lives)
         for step in sorted(self._due(stage, lives) - set(files)):
-            self._add(self._run.trajectory_file(stage, step), f"step {step} has no file of trajectories")
+            self._add(self._run.trajectory_file(stage, step), f"step {step} has no trajectory file")
 
     def _check_file(self, path: Path, step: int, lives: TicketLives) -> None:
         """Compare the answers of a file with the groups that the event log has as trained."""
@@ -250,20 +250,20 @@ class _Audit:
         envs: dict[int, object] = {}
         for line, (number, env, failed) in self._rows(path, _answer):
             if number not in trained and number not in envs:
-                self._add(path, f"ticket {number} is here and not trained in step {step}", line)
+                self._add(path, f"ticket {number} is in this file, but not trained in step {step}", line)
             envs.setdefault(number, env)
             answers.setdefault(number, Counter())[failed] += 1
         for number in trained:
             life, counts = lives.lives[number], answers.get(number)
             if counts is None:
-                self._add(path, f"ticket {number} was trained in step {step}, and has no trajectories here")
+                self._add(path, f"ticket {number} was trained in step {step}, but has no trajectories in this file")
                 continue
             if life.env not in (None, envs[number]):
                 self._add(path, f"ticket {number} is of {envs[number]}, and of {life.env} in {EVENT_LOG}")
             recorded = life.finished and (life.finished.answers, life.finished.failed)
             if recorded and recorded != (counts[False], counts[True]):
-                here = f"{counts[False]} answers and {counts[True]} failed ones"
-                self._add(path, f"ticket {number} has {here}, and {recorded[0]} and {recorded[1]} in {EVENT_LOG}")
+                here = f"{counts[False]} answers and {counts[True]} failures"
+                self._add(path, f"ticket {number} has {here}, but {recorded[0]} and {recorded[1]} in {EVENT_LOG}")
 
     def _due(self, stage: str, lives: TicketLives) -> set[int]:
         """Return the steps that need a file. Steps before a restart and steps with an explaining event do not."""

@@ -84,7 +84,7 @@ class TicketLives:
         env, index = str(row.env), -1 if row.index is None else row.index
         wanted = self._drawn.get(env, -1) + 1
         if index != wanted:
-            what = f"ticket {number} has task {index} of {env}, and {wanted} is next: one is used twice or skipped"
+            what = f"ticket {number} has task {index} of {env}, but {wanted} is next: a task is repeated or skipped"
             self._add(line, what)
         self._drawn[env] = index
         self._issue(number, env)
@@ -144,7 +144,7 @@ class TicketLives:
         self._shift = shift
         if wrong:
             pairs = ", ".join(f"{name} {recorded[name]} (the tickets: {counted[name]})" for name in wrong)
-            self._add(line, f"step {row.step} has {pairs}; in flight are {_listed(self.open)}")
+            self._add(line, f"step {row.step} has {pairs}, but in flight are {_listed(self.open)}")
 
     def _add(self, line: int, what: str) -> None:
         self.wrong.append((line, what))

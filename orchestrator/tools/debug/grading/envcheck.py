@@ -68,7 +68,7 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
     reference, rejected = CaseCheck(name="reference answers accepted"), CaseCheck(name="wrong answers rejected")
     repeated = CaseCheck(name="the same score twice")
     if env.reference is None or env.negatives is None:
-        raise ValueError(f"environment {env.id!r} has no reference answers and negatives to be checked with")
+        raise ValueError(f"environment {env.id!r} has no reference answers or negatives to check with")
     seconds: list[float] = []
     references: dict[str, list[str]] = {}
     wrong, skipped = Counter[str](), 0
@@ -94,7 +94,7 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
                 repeated.add(same, _case(task, name, again))
                 took = again.seconds  # the first may have started a child process
             seconds.append(took)
-    reference.name += f" ({skipped} tasks hold none)" if skipped else ""
+    reference.name += f" ({skipped} tasks have none)" if skipped else ""
     kinds = [name for name, _ in wrong.most_common(SHOWN)]
     more = f" and {len(wrong) - SHOWN} more kinds" if len(wrong) > SHOWN else ""
     rejected.name += f" ({', '.join(kinds)}{more})"

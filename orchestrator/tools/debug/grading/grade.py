@@ -89,7 +89,7 @@ def _read(path: Path, tasks: dict[str, Task]) -> list[Response]:
         key = row.get("key")
         if str(key) not in tasks:
             known = f"the file has {len(tasks)}, for example {next(iter(tasks))!r}"
-            return Response(key=key, mistake=f"no task has the key {key!r}; {known}")
+            return Response(key=key, mistake=f"no task has the key {key!r}. {known}")
         try:
             return Response(key=key, script=(tasks[str(key)], transcript_turns(row)))
         except ValueError as error:

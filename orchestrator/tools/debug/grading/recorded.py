@@ -55,7 +55,7 @@ class RecordedTasks:
         """Raise `ValueError` if the file is not in a run that has its configuration."""
         self._run = RunDir(file.resolve().parent.parent)
         if file.resolve().parent != self._run.trajectories or not self._run.config.is_file():
-            raise ValueError(f"{file} does not lie in the folder `trajectories` of a run that has its config.yaml")
+            raise ValueError(f"{file} is not in the folder `trajectories` of a run with a config.yaml")
         self._config = load_config(self._run.config, [])
         self._stage = file.stem.rpartition("-")[0]
         self._instance = next((one for one in self._config.instances if one.name == self._stage), None)
@@ -68,7 +68,7 @@ class RecordedTasks:
         """Return the renderer of the run's model."""
         model = self._run.state().model
         if model is None:
-            raise ValueError(f"{self._run.root} has no model, whose tokenizer says how its turns are read")
+            raise ValueError(f"{self._run.root} has no model, whose tokenizer is needed to read the turns")
         return Renderer(load_tokenizer(self._run.root / model), self._config.rollout.thinking)
 
     def task(self, row: Row) -> Task:
@@ -76,7 +76,7 @@ class RecordedTasks:
         task = self._drawn(row) if self._instance is not None else self._of_evaluation(row["env"]).get(row["key"])
         if task is None or (task.key, list(task.messages)) != (row["key"], row["messages"]):
             raise ValueError(
-                f"task {row['key']} of {row['env']} can't be made again as it was: the configuration, the data or the "
+                f"task {row['key']} of {row['env']} cannot be rebuilt: the configuration, the data or the "
                 f"environment has changed since"
             )
         mode, budget = row["thinking"]["mode"], row["thinking"]["budget"]
@@ -140,6 +140,6 @@ def _replay(task: Task, row: Row, renderer: Renderer) -> StepResult:
             if result.done:
                 return result
             ids += turn["sampled_ids"]
-        return episode.truncate(LIMITS.get(stop, "where the record ends"))
+        return episode.truncate(LIMITS.get(stop, "at the end of the record"))
     finally:
         episode.close()

@@ -84,7 +84,7 @@ def audit(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, li
         constant: Scripts = {name: partial(score_turns, turns=turns) for name, turns in answers.items()}
         pairs = zip(known, [*known[1:], *known[:1]], strict=True)
         other = {task.key: references[after.key] for task, after in pairs}
-        neighbour: Scripts = {"that of the next task": lambda task: score_turns(task, other[task.key])}
+        neighbour: Scripts = {"the next task's answer": lambda task: score_turns(task, other[task.key])}
         findings.append(earning("one answer to every task", constant, tried))
         findings.append(earning("reference answers of other tasks", neighbour, known))
     return findings

@@ -36,7 +36,7 @@ class ScoringPool:
 
     def __init__(self, workers: int, *, deadline_s: float = DEADLINE_S) -> None:
         if workers < 1:
-            raise ValueError(f"workers is {workers}; it must be at least 1")
+            raise ValueError(f"workers is {workers}. It must be at least 1")
         self._deadline_s = deadline_s
         self._processes = [_Worker() for _ in range(workers)]
 
@@ -77,7 +77,7 @@ class ScoringPool:
             if worker.pipe in ready or (not worker.idle and monotonic() > worker.until):
                 job = worker.job
                 if job is None:
-                    raise RuntimeError("a grading process ended before it began; its own message says why")
+                    raise RuntimeError("a grading process ended at its start. See its own output for the reason")
                 self._processes[place] = worker.replaced()
                 job.attempts += 1
                 if job.attempts < ATTEMPTS:

@@ -151,11 +151,11 @@ def compare_logprobs(ours: Iterable[Logprobs], theirs: Iterable[Logprobs]) -> Lo
     parts = [np.asarray(own, dtype=np.float64) - np.asarray(other, dtype=np.float64) for own, other in pairs]
     gaps_N = np.concatenate([np.zeros(0), *parts])
     if not len(gaps_N):
-        raise ValueError("there are no tokens to compare: every answer is empty; give longer answers with --tokens")
+        raise ValueError("no tokens to compare: every answer is empty. Allow longer answers with --tokens")
     if not np.isfinite(gaps_N).all():
         places = np.flatnonzero(~np.isfinite(gaps_N))
         raise ValueError(
-            f"{len(places)} of {len(gaps_N)} log-probabilities are no finite numbers, the first that of token "
+            f"{len(places)} of {len(gaps_N)} logprobs are not finite, the first one at token "
             f"{places[0]}: a precision overflows, or a model's weights are damaged"
         )
     sizes_N = np.abs(gaps_N)

@@ -40,10 +40,10 @@ def file_prompts(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]
     Raise `FileNotFoundError` if the file does not exist, `ValueError` for a line without a prompt.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"--prompts {path}: there is no such file")
+        raise FileNotFoundError(f"--prompts {path}: file not found")
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()][:MOST]
     if not lines:
-        raise ValueError(f"--prompts {path} is empty; write a prompt a line")
+        raise ValueError(f"--prompts {path} is empty. Write one prompt per line")
     if path.suffix != ".jsonl":
         return [_rendered(tokenizer, _question(line)) for line in lines]
     return [_rendered(tokenizer, _messages(line, f"{path}:{number}")) for number, line in enumerate(lines, start=1)]
@@ -57,13 +57,13 @@ def _messages(line: str, place: str) -> list[dict[str, Any]]:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"--prompts {place} is no JSON: {error}") from error
+        raise ValueError(f"--prompts {place} is not JSON: {error}") from error
     match row:
         case {"messages": list(messages)}:
             return messages
         case {"prompt": str(text)}:
             return _question(text)
-    raise ValueError(f'--prompts {place}: give {{"prompt": text}} or {{"messages": [...]}}, not {line[:80]}')
+    raise ValueError(f'--prompts {place}: use {{"prompt": text}} or {{"messages": [...]}}, not {line[:80]}')
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]]) -> Prompt:
@@ -75,10 +75,10 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, A
 def require_context(prompts: Sequence[Prompt], *, tokens: int, longest: int) -> None:
     """Raise `ValueError` if a prompt, its answer and the one extra token for scoring do not fit into the context."""
     if tokens < 1:
-        raise ValueError(f"--tokens {tokens}: give 1 or more")
+        raise ValueError(f"--tokens {tokens}: use 1 or more")
     most = max(map(len, prompts))
     if most + tokens >= longest:
         raise ValueError(
             f"a prompt of {most} tokens and --tokens {tokens} leave no token of rollout.engine.max_model_len={longest} for "
-            f"scoring them; raise it, or give shorter ones"
+            f"scoring. Raise it, or use shorter prompts"
         )

@@ -44,7 +44,7 @@ def tables(found: Comparison, *, model: str) -> RenderableType:
     else:
         parts.append(Text(f"no layers: {found.untraced_reason}"))
     gap = found.configured.decoding
-    verdict = f"gap {gap.mean:.2e} nats in the mean, {gap.largest:.2e} at the most"
+    verdict = f"logprob diff: mean {gap.mean:.2e} nats, maximum {gap.largest:.2e}"
     remedy = f"float32 explains it (below {EXACT:g})" if found.is_exact else "docs/debugging.md lists settings to try"
     parts.append(Text(f"{verdict}; {remedy}", style="bold"))
     return Group(*parts)
@@ -59,7 +59,10 @@ def _diff_table(found: Comparison, model: str) -> Table:
         table.add_column(name, justify="right")
     ways = [("prefill - decoding", "", found.engine)]
     for row in found.rows:
-        ways += [("trainer - decoding", row.setting, row.decoding), ("trainer - prefill", row.setting, row.prefill)]
+        ways += [
+            ("trainer - decoding", row.setting, row.decoding),
+            ("trainer - prefill", row.setting, row.prefill),
+        ]
     for way, setting, gap in ways:
         figures = (f"{gap.mean:.2e}", f"{gap.p99:.2e}", f"{gap.largest:.2e}", f"{gap.outside:.2%}", f"{gap.k3:.1e}")
         table.add_row(way, Text(setting), *figures, str(gap.tokens))
@@ -68,11 +71,11 @@ def _diff_table(found: Comparison, model: str) -> Table:
 
 def _type_table(layers: LayerFindings) -> Table:
     ways = list(layers.points[0].added)
-    table = Table(title="what each type of layer adds", title_justify="left")
+    table = Table(title="error added by layer type", title_justify="left")
     table.add_column("type")
     table.add_column("layers", justify="right")
     for way in ways:
-        table.add_column(f"{way}: error of one", justify="right")
+        table.add_column(f"{way}: error of one layer", justify="right")
         table.add_column("nats by all", justify="right")
     for kind in layers.types:
         cells: list[str] = []
@@ -88,11 +91,11 @@ def _layer_lines(layers: LayerFindings) -> Iterator[str]:
     for way, name in layers.diverges_at.items():
         last = f"{layers.points[-1].errors[way]:.1e}"
         if name is None:
-            yield f"{way}: hidden states agree to the last layer, where they differ by {last}"
+            yield f"{way}: hidden states match up to the last layer, and differ there by {last}"
             continue
         first = points[name]
         yield (
-            f"{way}: hidden states depart first behind {describe_error(first)}, by {first.errors[way]:.1e}; "
+            f"{way}: hidden states diverge first after {describe_error(first)}, by {first.errors[way]:.1e}; "
             f"behind the last layer by {last}"
         )
         most = sorted(layers.points, key=lambda point: -point.added[way])[:WORST]

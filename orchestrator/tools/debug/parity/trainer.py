@@ -144,7 +144,7 @@ def first_part(layer: torch.nn.Module) -> torch.nn.Module:
     for name in FIRST:
         if name in children:
             return children[name]
-    raise ValueError(f"{type(layer).__name__} has no part {', '.join(FIRST)}, but {', '.join(children)}")
+    raise ValueError(f"{type(layer).__name__} has none of the parts {', '.join(FIRST)}, only {', '.join(children)}")
 
 
 @contextmanager

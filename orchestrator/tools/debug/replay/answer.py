@@ -84,7 +84,7 @@ def _kept_on_failure(log: Path, folder: Path | None) -> Iterator[None]:
                 number, kept = tempfile.mkstemp(prefix=PREFIX, suffix=".log", dir=folder)
                 os.close(number)
                 shutil.copyfile(log, kept)
-                print(f"{kept} has what libraries printed", file=sys.stderr)
+                print(f"the output of libraries is in {kept}", file=sys.stderr)
         raise
 
 

@@ -10,7 +10,7 @@ from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
 
 REMEDY = (
-    "checkpoints.batches says how many steps after each kept checkpoint are recorded, checkpoints.keep how many checkpoints "
+    "checkpoints.batches sets how many steps after each kept checkpoint are recorded, checkpoints.keep how many checkpoints "
     "are kept, and checkpoint_every of the stage how close they are"
 )
 
@@ -48,7 +48,7 @@ def replayable(run: RunDir) -> dict[str, dict[int, Chain]]:
     Raise `FileNotFoundError` if the folder has no run.
     """
     if not (run.root / "manifest.json").is_file():
-        raise FileNotFoundError(f"{run.root} is the folder of no run: it has no manifest.json")
+        raise FileNotFoundError(f"{run.root} has no run: manifest.json is missing")
     return {name: _chains(run, name) for name in run.state().began}
 
 
@@ -91,21 +91,19 @@ def _asked(asked: str, found: dict[str, dict[int, Chain]], kinds: dict[str, str]
     sampling = [one for one in found if _samples(kinds.get(one, ""))]
     if not number.isdecimal():
         example = f"{(sampling or ['rl'])[-1]}/30"
-        raise ValueError(f"--step {asked}: give a step by its number, or with its stage, such as {example}")
+        raise ValueError(f"--step {asked}: use a step number, or STAGE/N such as {example}")
     if name and name not in found:
-        raise ValueError(
-            f"--step {asked}: the run has no stage {name} that trains; it has {', '.join(found) or 'none'}"
-        )
+        raise ValueError(f"--step {asked}: the run has no training stage {name}, only {', '.join(found) or 'none'}")
     if name and name not in sampling:
         raise ValueError(
-            f"--step {asked}: {name} is no stage that samples, and the batches of others are not recorded; "
+            f"--step {asked}: {name} does not sample, and only batches of sampling stages are recorded; "
             f"{', '.join(sampling) or 'no stage of this run'} can be replayed"
         )
     having = [name] if name else [one for one in sampling if int(number) in found[one]] or sampling
     if len(having) != 1:
         raise ValueError(
-            f"--step {asked}: {'several stages have it' if having else 'no stage of the run has sampled'}; "
-            f"name one as STAGE/{number}, of {', '.join(having) or 'rl or distill'}"
+            f"--step {asked}: {'several stages have it' if having else 'no stage of the run has sampled'}. "
+            f"Use STAGE/{number} with {', '.join(having) or 'rl or distill'}"
         )
     return having[0], int(number)
 
@@ -121,10 +119,10 @@ def _why_not(run: RunDir, stage: str, number: int) -> str:
     if number not in recorded:
         return f"the batch of step {number} of {stage} is not recorded, or no longer"
     if not bases:
-        return f"there is neither a checkpoint of {stage} before step {number} nor the model that it began with"
+        return f"{stage} has neither a checkpoint before step {number} nor its initial model"
     lacking = next(step for step in range(bases[-1] + 1, number) if step not in recorded)
     where = f"the checkpoint of step {bases[-1]}" if bases[-1] else "the beginning"
-    return f"from {where} on, the batch of step {lacking} is not recorded"
+    return f"the batch of step {lacking}, after {where}, is not recorded"
 
 
 def _nearest(found: dict[int, Chain], number: int) -> str:

@@ -16,16 +16,16 @@ from temper.orchestrator.tools.debug.replay.weights import Moved
 LAYERS_SHOWN = 12
 LEFT_OUT_SHOWN = 4
 VERDICTS = {
-    Verdict.SAME: "is what the run recorded",
-    Verdict.DIFFERS: "differs from what the run recorded",
-    Verdict.NOTHING: "has nothing recorded to compare with: none of its tokens or metrics, and no checkpoint of it",
+    Verdict.SAME: "matches the record",
+    Verdict.DIFFERS: "differs from the record",
+    Verdict.NOTHING: "has no recorded tokens, metrics or checkpoint to compare with",
 }
 
 
 def print_replay(found: Replay, console: Console) -> None:
     """Print the steps that were trained again and the differences."""
     for name, (then, now) in found.packages.items():
-        _say(console, f"recorded with {name} {then}, and here is {now}: last digits may differ")
+        _say(console, f"recorded with {name} {then}, replayed with {now}: last digits may differ")
     for one in found.compared:
         _print_step(one, console)
     _print_weights(found, console)
@@ -55,11 +55,11 @@ def _say(console: Console, text: str) -> None:
 def _print_step(one: StepCompared, console: Console) -> None:
     """Print how a step's tokens and metrics compare with its record."""
     if one.tokens is None:
-        _say(console, f"step {one.step}: the run recorded nothing of its tokens")
+        _say(console, f"step {one.step}: its tokens are not recorded")
     else:
         _print_tokens(one.tokens, console, f"step {one.step}", ("recorded", "replayed"))
     if not one.metrics_compared:
-        _say(console, f"step {one.step}: the run recorded no metrics of it")
+        _say(console, f"step {one.step}: its metrics are not recorded")
         return
     differ = f"{len(one.metrics)} differ" if one.metrics else "difference 0"
     _say(console, f"step {one.step}: {one.metrics_compared} metrics, {differ}")
@@ -113,10 +113,10 @@ def _print_weights(found: Replay, console: Console) -> None:
     """Print how the weights after the step compare with the run's checkpoint."""
     step, stored, after = found.chain.step, found.weights, found.next_checkpoint
     if stored is None:
-        following = "" if after is None else f"; --step {found.chain.stage}/{after} has one"
+        following = "" if after is None else f". --step {found.chain.stage}/{after} has one"
         _say(console, f"the run has no checkpoint of step {step} to compare weights with{following}")
         return
-    differ = f"{len(stored.unequal)} differ" if stored.unequal else "bit for bit those of its checkpoint"
+    differ = f"{len(stored.unequal)} differ" if stored.unequal else "bit-identical to its checkpoint"
     _say(console, f"weights and optimiser after step {step}: {stored.tensors} tensors, {differ}")
     rows = [
         (one.layer, one.type, one.name, f"{one.unequal:,} of {one.entries:,}", f"{one.largest:.3g}")
@@ -132,14 +132,14 @@ def _print_changed(changed: Changed, console: Console, chain: Chain) -> None:
     effects = changed.effects
     if effects.left_out:
         some = ", ".join(effects.left_out[:LEFT_OUT_SHOWN])
-        _say(console, f"not compared: {len(effects.left_out)} tensors that one side does not have, such as {some}")
+        _say(console, f"not compared: {len(effects.left_out)} tensors that only one side has, such as {some}")
     for title, moved in (("change of the weights", effects.weights), ("gradient", effects.gradients)):
         order = [kind for kind in TYPES if kind in moved] + furthest_layers(moved)
         rows = [(name, f"{effects.entries[name]:,}" if name in TYPES else "", *_moved(moved[name])) for name in order]
         names = ("type", "entries", "norm without", "norm with", "difference", "relative", "cosine")
         _print_table(console, names, rows, title=title)
     if not effects.gradients:
-        _say(console, "gradients are shown if a step makes one update of adamw, and neither replay skips it")
+        _say(console, "gradients are shown if a step makes one adamw update and no replay skips it")
 
 
 def furthest_layers(moved: Mapping[str, Moved]) -> list[str]:

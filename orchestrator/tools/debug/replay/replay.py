@@ -193,9 +193,7 @@ def _require_teacher(batches: Sequence[StepBatch]) -> None:
     """Raise `ValueError` if the teacher of a step no longer exists."""
     for batch in batches:
         if batch.teacher is not None and not (Path(batch.teacher) / "config.json").is_file():
-            raise ValueError(
-                f"step {batch.step} learnt from the teacher {batch.teacher}, which is not there any more; put it back"
-            )
+            raise ValueError(f"step {batch.step} used the teacher {batch.teacher}, which no longer exists. Restore it")
 
 
 def _decays(one: Trained, other: Trained) -> tuple[float, float] | None:
@@ -231,8 +229,8 @@ def changed(given: TrainedWith, sets: Sequence[str], *, stage: str, kind: str, h
     for key, given_as in zip(own, sets, strict=True):
         if has_state and key.startswith(OF_THE_STATE):
             raise ValueError(
-                f"--set {given_as}: the optimiser's state in the checkpoint is that of what is trained now, by this "
-                f"optimiser; begin another run with this setting"
+                f"--set {given_as}: the optimizer state in the checkpoint belongs to the recorded parameters and "
+                f"optimizer. Start another run with this setting"
             )
     try:
         return trained_with_from_json(overridden(given.as_json(), own))
@@ -244,7 +242,7 @@ def _own_key(given: str, *, stage: str, kind: str) -> str:
     """Return a setting `key=value` with its key in `TrainedWith`. Raise `ValueError` for an unknown key."""
     key, equals, value = given.partition("=")
     if not equals:
-        raise ValueError(f"--set {given} is not of the form key=value, for example {stage}.optim.learning_rate=1e-5")
+        raise ValueError(f"--set {given} is not key=value, for example {stage}.optim.learning_rate=1e-5")
     section, _, rest = key.partition(".")
     field = rest.partition(".")[0]
     if section == "learner" and field not in OF_PUSHES:
@@ -252,14 +250,14 @@ def _own_key(given: str, *, stage: str, kind: str) -> str:
     if section in (stage, kind) and field in OF_THE_STAGE:
         return f"{rest}={value}"
     if section == "learner":
-        raise ValueError(f"--set {given}: {key} says how weights travel to engines, and a replay has none")
+        raise ValueError(f"--set {given}: {key} is about weight pushes to engines, and a replay has none")
     taken = ", ".join(("learner.*", *(f"{stage}.{one}{'.*' * (one in ('optim', 'loss'))}" for one in OF_THE_STAGE)))
     if section in (stage, kind) and f"{kind}.{rest}" in KINDS:
         raise ValueError(
-            f"--set {given}: {key} says what is sampled, or when something is saved or measured; the answers of a recorded "
-            f"step are there already, and a replay takes {taken}"
+            f"--set {given}: {key} changes sampling, saving or measuring. The answers of a recorded "
+            f"step are fixed. A replay accepts {taken}"
         )
     known = "" if key in KINDS else ", and no setting has this name"
     raise ValueError(
-        f"--set {given}: {key} has no part in the training of a recorded batch of {stage}{known}; {taken} have"
+        f"--set {given}: {key} has no effect on the training of a recorded batch of {stage}{known}. Use {taken}"
     )

@@ -28,7 +28,7 @@ StartRanks = Callable[[LearnerConfig], Awaitable[TrainerGroup]]
 STEP_S = 1800.0
 """Seconds of a step if neither the command nor the run has a longer deadline."""
 DEADLINE = "--deadline"
-ADVICE = f"the run is unchanged; if that was too short, replay with a longer {DEADLINE}, which applies to all waits"
+ADVICE = f"the run is unchanged. If the deadline was too short, use a longer {DEADLINE}, which applies to all waits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +135,14 @@ class Ranks:
         needed, free = await group.checkpoint_bytes(), shutil.disk_usage(directory).free
         if free < needed:
             raise ValueError(
-                f"{self._scratch} has {free} bytes free and a checkpoint needs {needed}; name another --scratch"
+                f"{self._scratch} has {free} bytes free, but a checkpoint needs {needed}. Use another --scratch"
             )
         limit = self._limits.files(needed)
         if await self._within(limit, group.save(directory), "a checkpoint to be copied"):
             await self._within(limit, group.write(), "a checkpoint to be written")
         if not (directory / "config.json").is_file():
             raise ValueError(
-                f"{self._scratch} is not the folder that the ranks see; name a --scratch that all machines share"
+                f"{self._scratch} is another folder for the ranks. Use a --scratch on storage that all machines share"
             )
         return directory
 

@@ -74,7 +74,7 @@ def tensors_of(
 
         weights = opened(directory.glob("*.safetensors"))
         if not weights:
-            raise ValueError(f"{directory} has no weights in safetensors")
+            raise ValueError(f"{directory} has no safetensors weights")
         folder = directory / STATE_FOLDER
         states = [*folder.glob(SHARDS), *folder.glob(ADAPTERS_FILE)] if with_state else ()
         yield Tensors(weights, opened(states), names or {})

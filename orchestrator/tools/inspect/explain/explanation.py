@@ -126,15 +126,15 @@ def print_explanation(found: Explanation, console: Console, *, viewer: str) -> N
 
 
 def _lines(found: Explanation) -> Iterator[str]:
-    yield f"{found.run}, {found.stage}: {found.steps} steps, {found.metrics} metrics, {len(found.change_points)} bends"
+    yield f"{found.run}, {found.stage}: {found.steps} steps, {found.metrics} metrics, {len(found.change_points)} change points"
     if found.steps < MIN_STEPS:
-        yield f"fewer than {MIN_STEPS} steps are too few to find bends"
+        yield f"fewer than {MIN_STEPS} steps are too few to find change points"
     elif not found.change_points:
-        yield f"a bend in the last {MIN_SIDE - 1} steps cannot be found yet"
+        yield f"a change point in the last {MIN_SIDE - 1} steps cannot be found yet"
     if found.excluded:
         yield f"skipped or not finite: {len(found.excluded)} steps, the first is step {found.excluded[0]}"
     if len(found.change_points) > SHOWN_CHANGE_POINTS:
-        yield f"the first {SHOWN_CHANGE_POINTS} bends (--json has all):"
+        yield f"the first {SHOWN_CHANGE_POINTS} change points (--json has all):"
     if found.at is not None and found.shares is None:
         yield f"no recorded step near step {found.at} has an update"
 

@@ -75,7 +75,7 @@ def read_curves(run_dir: Path, *, label: str | None) -> RunCurves:
     Raise `FileNotFoundError` if there is no run, `ValueError` if there is no such curve.
     """
     if not run_dir.is_dir():
-        raise FileNotFoundError(f"no such run: {run_dir} is no folder")
+        raise FileNotFoundError(f"no run: {run_dir} is not a folder")
     record = read_run(run_dir)
     curves = record.budget_curves
     if not curves:
@@ -94,14 +94,12 @@ def compare(groups: Groups) -> list[ComparedPoint]:
     for name, runs in groups.items():
         if len({run.label for run in runs}) > 1:
             listed = ", ".join(f"{run.run}: {run.label}" for run in runs)
-            raise ValueError(
-                f"the runs of {name!r} have their last curves after different stages ({listed}); give --label"
-            )
+            raise ValueError(f"the last curves of {name!r} are after different stages ({listed}); use --label")
     _require_same_budgets([run for runs in groups.values() for run in runs])
     keys = {name: {key for run in runs for key in _points(run)} for name, runs in groups.items()}
     if all(mode is Mode.UNLIMITED for _, mode, _ in set.intersection(*keys.values())):
         raise ValueError(
-            f"the groups {', '.join(groups)} have no limited point in common; evaluate them with the same environments and "
+            f"the groups {', '.join(groups)} have no common budget; evaluate them with the same environments and "
             "the same eval.budgets"
         )
     ordered = sorted(set.union(*keys.values()), key=lambda key: (key[0], ORDER.index(key[1]), key[2] or 0))
@@ -119,7 +117,7 @@ def _require_same_budgets(runs: Sequence[RunCurves]) -> None:
             listed = "; ".join(f"{run}: {', '.join(map(str, sorted(budgets)))}" for run, budgets in asked.items())
             wanted = ",".join(map(str, sorted(union)))
             raise ValueError(
-                f"the runs have different budgets in {env}, in tokens ({listed}); evaluate each run under the same ones, for "
+                f"the runs have different token budgets in {env} ({listed}); evaluate each run with the same budgets, for "
                 f"example `temper eval RUN/config.yaml 'eval.budgets=[{wanted}]' 'eval.budget_shares=[]'`"
             )
 
@@ -205,13 +203,13 @@ def _figures(groups: list[str], points: Sequence[ComparedPoint]) -> list[Caption
         ]
 
     levels = [Panel(title=env, measure="accuracy", lines={n: accuracy(n, env) for n in groups}) for env in envs]
-    note = f"Mean over the runs of a group; bars are from the lowest to the highest. {LEGEND}"
+    note = f"Mean over the runs of a group, with bars from the minimum to the maximum. {LEGEND}"
     figures = [captioned("Accuracy against tokens spent", note, levels)]
     if others:
         ends = (None, None)
         gaps = [
             Panel(title=e, measure="difference", ends=ends, lines={n: difference(n, e) for n in others}) for e in envs
         ]
-        note = f"Accuracy less that of {first} at the same budget, paired by task; bars are 95 % intervals over tasks."
+        note = f"Accuracy minus {first} at the same budget, paired by task, with 95 % intervals over tasks."
         figures.append(captioned(f"Difference to {first}", note, gaps))
     return figures

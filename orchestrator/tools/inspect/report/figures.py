@@ -46,7 +46,7 @@ LEGEND_COLUMNS = 3
 LEAST_PART = 0.005
 """A part below this share of the total is drawn as `other`."""
 MARKERS = {Mode.OFF: "s", Mode.BUDGET: "o", Mode.LOW_EFFORT: "D", Mode.UNLIMITED: "^"}
-LEGEND = "A square is thinking off, a diamond a prompt that asks for little thought, a triangle no limit."
+LEGEND = "A square is thinking off, a diamond a prompt for little thinking, a triangle no limit."
 SHARES, LENGTHS = (0.0, 1.05), (0.0, None)
 """The ends of the axis of shares, and of lengths."""
 
@@ -116,10 +116,10 @@ def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:
     if not record.budget_curves:
         return []
     note = (
-        "Held-out accuracy against the mean tokens that an answer took, thought included, a point for each thinking budget; "
-        f"bars are 95 % confidence intervals. {LEGEND}"
+        "Held-out accuracy against mean tokens per answer, including thinking, one point per thinking budget. "
+        f"Bars are 95 % confidence intervals. {LEGEND}"
     )
-    other = f"A thought that leaks into the answer makes the answer long and its form bad. {LEGEND}"
+    other = f"Thinking that leaks into the answer makes it long and badly formed. {LEGEND}"
     length = budget_panels(record, "answer tokens of a turn", lambda point: point.answer_tokens_turn, ends=LENGTHS)
     form = budget_panels(record, "well-formed share", lambda point: point.well_formed)
     return [
@@ -137,8 +137,8 @@ def _result(record: RunRecord, *rewarded: tuple[str, str]) -> CaptionedFigure | 
     _draw_accuracy(axes[0], record)
     axes[0].set_title(f"Held-out accuracy, avg@{record.evaluations[0].k}")
     note = (
-        "Share of right answers to held-out tasks among those with a score, drawn as eval.sampling says; bars are 95 % "
-        "confidence intervals, a dash is where no answer has a score."
+        "Share of correct held-out answers, sampled with eval.sampling. Bars are 95 % "
+        "confidence intervals. A dash has no scored answers."
     )
     for name, of_rewards in rewarded:
         _draw_rewards(axes[1], record, name)
@@ -195,8 +195,8 @@ def _between(record: RunRecord, name: str) -> CaptionedFigure | None:
     axes.legend(ncols=len(envs))
     return CaptionedFigure(
         title=f"Held-out accuracy during {name}",
-        note="The same held-out tasks each time, answered by the weights after a step; the bands are 95 % intervals over "
-        "tasks. A gap is where a score is stale or missing.",
+        note="The same held-out tasks each time, answered by the weights after a step. Bands are 95 % intervals over "
+        "tasks. A break is a stale or missing score.",
         document=svg_document(figure),
     )
 

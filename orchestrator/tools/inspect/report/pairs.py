@@ -50,11 +50,11 @@ def compare_places(first: Path, second: Path) -> EvaluationPair:
     one, other = _evaluation(first), _evaluation(second)
     for place, found in ((first, one), (second, other)):
         if not found.tasks:
-            raise ValueError(f"{place} does not have the results of single tasks; evaluate that model again")
+            raise ValueError(f"{place} has no results by task; evaluate that model again")
     pair = _pair(one, other)
     if not any(found.tasks for found in pair.envs.values()):
         has = "; ".join(f"{place}: {', '.join(sorted(e.tasks))}" for place, e in ((first, one), (second, other)))
-        raise ValueError(f"no task is in both ({has}); evaluate both models on the same data")
+        raise ValueError(f"the evaluations have no common task ({has}); evaluate both models on the same data")
     return replace(pair, first=str(first), second=str(second))
 
 
@@ -80,7 +80,7 @@ def _pair(one: Evaluation, other: Evaluation) -> EvaluationPair:
     both = [name for name in one.asked if name in other.asked and one.asked[name] != other.asked[name]]
     different_settings = [f"{name} {one.asked[name]} and {other.asked[name]}" for name in both]
     if alone := sorted(one.asked.keys() ^ other.asked.keys()):
-        different_settings.append(f"only one has {', '.join(alone)}")
+        different_settings.append(f"only one sets {', '.join(alone)}")
     envs = compare_envs(one.tasks, other.tasks)
     return EvaluationPair(first=one.label, second=other.label, envs=envs, different_settings=tuple(different_settings))
 
@@ -90,10 +90,10 @@ def _evaluation(place: Path) -> Evaluation:
         try:
             return read_evaluation(place)
         except ValueError as error:
-            raise ValueError(f"{error}; name a file eval/LABEL.json that one left, or a run") from error
+            raise ValueError(f"{error}; name an evaluation file eval/LABEL.json, or a run") from error
     if not place.is_dir():
         raise FileNotFoundError(f"{place} is neither the file of an evaluation nor a run, by its folder or its name")
     found = read_evaluations(place / "eval")
     if not found:
-        raise ValueError(f"{place} has no evaluation; run the stage eval, or name a file that one left")
+        raise ValueError(f"{place} has no evaluation; run the stage eval, or name an evaluation file")
     return found[-1]

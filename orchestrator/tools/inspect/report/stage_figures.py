@@ -28,15 +28,15 @@ CURVES: dict[str, tuple[Curve, ...]] = {
     ),
     "rft": (
         Curve(
-            title="Loss on own answers",
-            note="Mean negative log-likelihood per trained token of the model's own right answers, in nats.",
+            title="Loss on the model's answers",
+            note="Mean negative log-likelihood per trained token of the model's correct answers, in nats.",
             metrics={"train/loss": "loss"},
         ),
     ),
     "dpo": (
         Curve(
             title="Preference",
-            note="Share of pairs whose preferred answer gained more than the other one, against the model at the beginning.",
+            note="Share of pairs whose preferred answer gained more than the rejected one, relative to the initial model.",
             metrics={"train/accuracy": "share of pairs"},
         ),
     ),
@@ -91,7 +91,7 @@ CURVES: dict[str, tuple[Curve, ...]] = {
 }
 """The figures of a stage by its name."""
 REWARDS = {
-    "rl": "Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
-    "distill": "Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",
+    "rl": "Mean reward of all answers, including groups with zero advantage. The bold line is a running mean.",
+    "distill": "Mean reward. It is not trained on: the teacher is the signal. The bold line is a running mean.",
 }
 """The caption of the reward figure, for stages that have rewards."""

@@ -20,7 +20,7 @@ def facts_table(facts: RunFacts) -> RenderableType:
     """Return the facts for a terminal."""
     status = facts.status
     if status is None:
-        return Text("starting" if facts.running else "not running; it has written no status yet")
+        return Text("starting" if facts.running else "not running, no status yet")
     parts: list[RenderableType] = [Text("\n".join(map(printable, _lines(facts, status))))]
     if facts.running and status.processes:
         parts.append(_processes(status))
@@ -46,10 +46,10 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
     else:
         yield f"{status.stage or 'step_evaluations stages'} {_steps(status)}, version {status.version} ({age})"
     if facts.running and (one := status.evaluation) is not None:
-        yield f"evaluating {one.name}: {one.answered} of {one.tasks} tasks answered in {one.age_s:.0f} s"
+        yield f"evaluating {one.name}: {one.answered} of {one.tasks} tasks in {one.age_s:.0f} s"
     if facts.seconds_a_step is not None:
         left = "" if facts.seconds_left is None else f", about {_ago(facts.seconds_left)} left"
-        yield f"a step takes {facts.seconds_a_step:.1f} s{left}"
+        yield f"{facts.seconds_a_step:.1f} s per step{left}"
     if facts.newest:
         yield ", ".join(
             f"{name} {f'{value:.4g}' if isfinite(value) else 'is not finite'}" for name, value in facts.newest.items()

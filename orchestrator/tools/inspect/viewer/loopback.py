@@ -25,8 +25,8 @@ class PageAnswer:
     status: HTTPStatus = HTTPStatus.OK
 
 
-NOTHING = PageAnswer(body=b"nothing lies here\n", status=HTTPStatus.NOT_FOUND)
-REFUSED = PageAnswer(body=b"this page answers to 127.0.0.1 and localhost alone\n", status=HTTPStatus.FORBIDDEN)
+NOTHING = PageAnswer(body=b"not found\n", status=HTTPStatus.NOT_FOUND)
+REFUSED = PageAnswer(body=b"this page answers only to 127.0.0.1 and localhost\n", status=HTTPStatus.FORBIDDEN)
 
 
 class LoopbackServer(ThreadingHTTPServer):
@@ -58,15 +58,13 @@ def open_server(make: Callable[[], Server], port: int) -> Server:
     try:
         return make()
     except OSError as error:
-        raise ValueError(
-            f"--port {port}: {error.strerror or error}; choose another, or leave it out for one that is free"
-        ) from error
+        raise ValueError(f"--port {port}: {error.strerror or error}; use another port, or omit it") from error
 
 
 def serve_until_interrupt(server: LoopbackServer, what: str) -> None:
     """Print the address of `what`, and serve it until Ctrl-C."""
     with server:
-        print(f"{what} is at {server.address} (Ctrl-C ends it)", flush=True)
+        print(f"{what}: {server.address} (Ctrl-C to stop)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

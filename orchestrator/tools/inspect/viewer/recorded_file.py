@@ -81,9 +81,9 @@ class Lines:
                 try:
                     row = _read(line)
                 except ValueError as error:
-                    raise ValueError(f"{self.path}, line {number} is no JSON: {error}") from error
+                    raise ValueError(f"{self.path}, line {number} is not JSON: {error}") from error
                 if not _is_answer(row):
-                    raise ValueError(f"{self.path}, line {number} is no answer as a run writes it")
+                    raise ValueError(f"{self.path}, line {number} is not an answer of a run")
                 yield row
 
     def some(self, first: int, count: int) -> list[Row]:
@@ -146,7 +146,7 @@ def find_file(run: RunDir, *, step: str | None = None, evaluation: str | None = 
     """
     files = recorded_files(run)
     if not files:
-        raise ValueError(f"{run.trajectories} has no answers yet: a step or an evaluation of the run leaves them there")
+        raise ValueError(f"{run.trajectories} has no answers yet: steps and evaluations write them")
     wanted, kind = (step, "step") if step is not None else (evaluation, "evaluation")
     if wanted is None:
         return next((one for one in files if one.kind == "step"), files[0])
@@ -158,7 +158,7 @@ def find_file(run: RunDir, *, step: str | None = None, evaluation: str | None = 
         return found[0]
     there = ", ".join(sorted((one.label for one in found or of_kind), key=_by_number)) or "none"
     raise ValueError(
-        f"--{kind} {wanted}: {run.root} has {'several of that number' if found else 'no such file'}: {there}"
+        f"--{kind} {wanted}: {run.root} has {'several files' if found else 'no file'} with this number. It has {there}"
     )
 
 

@@ -90,7 +90,7 @@ class ArchiveCache:
         except ChangedFileError as error:
             return _error(str(error), HTTPStatus.CONFLICT)
         except UNREADABLE as error:
-            what = "the run has no such answers" if isinstance(error, LookupError) else error
+            what = "the run has no such file" if isinstance(error, LookupError) else error
             return _error(f"{asked}: {what}", HTTPStatus.NOT_FOUND)
 
 

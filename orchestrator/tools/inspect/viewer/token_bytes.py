@@ -18,7 +18,7 @@ class TokenBytes:
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # its errors have no type of their own
-            raise ValueError(f"{path} is no tokenizer that can be read: {error}") from error
+            raise ValueError(f"{path} is not a readable tokenizer: {error}") from error
         decoder = self._tokenizer.decoder
         self._of_bytes = decoder is not None and b"ByteLevel" in decoder.__getstate__()
         self._added = self._tokenizer.get_added_tokens_decoder()

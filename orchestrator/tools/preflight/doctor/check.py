@@ -10,9 +10,9 @@ from temper.envs.data.hub import cache_alone
 from temper.orchestrator.pipeline.finding import Finding, Level, failure, ok
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 
-SKIPPED = "the cluster that RAY_ADDRESS names is not asked"
+SKIPPED = "the cluster of RAY_ADDRESS is not checked"
 LIMIT_S = 120.0
-"""Answers without the full reward if the environment reads them directly."""
+"""Seconds of a check that reads the machine or a model's small files."""
 LONG_S = 900.0
 """Seconds of a check that reads data, runs environments or queries a cluster. These have deadlines of their own."""
 

@@ -28,13 +28,13 @@ CHECKS = (
     Check(
         "configuration",
         inspect_configuration,
-        "correct the file or the settings given: `temper config FILE --explain KEY` says what one may be",
+        "correct the file or the settings: `temper config FILE --explain KEY` describes a setting",
     ),
     Check("versions", machine.inspect_packages, machine.SETUP, quick=True),
     Check(
         "driver",
         gpus.inspect_driver,
-        "look whether nvidia-smi answers, and install NVIDIA's driver again where it does not",
+        "check whether nvidia-smi works, and reinstall NVIDIA's driver if it does not",
         local=True,
         quick=True,
     ),
@@ -45,13 +45,13 @@ CHECKS = (
     Check(
         "sandbox",
         machine.inspect_sandbox,
-        "lower sandbox.min_level, or give the machine what docs/environments.md names",
+        "lower sandbox.min_level, or set up the machine as in docs/environments.md",
         quick=True,
     ),
     Check(
         "cluster",
         nodes.inspect_nodes,
-        "look at the cluster by `ray status`, and let the node join again",
+        "check the cluster with `ray status`, and let the node join again",
         limit_s=LONG_S,
     ),
     Check("model", model.inspect_files, OTHER_MODEL, of_run=True, blocks=True),
@@ -61,24 +61,26 @@ CHECKS = (
     Check(
         "memory",
         memory.inspect_memory,
-        "look at `temper doctor --plan FILE`, which works it out by part",
+        "see the parts with `temper doctor --plan FILE`",
         local=True,
         quick=True,
         after=MODEL,
     ),
     Check("push", memory.inspect_push, "set learner.transport=auto", local=True, quick=True, after=MODEL),
-    Check("disk", memory.inspect_disk_space, "free some, or give runs_dir= on another disk", quick=True, after=MODEL),
+    Check(
+        "disk", memory.inspect_disk_space, "free some space, or set runs_dir= on another disk", quick=True, after=MODEL
+    ),
     Check(
         "thinking",
         model.check_thinking_tags,
-        "give the tags of the model with model.thinking_tags",
+        "set model.thinking_tags",
         of_run=True,
         after=MODEL,
     ),
     Check(
         "end of turn",
         model.inspect_turns,
-        "give the token that ends a turn with model.end_of_turn",
+        "set model.end_of_turn",
         of_run=True,
         after=MODEL,
     ),
@@ -86,14 +88,14 @@ CHECKS = (
     Check(
         "tool calls",
         model.inspect_tool_calls,
-        "give the model another template with model.chat_template, or declare its calls with model.tool_calls",
+        "set model.chat_template, or declare the model's calls in model.tool_calls",
         of_run=True,
         after=PROMPTS,
     ),
     Check(
         "stages",
         data.inspect_stages,
-        "correct what the stage reads, or leave it out of stages",
+        "correct the data of the stage, or remove it from stages",
         of_run=True,
         after=PROMPTS,
         limit_s=LONG_S,
@@ -102,7 +104,7 @@ CHECKS = (
     Check(
         "overlap",
         data.inspect_overlap,
-        "correct the data, or give other rows with envs.NAME.eval_data",
+        "correct the data, or set envs.NAME.eval_data",
         of_run=True,
         after=("rows",),
         limit_s=LONG_S,
@@ -110,18 +112,18 @@ CHECKS = (
     Check(
         "limits",
         data.inspect_limits,
-        "leave the limits out that are given, which the profile then chooses",
+        "remove the limits from your settings, so that the profile chooses them",
         of_run=True,
     ),
     Check(
         "environments",
         reference.inspect_environments,
-        "correct the environment; temper env check --env NAME tries it alone",
+        "correct the environment. `temper env check --env NAME` tests it alone",
         of_run=True,
         after=PROMPTS,
         limit_s=LONG_S,
     ),
-    Check("tracking", store.inspect_store, "give another tracking.uri"),
+    Check("tracking", store.inspect_store, "set another tracking.uri"),
 )
 
 

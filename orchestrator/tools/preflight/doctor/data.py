@@ -19,7 +19,7 @@ def inspect_rows(target: CheckTarget) -> Iterator[Finding]:
         for data in data_of(env):
             if to_download(data):
                 yield warning(
-                    f"{name}: {data.name} is not on this machine, so nothing is known of it",
+                    f"{name}: {data.name} is not downloaded, so it is not checked",
                     f"hf download --repo-type dataset {data.path}",
                 )
             elif data.streaming:
@@ -35,7 +35,7 @@ def _rows_of(env: BoundEnv, data: DataConfig) -> Finding:
     said = f"{env.name}: {data.name}: {len(read.tasks) - heldout} rows to train on, {heldout} held out"
     if read.skipped:
         return warning(
-            f"{said}, {read.skipped} that can't be used", f"mend them; envs.{env.name}.on_error=raise says the first"
+            f"{said}, {read.skipped} unusable", f"correct them; envs.{env.name}.on_error=raise shows the first"
         )
     return ok(said)
 

@@ -50,7 +50,7 @@ def gpus_in_use(told: list[tuple[str, int]], chosen: str | None) -> Iterator[Fin
     ours = select_visible(list(enumerate(told)), chosen)
     used = [f"GPU {number} has {mib} MiB in use" for number, (_, mib) in ours if mib > IN_USE_MIB]
     if used:
-        yield warning(", ".join(used), "end what uses them, or leave them out by CUDA_VISIBLE_DEVICES")
+        yield warning(", ".join(used), "end the processes that use them, or exclude them with CUDA_VISIBLE_DEVICES")
 
 
 def check_driver(driver: str | None, *, cuda: str | None, gpus: int) -> Finding:
@@ -58,7 +58,7 @@ def check_driver(driver: str | None, *, cuda: str | None, gpus: int) -> Finding:
     if cuda is None:
         if driver is None:
             return ok("torch's build for CPUs, and no GPU")
-        return warning(f"there is a GPU (driver {driver}), but torch is a build for CPUs", "make setup STACK=gpu")
+        return warning(f"there is a GPU (driver {driver}), but torch is a CPU build", "make setup STACK=gpu")
     if driver is None and gpus:
         return ok(f"torch of CUDA {cuda} finds {gpus} GPUs, without nvidia-smi")
     if driver is None:
@@ -75,21 +75,21 @@ def check_driver(driver: str | None, *, cuda: str | None, gpus: int) -> Finding:
     if not gpus:
         return failure(
             f"driver {driver} answers, but torch of CUDA {cuda} may use no GPU",
-            "look at CUDA_VISIBLE_DEVICES, and in a container at its --gpus",
+            "check CUDA_VISIBLE_DEVICES, and --gpus of a container",
         )
     return ok(f"driver {driver} runs torch's CUDA {cuda}")
 
 
 def inspect_kernels(target: CheckTarget) -> Iterator[Finding]:
     if not target.shape.state_bytes:
-        yield ok("the model has no Mamba layers, which alone need kernels of their own")
+        yield ok("the model has no Mamba layers, so it needs no extra kernels")
     elif target.joins:
         yield ok(SKIPPED)
     elif not target.hardware.gpus:
-        yield ok("the model has Mamba layers; CPUs need no kernels of their own for them")
+        yield ok("the model has Mamba layers, which need no extra kernels on CPUs")
     else:
         check_kernels(target.model_config, device="cuda")
-        yield ok("those of the model's Mamba layers are there")
+        yield ok("the kernels of the model's Mamba layers are installed")
 
 
 def check_kernels(config: PretrainedConfig, *, device: Device) -> None:
@@ -115,11 +115,11 @@ def check_devices(wanted: PlacementRequest, hardware: Hardware) -> Finding:
         what, _, remedy = describe_shortage(on_this, nodes).rpartition("; ")
         return failure(what, remedy)
     if hardware.gpus:
-        return ok(f"{has}; the run wants {on_this}" if on_this else f"{has}; the run places nothing")
+        return ok(f"{has}; the run needs {on_this}" if on_this else f"{has}; the run places nothing")
     engines = on_this.engines * on_this.processes
     if on_this.ranks + engines > 2 * hardware.cpus:
         return warning(
             f"{has} for {on_this.ranks + engines} processes of the run",
-            "lower learner.ranks or rollout.workers, which then wait for each other less",
+            "lower learner.ranks or rollout.workers",
         )
     return ok(f"{has}; processes of ranks: {on_this.ranks}, of engines: {engines}")

@@ -19,7 +19,7 @@ from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 PYTHONS = ("3.11", "3.12", "3.13")
 """The Python versions of the lock files."""
 SHOWN = 5
-SETUP = "make setup installs what the lock says"
+SETUP = "run make setup to install the locked versions"
 FILES = 8192
 """Open files that Ray advises."""
 PORTS_WANTED = 16
@@ -33,7 +33,7 @@ def inspect_packages(_: CheckTarget) -> Iterator[Finding]:
     python = platform.python_version()
     if python.rpartition(".")[0] not in PYTHONS:
         yield warning(
-            f"Python {python}; the lock is made for {', '.join(PYTHONS)}", "make setup with PYTHON=python3.11"
+            f"Python {python}. The lock file is for {', '.join(PYTHONS)}", "make setup with PYTHON=python3.11"
         )
 
 
@@ -47,9 +47,7 @@ def check_versions(locked: Mapping[str, str], found: Mapping[str, str], *, name:
         yield failure(f"{len(missing)} of {len(locked)} packages of {name} are missing: {_listed(missing)}", SETUP)
     if other:
         said = [f"{package} {found[package]} in place of {locked[package]}" for package in other]
-        yield warning(
-            f"{len(other)} of {len(locked)} packages are of other versions than in {name}: {_listed(said)}", SETUP
-        )
+        yield warning(f"{len(other)} of {len(locked)} packages differ from {name}: {_listed(said)}", SETUP)
     if not missing and not other:
         yield ok(f"{len(locked)} packages as in {name}")
 
@@ -94,7 +92,7 @@ def check_ports(among: range) -> Finding:
     except RuntimeError as error:
         what, _, remedy = str(error).rpartition("; ")
         return failure(f"{LOOPBACK} has {what}", remedy)
-    return ok(f"{len(found)} free ones of {LOOPBACK} between {among.start} and {among.stop - 1}")
+    return ok(f"{len(found)} free ports on {LOOPBACK} between {among.start} and {among.stop - 1}")
 
 
 def inspect_sandbox(target: CheckTarget) -> Iterator[Finding]:
@@ -122,5 +120,5 @@ def check_isolation(isolation: Isolation, *, least: int, programs: bool) -> Find
     if level < least:
         said = f"level {level} of {MAX_LEVEL}, and sandbox.min_level={least}"
         through = f"{said}: NOT STOPPED: {', '.join(isolation.succeeded)}"
-        return failure(through, REMEDY) if programs else warning(f"{through}; no environment needs it", REMEDY)
+        return failure(through, REMEDY) if programs else warning(f"{through}. No environment needs it", REMEDY)
     return ok(f"level {level} of {MAX_LEVEL} ({', '.join(isolation.layers)})")

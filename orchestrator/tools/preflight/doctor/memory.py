@@ -51,11 +51,11 @@ def check_memory(plan: Plan) -> Iterator[Finding]:
 
 def check_limit(limit: Limit, *, within: bool = False) -> Finding:
     """Check a limit. If it fails `within` the margin, it is a warning."""
-    said = f"{limit.what}: needs {limit.needed}" + (f", there are {limit.has}" if limit.has else "")
+    said = f"{limit.what}: needs {limit.needed}" + (f", available {limit.has}" if limit.has else "")
     if limit.holds:
         return ok(said)
     if within:
-        return warning(f"{said}; less than {MARGIN:.0%} of a GPU over, and it is an estimate", limit.remedy)
+        return warning(f"{said}; less than {MARGIN:.0%} of a GPU over, and this is an estimate", limit.remedy)
     return failure(said, limit.remedy)
 
 
@@ -63,7 +63,8 @@ def check_available(needed: int, available: int) -> Finding:
     """Check whether a run's main memory is free now."""
     if needed > available:
         return warning(
-            f"the run needs {size(needed)} of main memory, and {size(available)} are available now", "end what uses it"
+            f"the run needs {size(needed)} of main memory, and {size(available)} are available now",
+            "end the processes that use it",
         )
     return ok(f"{size(available)} of main memory are available now")
 
@@ -102,5 +103,5 @@ def check_disk_space(folder: Path, *, free: int, size: int, keep: int, there: li
     kept = f"{keep * len(there) + 1} checkpoints of {size / GB:.3g} GB take {needed / GB:.3g}{more}"
     said = f"{folder} has {free / GB:.1f} GB free, {kept}"
     if needed > free:
-        return warning(said, "lower checkpoints.keep, free some, or give runs_dir= on a larger disk")
+        return warning(said, "lower checkpoints.keep, free some space, or set runs_dir= on a larger disk")
     return ok(said)

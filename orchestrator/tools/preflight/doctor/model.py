@@ -13,7 +13,7 @@ EMBEDDING = "embed_tokens.weight"
 
 def inspect_files(target: CheckTarget) -> Iterator[Finding]:
     if name := target.to_download:
-        yield warning(f"{name} is not on this machine, so nothing is known of it", f"hf download {name}")
+        yield warning(f"{name} is not downloaded, so it is not checked", f"hf download {name}")
         return
     where = "a fresh hybrid" if target.model is None else str(target.model)
     yield ok(f"{where}, {target.start.parameters:,} parameters, {target.shape.vocabulary:,} tokens")
@@ -24,16 +24,14 @@ def check_thinking_tags(target: CheckTarget) -> Iterator[Finding]:
     if target.model is not None:
         check_model(target.model, target.config)
     tags = target.start.renderer.format.tags
-    yield ok("the model has no tags of a thought" if tags is None else f"{tags.opening} to {tags.closing}")
+    yield ok("the model has no thinking tags" if tags is None else f"{tags.opening} to {tags.closing}")
 
 
 def inspect_turns(target: CheckTarget) -> Iterator[Finding]:
     ends = target.start.renderer.format.ends
     pad = target.start.tokenizer.pad_token
     if pad in ends:
-        yield warning(
-            f"{pad} ends a turn and pads batches too", "give model.end_of_turn another token, if the model has one"
-        )
+        yield warning(f"{pad} ends a turn and pads batches too", "set another model.end_of_turn, if the model has one")
     yield ok(f"a turn ends with {' or '.join(ends)}")
 
 
@@ -43,13 +41,13 @@ def inspect_tool_calls(target: CheckTarget) -> Iterator[Finding]:
         form = target.start.renderer.format
         read = f"calls are written as {form.name}" if form.reads_calls else f"no tool calls ({form.no_calls})"
         yield from check_format(target.start)
-        yield ok(f"a reference dialogue comes back as it was; {read}")
+        yield ok(f"a reference dialogue is read back correctly; {read}")
 
 
 def inspect_output_layer(target: CheckTarget) -> Iterator[Finding]:
     """Compare the output layer of the configuration, which may be tied to the embedding, with the files."""
     if target.model is None:
-        yield ok("a layer of its own")
+        yield ok("a separate layer")
         return
     names = tensor_names(target.model)
     tied = bool(target.model_config.get_text_config(decoder=True).tie_word_embeddings)
@@ -57,13 +55,13 @@ def inspect_output_layer(target: CheckTarget) -> Iterator[Finding]:
     has_embedding = any(name.endswith(EMBEDDING) for name in names)
     if tied and has_head and has_embedding:
         yield warning(
-            f"config.json says that the output layer is the embedding (tied), but there is a {HEAD}, which is left aside",
-            "set tie_word_embeddings in config.json to false, if the layer was trained by itself",
+            f"config.json ties the output layer to the embedding, so {HEAD} in the files is ignored",
+            "set tie_word_embeddings in config.json to false, if the layer was trained separately",
         )
     elif not tied and has_embedding and not has_head:
         yield failure(
-            f"config.json says that the output layer is one of its own, but there is no {HEAD}: it would be random",
+            f"config.json has a separate output layer, but the files have no {HEAD}: it would be random",
             "set tie_word_embeddings in config.json to true, or download the model again",
         )
     else:
-        yield ok("it is the embedding (tied)" if tied else "a layer of its own")
+        yield ok("it is the embedding (tied)" if tied else "a separate layer")

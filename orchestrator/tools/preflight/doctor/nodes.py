@@ -39,8 +39,8 @@ def check_head(address: str) -> Finding | None:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
     except OSError as error:
         return failure(
-            f"RAY_ADDRESS={address}: nobody answers there ({error.strerror or error})",
-            "ray start --head there, or unset RAY_ADDRESS for this machine alone",
+            f"RAY_ADDRESS={address}: no answer ({error.strerror or error})",
+            "run ray start --head on that machine, or unset RAY_ADDRESS to use this machine",
         )
     return None
 
@@ -53,23 +53,23 @@ def check_nodes(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     if not found and first is not None:
         versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
         apart = max(abs(node.ahead_s) for node in nodes)
-        yield ok(f"{len(nodes)} nodes reach each other with {versions}, the same code and clocks within {apart:.2g} s")
+        yield ok(f"{len(nodes)} nodes reach each other with {versions}, the same code, and clocks within {apart:.2g} s")
 
 
 def _check_node(node: NodeReport, *, like: NodeReport) -> Iterator[Finding]:
     at, facts = node.address, node.facts
     if facts is None:
-        yield failure(f"{at}: {node.fault}", f"start Ray there in an environment with Temper, as at {PACKAGE}")
+        yield failure(f"{at}: {node.fault}", f"start Ray on it in an environment with Temper, as at {PACKAGE}")
         return
     if like.facts is not None:
         pairs = ((name, version, like.facts.versions[name]) for name, version in facts.versions.items())
-        others = [f"{name} {here} in place of {wanted}" for name, here, wanted in pairs if here != wanted]
+        others = [f"{name} {here} instead of {wanted}" for name, here, wanted in pairs if here != wanted]
         if others:
             said = f"{at} has other versions than {like.address}: {', '.join(others)}"
-            yield failure(said, "make setup there, of the same checkout")
+            yield failure(said, "run make setup on it, in the same checkout")
         if facts.code != like.facts.code:
             said = f"{at} has other code than {like.address}: {facts.code} in place of {like.facts.code}"
-            yield failure(said, "check out the same commit there")
+            yield failure(said, "check out the same commit on it")
     for other in node.unreached:
         ports = f"open the ports {PORTS.start} to {PORTS.stop - 1} between the machines"
         yield failure(f"{at} can't connect to {other}", ports)
@@ -80,10 +80,10 @@ def _check_node(node: NodeReport, *, like: NodeReport) -> Iterator[Finding]:
             "set both by the same time server (timedatectl set-ntp true)",
         )
     if facts.shm_bytes is not None and facts.shm_bytes < LEAST_SHM:
-        said = f"/dev/shm of {at} has {size(facts.shm_bytes)} free; Ray's objects lie there"
+        said = f"/dev/shm of {at} has {size(facts.shm_bytes)} free for Ray's objects"
         yield warning(said, "make it larger (in a container --shm-size=8g)")
     if facts.disk_share < LEAST_DISK:
         yield warning(
             f"the disk of temporary files of {at} has {size(facts.disk_bytes)} free, {facts.disk_share:.1%} of it",
-            "free some, or start Ray there with --temp-dir on another disk",
+            "free some space, or start Ray on it with --temp-dir on another disk",
         )

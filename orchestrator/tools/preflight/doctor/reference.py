@@ -47,7 +47,7 @@ def inspect_environments(target: CheckTarget) -> Iterator[Finding]:
         if any(map(to_download, data_of(env))):
             continue
         if env.definition.reference is None:
-            yield ok(f"{name} has no reference answers to be played")
+            yield ok(f"{name} has no reference answers")
             continue
         only_evaluated = env.config.data is None and env.config.eval_data is not None
         source = open_source(env, split="heldout" if only_evaluated else "train", seed=target.config.seed)
@@ -65,31 +65,31 @@ def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, l
         except TimeoutError:
             return failure(
                 f"{env.name}: the reference answer of {task.key} has no score after {limits.timeout_s:g} s",
-                "mend what hangs there, or raise rollout.limits.timeout_s",
+                "find the cause of the delay, or raise rollout.limits.timeout_s",
             )
     right = played.tried - len(played.env_errors) - len(played.template_errors)
-    said = f"{env.name}: {right} of {played.tried} reference answers are right"
+    said = f"{env.name}: {right} of {played.tried} reference answers are correct"
     if played.env_errors:
         return failure(
             f"{said}; {played.env_errors[0]}",
-            f"mend what it says is right, or its judge: temper env check --env {env.definition.id}",
+            f"correct the reference answers or the verifier: temper env check --env {env.definition.id}",
         )
     if played.template_errors:
         return failure(
             f"{said} through the model's template; {played.template_errors[0]}",
-            "give the model another template with model.chat_template, or declare its calls with model.tool_calls",
+            "set model.chat_template, or declare the model's calls in model.tool_calls",
         )
     if not played.tried:
         return ok(f"{env.name}: none of {len(tasks)} tasks has a reference answer")
     if played.prompt >= limits.total_tokens:
         said = f"{env.name}: a prompt has {played.prompt} tokens of rollout.limits.total_tokens={limits.total_tokens}"
-        return failure(f"{said}, which leaves none for an answer", "raise rollout.limits.total_tokens")
+        return failure(f"{said}, which leave none for an answer", "raise rollout.limits.total_tokens")
     if played.longest > limits.turn_tokens:
         return warning(
             f"{said}, but one has a turn of {played.longest} tokens, more than rollout.limits.turn_tokens={limits.turn_tokens}",
-            f"set rollout.limits.turn_tokens={2 * played.longest} or more, since the model thinks too",
+            f"set rollout.limits.turn_tokens={2 * played.longest} or more, to leave space for thinking",
         )
-    return ok(f"{said} through the model's template, the longest turn {played.longest} tokens")
+    return ok(f"{said} through the model's template, longest turn {played.longest} tokens")
 
 
 def _play(env: BoundEnv, task: Task, renderer: Renderer, played: PlayedTask) -> None:

@@ -16,7 +16,7 @@ from temper.orchestrator.tracking.mlflow.run import count_experiments
 from temper.orchestrator.tracking.mlflow.tracker import SQLITE, find_store
 from temper.orchestrator.tracking.sinks.config import require_usable
 
-GOES_ON = "a run goes on without, and sends what is left when it is there"
+GOES_ON = "the run continues without it, and sends the data later"
 
 
 def inspect_store(target: CheckTarget) -> Iterator[Finding]:
@@ -40,18 +40,18 @@ def check_store(uri: str) -> Finding:
             tempfile.TemporaryFile(dir=there).close()
         except OSError as error:
             return warning(
-                f"{shown} can't be made in {there} ({error.strerror}); {GOES_ON}",
-                "give another tracking.uri or runs_dir",
+                f"{shown} cannot be created in {there} ({error.strerror}); {GOES_ON}",
+                "set another tracking.uri or runs_dir",
             )
-        return ok(f"{shown} will be made")
+        return ok(f"{shown} will be created")
     try:
         count = count_experiments(uri)
     except Exception as error:  # of the tracker's client
         return warning(
             f"{shown} does not answer ({blanked(first_line(error))}); {GOES_ON}",
-            "start it, or give another tracking.uri",
+            "start it, or set another tracking.uri",
         )
-    return ok(f"{shown} answers, with {count} experiments")
+    return ok(f"{shown} answers, {count} experiments")
 
 
 def _check_place(place: str, config: Config) -> Finding:
@@ -64,4 +64,4 @@ def _check_place(place: str, config: Config) -> Finding:
     if place == "trackio":
         return ok(f"trackio {version(place)} has project {tracking.trackio.project} in {trackio_store(config)}")
     kept = "uploads at once" if tracking.wandb.uploads else "records in the run's folder, uploads nothing"
-    return ok(f"wandb {version(place)} {kept}; its project is {tracking.wandb.project}")
+    return ok(f"wandb {version(place)} {kept}, project {tracking.wandb.project}")

@@ -113,7 +113,7 @@ def read_target(path: Path | None, overrides: list[str]) -> CheckTarget:
         return CheckTarget()
     file = path / "config.yaml" if path.is_dir() else path
     if not file.is_file():
-        raise FileNotFoundError(f"no configuration file {path}; give a YAML file or a run's folder")
+        raise FileNotFoundError(f"no configuration file {path}; use a YAML file or a run's folder")
     try:
         with cache_alone():
             unsettled = load_unresolved_config(file, overrides)

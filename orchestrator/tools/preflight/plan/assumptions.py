@@ -73,7 +73,7 @@ class Assumptions:
             try:
                 changed[name] = float(text)
             except ValueError:
-                raise ValueError(f"--assume {pair}: give a number, such as {name}={getattr(self, name):g}") from None
+                raise ValueError(f"--assume {pair}: use a number, such as {name}={getattr(self, name):g}") from None
             least = "0 or more" if name in MAY_BE_ZERO else "above 0"
             if not isfinite(changed[name]) or changed[name] < 0 or (changed[name] == 0 and name not in MAY_BE_ZERO):
                 raise ValueError(f"--assume {pair}: must be a number {least}")

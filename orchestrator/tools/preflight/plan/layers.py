@@ -74,7 +74,7 @@ def layers_of(model: PreTrainedModel, config: PretrainedConfig) -> tuple[Layer, 
     count = config.num_hidden_layers
     stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
     if not stacks:
-        raise ValueError(f"a model of type {config.model_type} has no stack of {count} layers that a plan could count")
+        raise ValueError(f"a model of type {config.model_type} has no stack of {count} layers to plan")
     stack = max(stacks, key=lambda one: sum(p.numel() for p in one.parameters()))
     return tuple(_layer(module, config) for module in stack)
 

@@ -93,12 +93,12 @@ def source_config(source: ModelSource) -> PretrainedConfig:
 def read_config(folder: Path) -> PretrainedConfig:
     """Return the configuration in a folder. Raise `FileNotFoundError` or `ValueError` if there is no known one."""
     if not (folder / CONFIG).is_file():
-        raise FileNotFoundError(f"{folder} has no {CONFIG}; a plan needs no more of a model than that file")
+        raise FileNotFoundError(f"{folder} has no {CONFIG}, which is all that a plan needs of a model")
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except ValueError as error:
         raise ValueError(
-            f"{folder / CONFIG} describes a model that transformers has no class for, and code that a model brings is not "
+            f"{folder / CONFIG} needs a class that transformers does not have, and custom model code is not "
             f"run: {str(error).splitlines()[0]}"
         ) from error
 
@@ -145,7 +145,7 @@ def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
         with torch.device("meta"):
             built: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except ValueError as error:
-        raise ValueError(f"a model of type {config.model_type} is no causal language model: {error}") from error
+        raise ValueError(f"a model of type {config.model_type} is not a causal language model: {error}") from error
     return built
 
 

@@ -46,7 +46,7 @@ def page(plan: Plan) -> Iterator[str]:
     yield from wrap(f"parts        {parts}", width=120, subsequent_indent=" " * 13)
     if rank is not None:
         bytes_by_part = {name: count for name, count in asdict(rank).items() if name not in ("pass_tokens", "loading")}
-        loading = f"; {size(rank.loading)} while the model is loaded" if rank.loading else ""
+        loading = f"; {size(rank.loading)} during loading" if rank.loading else ""
         more = f"; passes of {rank.pass_tokens:,} tokens{loading}"
         yield from _memory("a rank", bytes_by_part, peak=rank.peak, room=plan.rank_free_memory, more=more)
     if engine is not None:
@@ -72,7 +72,11 @@ def page(plan: Plan) -> Iterator[str]:
 
 def _memory(name: str, parts: dict[str, int], *, peak: int, room: int, more: str) -> Iterator[str]:
     """Yield the peak of a process, and its parts."""
-    yield f"{name:12} {size(peak)}" + (f" of {size(room)}" if room else "") + more
+    yield (
+        f"{name:12} {size(peak)}"
+        + (f" of {size(room)}" if room else "")
+        + more
+    )
     yield f"{'':12} {', '.join(f'{part} {size(nbytes)}' for part, nbytes in parts.items() if nbytes)}"
 
 
@@ -88,7 +92,7 @@ def _time(plan: Plan) -> Iterator[str]:
         f"learn {_s(time.learn_s)}, publish {_s(time.publish_s)}{phases}; limited by {time.limited_by}"
     )
     yield (
-        f"tokens       {work.sampled:,.0f} sampled and {work.trained:,.0f} trained a step; {rates.sampled_per_s:,.0f} a "
+        f"tokens {work.sampled:,.0f} sampled and {work.trained:,.0f} trained per step; {rates.sampled_per_s:,.0f} a "
         f"second by an engine, {rates.trained_per_s:,.0f} by the learner"
     )
     yield (

@@ -34,7 +34,7 @@ def format_simulation(cases: Sequence[Scenario], *, as_json: bool) -> str:
 
 def _head(speeds: Speeds) -> str:
     return (
-        f"an engine: {speeds.places} places, {1 / speeds.pass_s[1]:,.0f} tokens/s with one sequence, "
+        f"an engine: {speeds.places} slots, {1 / speeds.pass_s[1]:,.0f} tokens/s with one sequence, "
         f"{speeds.places / speeds.pass_s[-1]:,.0f} with all; a push: {speeds.publish_s + speeds.load_s:.2f} s by "
         f"{speeds.transport}; one driver: at most {1 / TOKEN_S:,.0f} tokens/s"
     )

@@ -138,7 +138,7 @@ def scenarios(
     if min(engines or [1]) < 1:
         raise ValueError(f"--engines {min(engines or [1])}: must be 1 or more")
     if not 0 <= tail <= MOST_TAIL:
-        raise ValueError(f"--tail {tail:g}: must lie between 0, answers of one length, and {MOST_TAIL:g}")
+        raise ValueError(f"--tail {tail:g}: use a value from 0 (equal lengths) to {MOST_TAIL:g}")
     plan = plan_of(file, overrides, gpus=gpus, assumptions=assumptions)
     fleet = _require_fleet(plan)
     assert plan.loop is not None
@@ -166,12 +166,12 @@ def scenarios(
 def _require_fleet(plan: Plan) -> Fleet:
     """Return the ground of all rates. Raise `ValueError` if the plan names no GPUs, or the model does not fit on them."""
     if plan.work is None:
-        raise ValueError("`stages` lists neither rl nor distill: there is no loop to simulate")
+        raise ValueError("`stages` has neither rl nor distill, so there is no loop to simulate")
     if plan.wanted.colocated or plan.halves:
-        raise ValueError("engines and learner would share devices, which is not simulated; set placement=dedicated")
+        raise ValueError("colocated engines and learner are not simulated; set placement=dedicated")
     if plan.fleet is None:
         raise ValueError(
-            "the speeds of engines and learner are unknown; name GPUs that hold the model: --gpus 8xH100-80G"
+            "the speeds of engines and learner are unknown; name GPUs that fit the model: --gpus 8xH100-80G"
         )
     return plan.fleet
 
