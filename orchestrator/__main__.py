@@ -37,7 +37,7 @@ EPILOG = """examples:
   temper run configs/demo.yaml name=mine seed=2 rl.steps=50
   temper run configs/demo.yaml --dry-run
   temper run configs/recipes/one_gpu.yaml profile=gpu80
-  temper run configs/demo.yaml longer.yaml seed=2     (files lie over one another, the last one wins)
+  temper run configs/demo.yaml longer.yaml seed=2     (later files override earlier ones)
   temper eval models/mine --preset gsm8k --greedy
   temper fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
   temper status runs/demo --watch
@@ -47,18 +47,18 @@ EPILOG = """examples:
   temper doctor --plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G
   temper env check --env code --data humaneval.jsonl
   temper debug replay runs/demo --step 26
-`temper COMMAND --help` has more of each.
+`temper COMMAND --help` has more examples.
 
-A run lives in runs/<name>/. The same command continues a run that was interrupted and skips what is done.
+The files of a run are in runs/<name>/. Rerun the same command to resume a run. Finished stages are skipped.
 
-What depends on the hardware (precision, memory, lengths, batches, learning rates) is chosen where it is not given, for what
-the cluster has (profile=auto) or for what is named (profile=cpu, gpu24, gpu80, ...); docs/hardware.md has the rules.
+Settings that depend on the hardware (precision, memory, lengths, batches, learning rates) are chosen if you do not set them:
+for the cluster (profile=auto) or for a named size (profile=cpu, gpu24, gpu80, ...). docs/hardware.md has the rules.
 
-What a continued run may change depends on the setting. Memory, time-outs, workers, threads, intervals and tracking are
-free. Steps, learning rates, shares and lengths may change, and metrics.jsonl, the tracker and the report record it. What
-is trained, on which data, by which loss is what the run is: fork it, or choose another name=.
-A stage may stand twice in `stages`: the second `rl` is rl-2, and `- rl: {name: rl_tools, steps: 100}` has settings of its
-own. The command line gives these as rl-2.steps=100 or rl_tools.steps=100, and rl.steps is for all of them.
+A resumed run may change some settings. Memory, time-outs, workers, threads, intervals and tracking are free. Changes of steps,
+learning rates, shares and lengths are recorded in metrics.jsonl, the tracker and the report. Model, data and loss are fixed:
+fork the run, or set another name=.
+A stage may appear twice in `stages`: the second `rl` is rl-2, and `- rl: {name: rl_tools, steps: 100}` has separate settings.
+Set them with rl-2.steps=100 or rl_tools.steps=100. rl.steps applies to all of them.
 """
 TWO_WORDS = ("report --compare", "doctor --plan", "doctor --simulate")
 """Commands that the first word's own parser does not read."""
@@ -88,9 +88,9 @@ def parser() -> argparse.ArgumentParser:
     add_push_command(commands)
     add_config_command(commands)
     add_doctor_commands(commands)
-    env = _add_group(commands, "env", "check, write and list environments, and grade answers by them")
+    env = _add_group(commands, "env", "check, create and list environments, and grade answers")
     add_env_commands(env)
-    debug = _add_group(commands, "debug", "find out why a run, or a model in it, does as it does")
+    debug = _add_group(commands, "debug", "explain, audit and replay a run, and compare engine and trainer")
     add_debug_commands(debug)
     for command in (*commands.choices.values(), *env.choices.values(), *debug.choices.values()):
         command.set_defaults(parser=command)

@@ -1,6 +1,6 @@
-"""The arguments that several commands share, and the models and runs that they name.
+"""Shared arguments of commands, and the models and runs that they name.
 
-A command sets `execute`, which takes the parsed arguments and returns the exit status. It imports there what takes seconds.
+A command sets `execute`, which receives the parsed arguments and returns the exit status. It imports slow modules.
 """
 
 import argparse
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 RUNS = "runs"
-"""Where runs lie that no configuration places."""
+"""The default folder of runs."""
 LEFT = ("config.yaml", "manifest.json", "metrics.jsonl", "status.json", "trajectories", "eval")
-"""What tells the folder of a run, or of an evaluation, from others."""
+"""Files that mark the folder of a run or an evaluation."""
 DATA_OPTION = (
     """rows: a file, a folder, a name on the hub, or YAML as in '{path: openai/gsm8k, config: main, split: test}'"""
 )
@@ -30,7 +30,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests a near name for a wrong one, and may make its epilog when it shows its help."""
+    """A parser that suggests similar names, and may build its epilog on demand."""
 
     def format_help(self) -> str:
         if callable(self.epilog):
@@ -65,44 +65,44 @@ def add_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", type=path_of_run, metavar="RUN", help="a run's folder, such as runs/demo, or its name")
 
 
-def add_config(command: argparse.ArgumentParser, *, over: str = "what lies over it, the last one wins") -> None:
-    """Add FILE and what lies over it."""
+def add_config(command: argparse.ArgumentParser, *, over: str = "files and settings that override FILE") -> None:
+    """Add FILE and its overrides."""
     command.add_argument("config", type=Path, metavar="FILE", help="a YAML file; see configs/")
     command.add_argument("overrides", nargs="*", default=[], metavar="FILE|key=value", help=over)
 
 
 def add_config_or_run(command: argparse.ArgumentParser, *, without: str = "") -> None:
-    """Add FILE, which may be a run or left out, and what lies over it."""
+    """Add FILE, which may be a run or omitted, and its overrides."""
     file = f"a YAML file, or a run's folder or name{without}"
     command.add_argument("config", nargs="?", type=path_of_run, metavar="FILE", help=file)
-    over = "more files and settings over those of FILE"
+    over = "files and settings that override FILE"
     command.add_argument("overrides", nargs="*", metavar="FILE|key=value", help=over)
 
 
-def add_json(command: argparse.ArgumentParser, text: str = "as one JSON object") -> None:
+def add_json(command: argparse.ArgumentParser, text: str = "print one JSON object") -> None:
     command.add_argument("--json", action="store_true", help=text)
 
 
 def add_screen_options(command: argparse.ArgumentParser) -> None:
-    """Add what a command that runs stages shows, and with `--dry-run` what it would do."""
+    """Add output options and `--dry-run` to a command that runs stages."""
     command.add_argument(
         "--dry-run",
         action="store_true",
-        help="check all that a start checks, plan, say what would run and go on; nothing is started, written or downloaded",
+        help="run the start checks and print the plan, but start, write and download nothing",
     )
-    screen = command.add_argument_group("what is shown")
+    screen = command.add_argument_group("output")
     screen.add_argument(
-        "--quiet", action="store_true", help="show faults alone; progress goes into runs/NAME/logs/driver.log"
+        "--quiet", action="store_true", help="print errors only. Progress is logged to runs/NAME/logs/driver.log"
     )
     screen.add_argument(
         "--log-level",
         choices=LEVELS,
-        help="what Python's loggers write to runs/NAME/logs/driver.log and vLLM to its own log (default: warning, error)",
+        help="level of Python logs in runs/NAME/logs/driver.log, and of vLLM's log (default: warning, error)",
     )
 
 
 def set_log_level(level: str | None) -> None:
-    """Set the level of the loggers of this process, and of vLLM in its workers. Our own warnings are always shown."""
+    """Set the log level of this process, and of vLLM in its workers. Warnings of Temper are always shown."""
     if level is None:
         return
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -112,32 +112,32 @@ def set_log_level(level: str | None) -> None:
 
 
 def path_of_run(text: str) -> Path:
-    """Return the path of an argument, or that of the run of this name in `RUNS` if nothing lies at the path."""
+    """Return a path, or the run of this name in `RUNS` if the path does not exist."""
     named = Path(RUNS) / text
     return named if named.is_dir() and not Path(text).exists() else Path(text)
 
 
 def run_folder(given: str, runs_dir: str) -> Path | None:
-    """Return the folder of a run by its folder or its name in `runs_dir`; None for a model directory and for no run."""
+    """Return the folder of a run by its folder or its name in `runs_dir`. None for a model directory or no run."""
     places = (Path(given), Path(runs_dir) / given)
     found = next((place for place in places if (place / "manifest.json").is_file()), None)
     return None if (Path(given) / "config.json").is_file() else found
 
 
 def require_run(folder: Path) -> RunDir:
-    """Return the run in a folder. Raise `FileNotFoundError`, with the runs that there are, if none has left anything."""
+    """Return the run in a folder. Raise `FileNotFoundError` with the existing runs if there is none."""
     if any((folder / name).exists() for name in LEFT):
         return RunDir(folder)
     there = sorted(path.parent.name for path in Path(RUNS).glob("*/config.yaml"))
-    has = f"in {RUNS}/ are {', '.join(there)}" if there else f"in {RUNS}/ of the current folder are none"
-    raise FileNotFoundError(f"{folder} is no run's folder; give a run's folder or its name: {has}")
+    has = f"{RUNS}/ has {', '.join(there)}" if there else f"{RUNS}/ of the current folder has no runs"
+    raise FileNotFoundError(f"{folder} has no run; use a run's folder or name: {has}")
 
 
 def newest_model(folder: Path) -> Path:
     """Return the newest model of a run. Raise `FileNotFoundError` if it has none yet."""
     newest = RunDir(folder).state().model
     if newest is None:
-        raise FileNotFoundError(f"the run in {folder} has no model yet; run its stage init")
+        raise FileNotFoundError(f"{folder} has no model yet; run its stage init")
     return folder / newest
 
 
@@ -147,7 +147,7 @@ def model_source(given: str, *, kinds: str) -> "ModelSource":
 
     source = ModelSource(path=given)
     if not (source.on_hub or (source.place / "config.json").is_file()):
-        raise FileNotFoundError(f"{given} is {kinds} and no name on the hub")
+        raise FileNotFoundError(f"{given} is {kinds} and no hub name")
     return source
 
 

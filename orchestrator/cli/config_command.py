@@ -1,4 +1,4 @@
-"""The command `config`: what a configuration may say, what one comes to, and how two differ."""
+"""The command `config`: explain settings, resolve a configuration, compare two."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from temper.orchestrator.cli.arguments import add_command, add_config_or_run, pa
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
 
-TEXT = "explain the settings, show what a configuration comes to, compare two"
+TEXT = "explain settings, print a resolved configuration, compare two"
 EPILOG = """examples:
   temper config --explain rl.loss.error_guard
   temper config --explain rl.loss
@@ -19,10 +19,10 @@ EPILOG = """examples:
   temper config --diff configs/demo.yaml runs/demo
   temper config --schema > settings.schema.json
 
-A setting is explained by its key: type, default, unit, meaning, and what a change means to a run that goes on; with FILE
-also by its value there and where that comes from. A section lists its settings. docs/settings.md has all.
-What the profile chooses is chosen as for a run, but nothing is downloaded for it. For an editor with yaml-language-server the
-first line of a file names the schema: `# yaml-language-server: $schema=settings.schema.json`.
+--explain KEY shows type, default, unit, meaning, and whether a resumed run may change the setting. With FILE it also shows the
+value and its source. A section lists its settings. docs/settings.md has all settings.
+The profile is resolved as for a run, but nothing is downloaded. For yaml-language-server, begin a file with
+`# yaml-language-server: $schema=settings.schema.json`.
 """
 
 
@@ -33,8 +33,14 @@ def add_config_command(commands: "Commands") -> None:
     what = command.add_mutually_exclusive_group(required=True)
     what.add_argument("--explain", metavar="KEY", help="explain a setting, such as rl.max_lag, or a section")
     what.add_argument("--resolved", action="store_true", help="print all that a run of FILE would have, as YAML")
-    what.add_argument("--diff", nargs=2, type=path_of_run, metavar=("A", "B"), help="say in which settings two differ")
-    what.add_argument("--schema", action="store_true", help="print the JSON schema by which editors complete and check")
+    what.add_argument(
+        "--diff",
+        nargs=2,
+        type=path_of_run,
+        metavar=("A", "B"),
+        help="show how two configurations differ",
+    )
+    what.add_argument("--schema", action="store_true", help="print the JSON schema for editors")
     what.add_argument("--reference", action="store_true", help="print docs/settings.md, the page of all settings")
 
 
@@ -59,13 +65,11 @@ def _execute(given: argparse.Namespace) -> int:
 
 
 def _files(given: argparse.Namespace) -> tuple[Path | None, list[str]]:
-    """Return FILE and what lies over it. Raise `ValueError` if it is missing, or given to an option that takes none."""
+    """Return FILE and its overrides. Raise `ValueError` if it is missing or unexpected."""
     named = [] if given.config is None else [str(given.config)]
     words = [*named, *given.overrides]
     if words and not (given.resolved or given.explain):
-        raise ValueError(
-            f"{words[0]} is one too many: --diff takes its two files itself, --schema and --reference take none"
-        )
+        raise ValueError(f"unexpected {words[0]}: --diff has two files of its own, --schema and --reference have none")
     if words and "=" in words[0] and not Path(words[0]).exists():
         raise ValueError(
             f"{words[0]} without FILE, for example `temper config configs/demo.yaml --explain rl.steps {words[0]}`"

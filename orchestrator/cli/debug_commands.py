@@ -1,4 +1,4 @@
-"""The commands `debug ...`: the reasons why a run, or a model in it, does as it does."""
+"""The commands `debug ...`: explain, audit and replay a run, and compare engine and trainer."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
 
 SHOWN = 50
-"""How many findings are printed; --json has all."""
+"""Maximum number of printed findings. --json has all."""
 AUDIT_EPILOG = """examples:
   temper debug audit runs/demo
   temper debug audit runs/demo --json | jq '.findings[]'
@@ -29,36 +29,34 @@ PORT = 8310
 EXPLAIN_EPILOG = f"""examples:
   temper debug explain runs/demo
   temper debug explain runs/demo --stage rl-2 --json | jq '.change_points[0]'
-  temper view runs/demo --port {PORT}          serves the pages that the links lead to
+  temper view runs/demo --port {PORT}          serve the viewer that the links open
 
-Reads the run's folder only; the run may be at work. A metric bends if one straight line does not fit it and two do, so a steady
-rise does not bend.
-docs/debugging.md says how to read it.
+Reads only the run's folder. The run may be running. A metric has a change point if two straight lines fit it and one does not,
+so a steady rise has none. docs/debugging.md explains the output.
 """
 REPLAY_EPILOG = """examples:
-  temper debug replay runs/demo                                         which steps can be replayed
+  temper debug replay runs/demo                                         list the steps that can be replayed
   temper debug replay runs/demo --step 26
   temper debug replay runs/demo --step rl/26 --set rl.optim.learning_rate=1e-5
   temper debug replay runs/demo --step 26 --set learner.shared_prompts=false --out replay.json
 
-Trains the recorded batches of the steps after a checkpoint again, without engines, by as many ranks as the run has. Compares
-log-probability, advantage and factor of each token with the record, and the weights with the run's checkpoint of the step
-where it has one. With --set it trains the step once more with other settings, and compares that with the replay as recorded:
-tokens, gradients and weights, by type of layer and by layer. The run's folder is only read; the run may be at work. The exit
-status is 0 where the replay as recorded is what the run recorded, 1 where not, or where
-the run recorded nothing of the step. docs/debugging.md says more.
+Trains the recorded batches after a checkpoint again, without engines, with the run's number of ranks. Compares logprob,
+advantage and loss factor of each token with the record, and the weights with the run's checkpoint of the step if it exists.
+--set trains the step once more with other settings, and compares tokens, gradients and weights by layer with the first replay.
+The run's folder is only read, and the run may be running. The exit status is 1 if the replay does not match the record, or if
+the step has no record. docs/debugging.md explains the output.
 """
 PARITY_EPILOG = """examples:
   temper debug parity models/mine
-  temper debug parity runs/demo                               its newest checkpoint, as its configuration runs it
+  temper debug parity runs/demo                               the newest checkpoint with the run's configuration
   temper debug parity Qwen/Qwen3-0.6B rollout.engine.dtype=bfloat16
   temper debug parity models/mine learner.bf16=true learner.zero_stage=1 rollout.engine.dtype=bfloat16 --json
   temper debug parity models/mine --env math --tokens 512 --out parity.json
   temper debug parity models/mine --prompts asked.jsonl
 
-MODEL is a directory in Hugging Face format, a name on the hub, or a run by its folder or name. Its engine samples answers
-(decoding) and scores them in whole passes (prefill). The trainer scores them as a step of the learner does, as configured and
-with other settings of its own. To try a setting of the engine, give it and compare again. docs/debugging.md explains it.
+MODEL is a directory in Hugging Face format, a name on the hub, or a run's folder or name. The engine samples answers (decoding)
+and scores them in one pass (prefill). The trainer scores them as in a training step, as configured and with other trainer
+settings. To try an engine setting, add it and compare again. docs/debugging.md explains the output.
 """
 
 
@@ -70,12 +68,10 @@ def add_debug_commands(commands: "Commands") -> None:
     command = add_command(commands, "audit", _audit, text, epilog=AUDIT_EPILOG)
     add_run(command)
     add_json(command)
-    text = "find where the metrics of a run bend, and from which groups the update came there"
+    text = "find change points of a run's metrics, and the groups behind the update"
     command = add_command(commands, "explain", _explain, text, epilog=EXPLAIN_EPILOG)
     add_run(command)
-    command.add_argument(
-        "--stage", metavar="NAME", help="the stage that is explained (default: the newest that samples and trains)"
-    )
+    command.add_argument("--stage", metavar="NAME", help="the stage (default: the newest that samples and trains)")
     add_json(command)
     command.add_argument(
         "--port", type=int, default=PORT, metavar="N", help=f"port of `temper view` in the links (default: {PORT})"
@@ -91,25 +87,29 @@ def _add_parity(commands: "Commands") -> None:
     )
     asked = command.add_mutually_exclusive_group()
     asked.add_argument(
-        "--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl with prompt or messages; the first 8"
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="one prompt per line, or .jsonl with prompt or messages (first 8)",
     )
     asked.add_argument("--env", metavar="ENV[=DATA]", help="the prompts of an environment's tasks")
-    command.add_argument("--tokens", type=int, default=64, metavar="N", help="most tokens of an answer (default: 64)")
+    command.add_argument("--tokens", type=int, default=64, metavar="N", help="maximum tokens per answer (default: 64)")
     command.add_argument(
-        "--at-most", type=float, metavar="NATS", help="the exit status is 1 if the mean gap to decoding is above it"
+        "--at-most",
+        type=float,
+        metavar="NATS",
+        help="exit with status 1 if the mean logprob diff to decoding is larger",
     )
     add_json(command)
-    command.add_argument("--out", type=Path, metavar="FILE", help="write that object to a file")
-    command.add_argument("--quiet", action="store_true", help="do not say what is under way")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write the JSON object to a file")
+    command.add_argument("--quiet", action="store_true", help="print no progress")
 
 
 def _add_replay(commands: "Commands") -> None:
-    text = "train a recorded step again, and say what differs, token by token and layer by layer"
+    text = "train a recorded step again, and compare it by token and layer"
     command = add_command(commands, "replay", _replay, text, epilog=REPLAY_EPILOG)
     add_run(command)
-    command.add_argument(
-        "--step", metavar="N", help="the step, N or STAGE/N (default: list those that can be replayed)"
-    )
+    command.add_argument("--step", metavar="N", help="N or STAGE/N (default: list the steps that can be replayed)")
     command.add_argument(
         "--set",
         dest="sets",
@@ -121,15 +121,15 @@ def _add_replay(commands: "Commands") -> None:
     )
     command.add_argument("--tokens", type=int, default=20, metavar="N", help="tokens to describe (default: 20)")
     add_json(command)
-    command.add_argument("--out", type=Path, metavar="FILE", help="write that object to a file")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write the JSON object to a file")
     command.add_argument(
-        "--scratch", type=Path, metavar="DIR", help="folder for checkpoints meanwhile (default: a temporary one)"
+        "--scratch", type=Path, metavar="DIR", help="folder for checkpoints (default: a temporary folder)"
     )
     command.add_argument(
         "--deadline",
         type=float,
         metavar="SECONDS",
-        help="longest wait for one step, and for all else that may take less (default: 1800, and the run's deadlines)",
+        help="deadline of one step, and minimum of all other deadlines (default: 1800, and the run's deadlines)",
     )
 
 
@@ -149,7 +149,7 @@ def _audit(given: argparse.Namespace) -> int:
         if len(found) > SHOWN:
             print(f"... and {len(found) - SHOWN} more (--json has all)")
         failed = data["failures"]
-        print(f"{run.root}: {f'{failed} things do not agree' if failed else 'everything agrees'}")
+        print(f"{run.root}: {f'{failed} inconsistencies' if failed else 'consistent'}")
     return 1 if any(finding.level is Level.FAILURE for finding in found) else 0
 
 
@@ -171,7 +171,7 @@ def _replay(given: argparse.Namespace) -> int:
     run = require_run(given.run).root
     if given.step is None:
         if given.sets:
-            raise ValueError("--set is about one step: name it with --step")
+            raise ValueError("--set needs --step")
         return answer_replayable(run, as_json=given.json, out=given.out)
     if given.tokens < 0:
         raise ValueError(f"--tokens {given.tokens} must be 0 or more")

@@ -1,4 +1,4 @@
-"""The commands `doctor`, `doctor --plan` and `doctor --simulate`: faults, needs and speed of a run before it starts."""
+"""The commands `doctor`, `doctor --plan` and `doctor --simulate`: faults, resources and speed of a run before it starts."""
 
 import argparse
 import json
@@ -12,15 +12,15 @@ from temper.orchestrator.pipeline.finding import Finding, Level
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
 
-TEXT = "look for what may be wrong with this machine and a configuration; nothing is started or downloaded, and nothing stays"
+TEXT = "check this machine and a configuration. Nothing is started, downloaded or kept"
 DOCTOR_EPILOG = """examples:
-  temper doctor                                       this machine alone
+  temper doctor                                       only this machine
   temper doctor configs/demo.yaml
   temper doctor mine.yaml profile=gpu80 --json | jq '.findings[] | select(.level != "ok")'
 
-Each check prints a line: ok, warning (a run can continue with it) or FAILURE (a run would end by it), with the remedy below.
-The exit status is 1 if a line is a failure. Every run begins with the quick checks, and prints their warnings and failures. The
-nodes of a cluster that RAY_ADDRESS names are asked, each by one task; their GPUs and memory are not examined.
+Each check prints a line: ok, warning (a run continues) or FAILURE (a run would stop), with a remedy. The exit status is 1 after
+a failure. Every run begins with the quick checks, and prints their warnings and failures. The nodes of a cluster in RAY_ADDRESS
+are checked by one task each, without their GPUs and memory.
 """
 PLAN_EPILOG = """examples:
   temper doctor --plan configs/demo.yaml
@@ -28,9 +28,9 @@ PLAN_EPILOG = """examples:
   temper doctor --plan configs/recipes/eight_gpus.yaml --gpus 2x8xH200-141G rl.max_lag=0 --json
   temper doctor --plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G --assume answer_tokens=3000
 
-A plan reads only config.json of the model, from a folder (model.path=DIR) or from the hub. Without --gpus it is of this cluster
-or this machine. Its end lists the assumptions; docs/hardware.md describes the figures. The exit status is 1 if a limit would be
-hit.
+A plan reads only the model's config.json, from a folder (model.path=DIR) or from the hub. Without --gpus it is for this cluster
+or machine. It lists its assumptions at the end. docs/hardware.md describes the figures. The exit status is 1 if the run would
+exceed a limit.
 """
 SIMULATE_EPILOG = """examples:
   temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G
@@ -38,24 +38,21 @@ SIMULATE_EPILOG = """examples:
   temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G --engines 1,8,64,512 --grow
   temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G --tail 0 --json
 
-Every combination of the values is simulated. Durations are planned for the named GPUs (as by `temper doctor
---plan`); the decisions are
-those of the product's own loop, buffer and pool. docs/results.md describes the columns, and all that is not counted.
+Every combination of the values is simulated. Durations are planned for the named GPUs, as in `temper doctor --plan`. The real
+loop, buffer and pool make the decisions. docs/results.md describes the columns and the limits of the simulation.
 """
 
 
 def add_doctor_commands(commands: "Commands") -> None:
     """Add the commands to the parser."""
     command = add_command(commands, "doctor", _doctor, TEXT, epilog=DOCTOR_EPILOG)
-    add_config_or_run(command, without="; without it this machine alone")
+    add_config_or_run(command, without="; without it only this machine")
     add_json(command)
     text = "calculate a run's memory, disk and time, and the limits that it would exceed"
     command = add_command(commands, "doctor --plan", _plan, text, epilog=PLAN_EPILOG)
     add_config(command)
-    command.add_argument("--gpus", metavar="8xH100-80G", help="GPUs by number and name; 2x8xH100-80G are two machines")
-    command.add_argument(
-        "--assume", action="append", default=[], metavar="NAME=VALUE", help="another value of an assumption"
-    )
+    command.add_argument("--gpus", metavar="8xH100-80G", help="number and type of GPUs. 2x8xH100-80G is two machines")
+    command.add_argument("--assume", action="append", default=[], metavar="NAME=VALUE", help="override an assumption")
     add_json(command)
     _add_simulate(commands)
 
@@ -64,24 +61,26 @@ def _add_simulate(commands: "Commands") -> None:
     text = "simulate a run in virtual time: the effect of more engines, more lag and longer tails"
     command = add_command(commands, "doctor --simulate", _simulate, text, epilog=SIMULATE_EPILOG)
     add_config(command)
-    command.add_argument("--gpus", metavar="8xH100-80G", help="GPUs by number and name, for planned durations")
+    command.add_argument("--gpus", metavar="8xH100-80G", help="number and type of GPUs")
     command.add_argument(
-        "--assume", action="append", default=[], metavar="NAME=VALUE", help="another value of a plan's assumption"
+        "--assume", action="append", default=[], metavar="NAME=VALUE", help="override an assumption of the plan"
     )
     command.add_argument(
-        "--engines", type=_whole, metavar="N,N", help="numbers of engines; the configuration's if left out"
+        "--engines", type=_whole, metavar="N,N", help="numbers of engines (default: the configuration's)"
     )
     command.add_argument("--max-lag", type=_whole, metavar="N,N", help="values of max_lag")
     command.add_argument(
-        "--tail", type=float, default=0.7, metavar="X", help="sigma of the logarithm of answers' lengths (default: 0.7)"
+        "--tail",
+        type=float,
+        default=0.7,
+        metavar="X",
+        help="standard deviation of the log of answer lengths (default: 0.7)",
     )
+    command.add_argument("--grow", action="store_true", help="scale groups per step and ranks with the engines")
     command.add_argument(
-        "--grow", action="store_true", help="let the groups of a step and the learner's ranks grow with the engines"
+        "--steps", type=int, default=8, metavar="N", help="steps to count after the warm-up steps (default: 8)"
     )
-    command.add_argument(
-        "--steps", type=int, default=8, metavar="N", help="steps that are counted, after those that fill (default: 8)"
-    )
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths (default: 0)")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the lengths (default: 0)")
     add_json(command)
 
 

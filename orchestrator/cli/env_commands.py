@@ -20,8 +20,8 @@ a response is one of
   {"key": 0, "response": "So she has 72 clips.\\n#### 72"}
   {"key": "simple_python_0", "calls": [{"name": "area", "arguments": {"base": 10}}]}
   {"key": 3, "messages": [{"role": "assistant", "content": "", "tool_calls": [...]}, {"role": "tool", ...}]}
-`key` is the task's own id (task_id, id), else its 0-based row number. A result has key, reward, parts, failure (null,
-or type and message: then there is no reward) and seconds. Exit status 1 where a response has no reward.
+`key` is the task's id (task_id, id), or else its 0-based row number. A result has key, reward, parts, failure (null, or type
+and message if there is no reward) and seconds. The exit status is 1 if a response has no reward.
 
 """
 ENVCHECK_EPILOG = """examples:
@@ -30,41 +30,40 @@ ENVCHECK_EPILOG = """examples:
   temper env check --env reasoning_gym --options '{dataset: mini_sudoku}'
   temper env check --env math --data '{path: mine.csv, columns: {question: problem, answer: solution}}'
 
-It fails where a reference answer is not worth all, or a corrupted one is, and where no reference answer was tried.
+It fails if a reference solution does not get the full reward, if a negative does, or if there is no reference solution.
 
 """
 NEW_EPILOG = """examples:
-  temper env new spelling                 tasks that it makes, each with one answer
-  temper env new capitals --rows          tasks out of rows of data, here of a JSONL file
-  temper env new office --tools           tools that the model calls before it answers
-  temper env new riddle --turns           several turns, each of which it answers
+  temper env new spelling                 generated tasks, each with one answer
+  temper env new capitals --rows          tasks from rows of a JSONL file
+  temper env new office --tools           tools that the model calls
+  temper env new riddle --turns           several turns
 
-The new environment works and passes its own tests: `temper env check --env NAME` plays its reference and wrong answers. Then
-change NAME/env.py from top to bottom, as its first lines say. A line `NAME: {kind: NAME}` under `envs` brings it into any
-configuration; docs/environments.md says what else there is.
+The new environment works: `temper env check --env NAME` runs its reference solutions and negatives. Then edit NAME/env.py from
+top to bottom. To use it, add `NAME: {kind: NAME}` under `envs` in a configuration. docs/environments.md has the reference.
 """
 PRESETS_EPILOG = """examples:
   temper env presets
   temper env presets gsm8k
   temper eval models/mine --preset gsm8k --greedy
 
-In a configuration a set is an environment, which rl evaluates between its steps but never trains on:
+In a configuration a benchmark is an environment that rl evaluates between steps and never trains on:
 
   envs: {math: {data: train.jsonl}, gsm8k: {preset: gsm8k}}
 
-Rows come from the hub at the revision that is named here, or from a file of the same form: envs.NAME.eval_data, or
---preset gsm8k=FILE. Every setting of an environment can be given beside the preset, and wins.
+Rows come from the hub at a fixed revision, or from a file of the same format: envs.NAME.eval_data, or --preset gsm8k=FILE.
+Settings of an environment override its preset.
 """
 REGRADE_EPILOG = """examples:
   temper env regrade runs/demo/trajectories/rl-30.jsonl --row 17
-  temper env regrade runs/demo/trajectories/eval-rl.jsonl             every row that has a reward
+  temper env regrade runs/demo/trajectories/eval-rl.jsonl             all rows with a reward
 
-Makes the task again as the run made it (configuration and event log say how), plays the turns that were recorded, and prints a
-JSON object for each row: what it earned then, what it earns now, parts and the verifier's line. What the run added for the
-lengths in a group is left out of both. Exit status 1 where a score is another one now.
+Rebuilds each task from the run's configuration and event log, replays the recorded turns, and prints a JSON object per row: the
+recorded reward, the new reward, parts and the verifier's detail, without length shaping. The exit status is 1 if a score
+differs.
 """
 FORMS = {
-    "answer": "with one answer to a task that it makes (default)",
+    "answer": "generated tasks with one answer (default)",
     "rows": "over rows of data",
     "tools": "with tools that the model calls",
     "turns": "of several turns",
@@ -73,7 +72,7 @@ FORMS = {
 
 def add_env_commands(commands: "Commands") -> None:
     """Add the commands to the group."""
-    text = "score given responses to the tasks of a data file, by the code that training uses"
+    text = "score responses to the tasks of a data file, with the code of training"
     command = add_command(
         commands, "grade", partial(_execute, "grade"), text, epilog=lambda: GRADE_EPILOG + env_lines()
     )
@@ -82,7 +81,7 @@ def add_env_commands(commands: "Commands") -> None:
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSONL, one row per response")
     command.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1), metavar="N", help="processes")
 
-    text = "let an environment test itself on reference answers and wrong ones; exit status 1 where it fails"
+    text = "test an environment on reference solutions and negatives. The exit status is 1 if it fails"
     command = add_command(
         commands, "check", partial(_execute, "check"), text, epilog=lambda: ENVCHECK_EPILOG + env_lines()
     )
@@ -90,9 +89,9 @@ def add_env_commands(commands: "Commands") -> None:
     command.add_argument("--limit", type=int, default=64, metavar="N", help="most tasks that are checked (default: 64)")
     command.add_argument("--seed", type=int, default=0, help="seed of the generated tasks (default: 0)")
 
-    text = "write an environment of your own to begin with: a package in the current folder, with its test and configuration"
+    text = "create an environment in the current folder, with test and configuration"
     command = add_command(commands, "new", partial(_execute, "new"), text, epilog=NEW_EPILOG)
-    command.add_argument("name", metavar="NAME", help="what it is called: letters, digits and _")
+    command.add_argument("name", metavar="NAME", help="name: letters, digits and _")
     forms = command.add_mutually_exclusive_group()
     for form, does in FORMS.items():
         forms.add_argument(f"--{form}", dest="form", action="store_const", const=form, help=does)
@@ -100,9 +99,9 @@ def add_env_commands(commands: "Commands") -> None:
 
     text = "list the standard sets for evaluation, or describe some of them"
     command = add_command(commands, "presets", partial(_execute, "presets"), text, epilog=PRESETS_EPILOG)
-    command.add_argument("names", nargs="*", metavar="NAME", help="those to describe; without any all are listed")
+    command.add_argument("names", nargs="*", metavar="NAME", help="presets to describe (default: list all)")
 
-    text = "put recorded answers of a run to their verifiers again"
+    text = "grade recorded answers of a run again"
     command = add_command(commands, "regrade", partial(_execute, "regrade"), text, epilog=REGRADE_EPILOG)
     command.add_argument("file", type=Path, metavar="FILE", help="a file of a run's folder `trajectories`")
     which = "a row by its number, from 0 (default: all that have a reward)"
@@ -110,12 +109,10 @@ def add_env_commands(commands: "Commands") -> None:
 
 
 def _add_task_options(command: argparse.ArgumentParser, *, required: bool) -> None:
-    without = "" if required else "; without it tasks are generated"
-    command.add_argument(
-        "--env", required=True, metavar="ENV", help="an environment of the list below, or your own module"
-    )
+    without = "" if required else "; tasks are generated without it"
+    command.add_argument("--env", required=True, metavar="ENV", help="an environment of the list below, or your module")
     command.add_argument("--data", required=required, metavar="DATA", help=f"{DATA_OPTION}{without}")
-    command.add_argument("--format", metavar="NAME", help="format of the rows, see below (default: found out)")
+    command.add_argument("--format", metavar="NAME", help="format of the rows, see below (default: detected)")
     command.add_argument("--options", default="{}", metavar="YAML", help="as envs.NAME.options in a configuration")
 
 
@@ -125,8 +122,8 @@ def env_lines() -> str:
 
     width = max(map(len, ENVIRONMENTS))
     rows = [f"  {name:<{width}}  {_rows(env)}" for name, env in ENVIRONMENTS.items()]
-    head = "environments, with the formats of rows that each reads, found out where none is named:"
-    return "\n".join([head, *rows, "docs/environments.md says what each compares, docs/data.md how rows are named."])
+    head = "environments with their row formats, which are detected by default:"
+    return "\n".join([head, *rows, "docs/environments.md describes their rewards, docs/data.md the columns."])
 
 
 def _rows(env: "EnvDefinition") -> str:

@@ -15,22 +15,22 @@ from temper.orchestrator.run.redaction import blanked
 from temper.rollout.pool.restarts import TooManyRestarts
 
 FAULT = 1
-"""Exit status of a fault of the machine, of a library or of what lies on the disk."""
+"""Exit status of an error of the machine, a library or the disk."""
 MISTAKE = 2
 GAVE_UP = 3
-"""Exit status of a run in which something hung, or died more often than it may."""
+"""Exit status of a run with too many hangs or failures."""
 UNREAD = 141
 """Exit status of a command whose output was not read to its end: a shell's number for a process that SIGPIPE ended."""
 
 
 def exit_status(work: Callable[[], int]) -> int:
-    """Return the exit status of a command's work, and print a mistake, a fault or an interrupt.
+    """Return the exit status of a command, and print an error or interrupt.
 
-    Unread output is left to `ends_unread`; any other error is a fault of this program.
+    `ends_unread` handles unread output. Any other exception is a bug of Temper.
     """
     try:
         return work()
-    except KeyboardInterrupt:  # of a run the second one: the first asks it to stop
+    except KeyboardInterrupt:  # the second one of a run: the first one requests a stop
         print("interrupted: stopped at once (the same command continues a run)", file=sys.stderr)
         return STOPPED
     except (ValueError, FileNotFoundError) as error:
@@ -54,7 +54,7 @@ def _tell_fault(error: Exception) -> None:
 
 def is_unread() -> bool:
     poll = select.poll()
-    poll.register(1, 0)  # an error is told without being asked for
+    poll.register(1, 0)  # errors are always reported
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
@@ -73,6 +73,6 @@ def ends_unread() -> Iterator[None]:
     except BrokenPipeError:
         if not is_unread():
             raise
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # what lies in buffers goes there when Python ends
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # buffered output is discarded when Python ends
         os.dup2(nowhere, 1)
         raise SystemExit(UNREAD) from None

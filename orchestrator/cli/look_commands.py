@@ -1,4 +1,4 @@
-"""The commands that look at runs: `status`, `scale`, `view`, `ui` and `report --compare`."""
+"""The commands `status`, `scale`, `view`, `ui` and `report --compare`."""
 
 import argparse
 import contextlib
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 REFRESH_S = 1.0
 ANSWER_S = 20.0
-"""How long `scale` waits for the run to take the request, in seconds."""
+"""Seconds that `scale` waits for the run to accept the request."""
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
-"""Variables one of which is set where a browser would be seen."""
+"""One of these variables is set if the machine has a screen."""
 WIDTH = 130
 STATUS_EPILOG = """examples:
   temper status runs/demo --watch
@@ -43,33 +43,32 @@ stalled too long (supervision.silent_s, supervision.stalled_s) is diagnosed, end
 SCALE_EPILOG = """example:
   temper scale runs/demo --rollout-workers 3
 
-Workers that are added are given groups once they serve the current weights; those that are too many finish theirs and leave.
-The next start of the run has rollout.workers of its configuration again.
+New workers receive groups once they have the current weights. Surplus workers finish their groups first. The next start of
+the run uses rollout.workers of its configuration again.
 """
 VIEW_EPILOG = """examples:
   temper view runs/demo                                           serve it on 127.0.0.1 until Ctrl-C
-  temper view runs/demo --out step.html --step 30                 one file, which needs no server
+  temper view runs/demo --out step.html --step 30                 one file without a server
   temper view runs/demo --out rl.html --evaluation rl --against sft
 
-Shows the answers that steps and evaluations have left in RUN/trajectories: a table to filter, the answers to one task side by
-side, every token with its log-probabilities, advantage, weight version and why it carries no loss, and why an answer got its
-reward. docs/viewing.md says how to read it and what a run records. A step is N or STAGE/N; an evaluation is what it evaluates
-(sft, rl), or STAGE/N between steps; without either it is the newest step.
+Shows the answers in RUN/trajectories: a table with filters, the answers to one task in columns, and every token with its
+logprobs, advantage, weights version and loss mask. docs/viewing.md describes the page. A step is N or STAGE/N. An evaluation is
+the evaluated stage (sft, rl), or STAGE/N between steps. The default is the newest step.
 """
 UI_EPILOG = """examples:
   temper ui                                     the runs of runs/mlflow.db, on http://127.0.0.1:5000
   temper ui --runs-dir /shared/runs --port 5001
-  temper ui --experiment night                  another experiment than that of the newest run
-  MLFLOW_TRACKING_URI=http://head:5000 temper ui    the page of a server that others keep
+  temper ui --experiment night                  an experiment by name
+  MLFLOW_TRACKING_URI=http://head:5000 temper ui    the page of an MLflow server
 
-Opens a browser where this machine has a screen, and prints the address in any case. docs/viewing.md says what is where.
+Prints the address, and opens a browser if this machine has a screen. docs/viewing.md describes the pages.
 """
-COMPARE_EPILOG = """example: two models on the tasks that both have answered; a run stands for its last evaluation
+COMPARE_EPILOG = """example: two models on their common tasks, by the last evaluation of a run
   temper report --compare runs/demo/eval/sft.json runs/demo/eval/rl.json
   temper report --compare runs/plain-1 runs/mixed-1 --out compare.json
 
-The difference of accuracy has an interval over tasks, with a width even if no task differs, and a p value by the sign-flip
-test of pairs; beside it stands how many tasks would show a difference of so much.
+The output has the difference in accuracy with its interval over tasks, a p value by the sign-flip test, and the number of tasks
+that would show such a difference.
 
 example: a curve of each seed, then the page
   temper run configs/demo.yaml name=plain-1 seed=1 'eval.budgets=[8,16,32]'
@@ -79,47 +78,45 @@ example: a curve of each seed, then the page
   temper report --compare --runs plain=runs/plain-1,runs/plain-2,runs/plain-3 \\
       --runs mixed=runs/mixed-1,runs/mixed-2,runs/mixed-3 --out compare.html
 
-Runs are compared at the same budgets in tokens; those that were asked under others are refused. A run gets its curve, or
-another one, afterwards: temper eval runs/plain-1/config.yaml 'eval.budgets=[8,16,32]' 'eval.budget_shares=[]'.
+All runs need the same token budgets. To add a curve later:
+temper eval runs/plain-1/config.yaml 'eval.budgets=[8,16,32]' 'eval.budget_shares=[]'
 """
 
 
 def add_look_commands(commands: "Commands") -> None:
     """Add the commands to the parser."""
-    text = "show what a run is doing: stage, queue, groups in flight, workers and their health, failures"
+    text = "show stage, queue, groups in flight, workers and failures of a run"
     command = add_command(commands, "status", _status, text, epilog=STATUS_EPILOG)
     add_run(command)
     how = command.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="as one JSON object, with `running`")
-    how.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C or the end of the run")
-    text = "ask a run that is going on for another number of rollout workers, until it ends"
+    how.add_argument("--json", action="store_true", help="print one JSON object, with `running`")
+    how.add_argument("--watch", action="store_true", help="refresh every second until the run ends")
+    text = "change the number of rollout workers of a running run"
     command = add_command(commands, "scale", _scale, text, epilog=SCALE_EPILOG)
     add_run(command)
     command.add_argument("--rollout-workers", type=int, required=True, metavar="N", help="1 or more")
     _add_view(commands)
-    text = "open MLflow's pages on the runs and charts of an experiment"
+    text = "open MLflow's pages of an experiment"
     command = add_command(commands, "ui", _ui, text, epilog=UI_EPILOG)
     command.add_argument(
         "--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER", help="the folder of the runs (default: runs)"
     )
     command.add_argument("--port", type=int, default=5000, metavar="N", help="port on 127.0.0.1 (default: 5000)")
-    command.add_argument("--experiment", metavar="NAME", help="by default that of the newest run")
+    command.add_argument("--experiment", metavar="NAME", help="experiment (default: the newest run's)")
     command.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
     _add_compare(commands)
 
 
 def _add_view(commands: "Commands") -> None:
-    text = "look at the answers of a run in a browser, token by token"
+    text = "view the answers of a run in a browser, token by token"
     command = add_command(commands, "view", _view, text, epilog=VIEW_EPILOG)
     add_run(command)
-    command.add_argument(
-        "--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: one that is free)"
-    )
-    command.add_argument("--out", type=Path, metavar="FILE", help="write one HTML file in place of serving")
+    command.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free port)")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write one HTML file instead of serving")
     which = command.add_mutually_exclusive_group()
-    which.add_argument("--step", metavar="N", help="with --out: the answers that this step trained")
+    which.add_argument("--step", metavar="N", help="with --out: the answers of this step")
     which.add_argument("--evaluation", metavar="NAME", help="with --out: the answers of this evaluation")
-    command.add_argument("--against", metavar="NAME", help="with --evaluation: another one, to compare its tasks with")
+    command.add_argument("--against", metavar="NAME", help="with --evaluation: another evaluation to compare")
 
 
 def _add_compare(commands: "Commands") -> None:
@@ -131,7 +128,7 @@ def _add_compare(commands: "Commands") -> None:
         nargs="*",
         type=path_of_run,
         metavar="EVALUATION",
-        help="two of them, the earlier model first: a file eval/LABEL.json that an evaluation left, or a run by folder or name",
+        help="two of them, the earlier model first: a file eval/LABEL.json, or a run by folder or name",
     )
     groups = command.add_argument_group("groups of runs")
     groups.add_argument(
@@ -139,7 +136,7 @@ def _add_compare(commands: "Commands") -> None:
         action="append",
         default=[],
         metavar="NAME=RUN[,RUN...]",
-        help="a group: the runs of one setting, its seeds, by folder or name; give it once for each group",
+        help="a group: the runs (seeds) of one setting by folder or name. Repeat for each group",
     )
     groups.add_argument(
         "--label", metavar="STAGE", help="compare after this stage, for example rl (default: the last curve)"
@@ -148,8 +145,7 @@ def _add_compare(commands: "Commands") -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="of two evaluations a JSON file (default: none); of groups the page, with a JSON file beside it (default: "
-        "compare.html)",
+        help="JSON file for two evaluations (default: none), page and JSON file for groups (default: compare.html)",
     )
 
 
@@ -186,9 +182,9 @@ def _scale(given: argparse.Namespace) -> int:
         held = folder.is_held()
         if not held or time.monotonic() > deadline:
             request.unlink(missing_ok=True)
-            raise ValueError(_untaken(folder) if held else f"{given.run} has ended before it took the request")
+            raise ValueError(_untaken(folder) if held else f"{given.run} ended before it accepted the request")
         time.sleep(0.1)
-    print(f"{given.rollout_workers} rollout workers are asked for; temper status {given.run} shows them")
+    print(f"requested {given.rollout_workers} rollout workers; temper status {given.run} shows them")
     return 0
 
 
@@ -197,7 +193,7 @@ def _untaken(folder: RunDir) -> str:
     last = "has written no status yet"
     if status is not None:
         last = f"was at step {status.step} of {status.steps} of {status.stage} {time.time() - status.time:.0f} s ago"
-    return f"{folder.root} did not take the request within {ANSWER_S:.0f} s and {last}: it starts or ends; ask again"
+    return f"{folder.root} did not accept the request within {ANSWER_S:.0f} s and {last}. It is starting or ending; try again"
 
 
 def _view(given: argparse.Namespace) -> int:
@@ -209,12 +205,10 @@ def _view(given: argparse.Namespace) -> int:
     run = require_run(given.run)
     if given.out is None:
         if given.step or given.evaluation or given.against:
-            raise ValueError(
-                "--step, --evaluation and --against choose what --out writes; the served page has all of them"
-            )
+            raise ValueError("--step, --evaluation and --against need --out. The served page has all files")
         return _serve(run, given.port)
     if given.against and not given.evaluation:
-        raise ValueError(f"--against {given.against} needs --evaluation: two evaluations are compared")
+        raise ValueError(f"--against {given.against} needs --evaluation")
     files = [find_file(run, step=given.step, evaluation=given.evaluation)]
     if given.against:
         files.append(find_file(run, evaluation=given.against))
@@ -244,7 +238,9 @@ def _ui(given: argparse.Namespace) -> int:
         _open(address, given.no_browser)
         return 0
     if not given.runs_dir.is_dir():
-        raise FileNotFoundError(f"--runs-dir {given.runs_dir} is no folder; `temper run configs/demo.yaml` makes runs/")
+        raise FileNotFoundError(
+            f"--runs-dir {given.runs_dir} is not a folder; `temper run configs/demo.yaml` creates runs/"
+        )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the server is ended in any case
     with (
         contextlib.suppress(KeyboardInterrupt),
@@ -265,13 +261,13 @@ def _open(address: str, closed: bool) -> None:
 def _compare(given: argparse.Namespace) -> int:
     if bool(given.evaluations) == bool(given.runs):
         raise ValueError(
-            "give two evaluations, or groups of runs by --runs NAME=RUN[,RUN...]; see temper report --compare --help"
+            "name two evaluations, or groups with --runs NAME=RUN[,RUN...]; see temper report --compare --help"
         )
     return _compare_groups(given) if given.runs else _compare_tasks(given)
 
 
 def parse_groups(given: list[str]) -> dict[str, list[Path]]:
-    """Return the folders of each group. Raise `ValueError` for one that is not of the form NAME=RUN[,RUN...]."""
+    """Return the folders of each group. Raise `ValueError` if a group is not NAME=RUN[,RUN...]."""
     groups: dict[str, list[Path]] = {}
     for text in given:
         name, _, listed = text.partition("=")
@@ -279,20 +275,16 @@ def parse_groups(given: list[str]) -> dict[str, list[Path]]:
         if not name or not folders:
             raise ValueError(f"--runs {text!r} is not of the form NAME=RUN[,RUN...], for example plain=runs/a,runs/b")
         if name in groups:
-            raise ValueError(
-                f"--runs {name}=... is given twice; list the runs of a group after one another: {name}=A,B"
-            )
+            raise ValueError(f"--runs {name}=... is repeated; list all runs of a group: {name}=A,B")
         groups[name] = folders
     return groups
 
 
 def _compare_tasks(given: argparse.Namespace) -> int:
     if len(given.evaluations) != 2:
-        raise ValueError(f"{len(given.evaluations)} evaluations are given; two are compared")
+        raise ValueError(f"name two evaluations, not {len(given.evaluations)}")
     if given.label is not None:
-        raise ValueError(
-            f"--label {given.label} is for groups (--runs); of two evaluations name eval/{given.label}.json"
-        )
+        raise ValueError(f"--label {given.label} needs --runs; for two evaluations use eval/{given.label}.json")
     if given.out is not None and given.out.suffix != ".json":
         raise ValueError(f"--out {given.out} must end in .json")
     from temper.orchestrator.tools.inspect.report.pairs import compare_places, pair_table
@@ -300,11 +292,11 @@ def _compare_tasks(given: argparse.Namespace) -> int:
     pair = compare_places(*given.evaluations)
     print(f"first: {pair.first}\nsecond: {pair.second}")
     if pair.different_settings:
-        print(f"asked differently: {'; '.join(pair.different_settings)}")
+        print(f"different settings: {'; '.join(pair.different_settings)}")
     Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(pair_table(pair))
     for env, found in pair.envs.items():
         if found.left_out:
-            print(f"{env}: left out are {found.left_out}")
+            print(f"{env}: {found.left_out} tasks without a score")
     if given.out is not None:
         write_json(given.out, pair.as_json())
     return 0
@@ -313,7 +305,7 @@ def _compare_tasks(given: argparse.Namespace) -> int:
 def _compare_groups(given: argparse.Namespace) -> int:
     out = given.out or Path("compare.html")
     if out.suffix != ".html":
-        raise ValueError(f"--out {out} must end in .html; the JSON goes beside it")
+        raise ValueError(f"--out {out} must end in .html; the JSON file gets the same name")
     from temper.orchestrator.tools.inspect.report.compare import read_curves, write_comparison
 
     named = parse_groups(given.runs)

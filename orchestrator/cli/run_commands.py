@@ -1,4 +1,4 @@
-"""The commands that take a run's configuration: `run`, `report`, `submit` and `fork`."""
+"""The commands of a run's configuration: `run`, `report`, `submit` and `fork`."""
 
 import argparse
 import asyncio
@@ -24,36 +24,35 @@ if TYPE_CHECKING:
 
 RUN_EPILOG = """examples:
   temper {name} configs/demo.yaml
-  temper {name} configs/demo.yaml --dry-run                           what it would do; nothing is started or written
+  temper {name} configs/demo.yaml --dry-run                           print the plan, start nothing
   temper {name} configs/demo.yaml name=mine seed=2 {more}
-  temper {name} configs/demo.yaml longer.yaml gpu.yaml seed=2         files lie over one another, the last one wins
-  temper {name} configs/demo.yaml envs.math.data=gsm8k_train.jsonl    relative paths are those of the current folder
+  temper {name} configs/demo.yaml longer.yaml gpu.yaml seed=2         later files override earlier ones
+  temper {name} configs/demo.yaml envs.math.data=gsm8k_train.jsonl    relative to the current folder
 
-{what}A file that lies over another gives only what it changes: mappings are merged, lists (such as stages) replaced.
+{what}A later file has only its changes: mappings are merged, lists (such as stages) are replaced.
 """
-CONTINUES = """The run lives in runs/NAME/. The same command continues it after Ctrl-C or a fault, and skips what is done.
+CONTINUES = """The run's files are in runs/NAME/. Rerun the same command to resume after Ctrl-C or an error.
 """
 COMPARES = """`temper report --compare` compares two evaluations, or groups of runs.
 """
 SUBMIT_EPILOG = """examples:
-  temper submit configs/demo.yaml                                     on a cluster of this machine, which ends with the job
+  temper submit configs/demo.yaml                                     on a local cluster that ends with the job
   temper submit configs/demo.yaml --address http://127.0.0.1:8265 runs_dir=/shared/runs
 
-Ctrl-C stops the job, which saves before; the same command continues it. What must lie where is said in docs/clusters.md.
+Ctrl-C stops the job after a save. Rerun the same command to resume. docs/clusters.md lists the required storage.
 """
 FORK_EPILOG = """examples:
   temper fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
-  temper fork runs/demo --from rl/25 name=slow --dry-run              what it would do; nothing is started or written
+  temper fork runs/demo --from rl/25 name=slow --dry-run              print the plan, start nothing
   temper fork runs/demo --from sft name=dpo 'stages=[init,sft,dpo,eval]' dpo.data=pairs.jsonl
 
-The new run has the settings of the old one with key=value on top. It begins with a copy of the checkpoint, which is
-verified first, and runs the stages that are left; `temper run runs/NAME/config.yaml` continues it. The
-stage of the checkpoint goes on, with its optimiser, where its steps are more than those of the checkpoint; with as many
-the next stage begins. Data, environments, seed and loss may change; the model may not, nor what the optimiser's state
-belongs to (its kind, adapters, frozen parameters) where the stage goes on. manifest.json, metrics.jsonl, the tracker and
-the report say where the run comes from.
+The new run has the settings of the old one, overridden by key=value. It begins with a verified copy of the checkpoint and runs
+the remaining stages. Resume it with `temper run runs/NAME/config.yaml`. The stage of the checkpoint continues with its
+optimizer if it has steps left. Otherwise the next stage begins. Data, environments, seed and loss may change. The model may
+not, and a continued stage keeps optimizer kind, adapters and frozen parameters. manifest.json, metrics.jsonl, the tracker and
+the report record the origin.
 """
-OVER = "what lies over it, the last one wins: more YAML files, settings such as rl.optim.learning_rate=1e-4"
+OVER = "YAML files and settings such as rl.optim.learning_rate=1e-4, later ones win"
 NOTHING = "nothing was started, written or downloaded (--dry-run)"
 
 
@@ -74,21 +73,21 @@ def add_run_commands(commands: "Commands") -> None:
     text = "submit a run to a Ray cluster and follow its log"
     submit = add_command(commands, "submit", _submit, text, epilog=SUBMIT_EPILOG)
     add_config(submit, over=OVER)
-    submit.add_argument("--address", help="the cluster's job server; without it a local cluster is started")
-    text = "begin a new run at a checkpoint of another one"
-    described = "Begin a new run at a checkpoint of another one."
+    submit.add_argument("--address", help="job server of the cluster (default: start a local cluster)")
+    text = "start a new run at a checkpoint of another run"
+    described = "Start a new run at a checkpoint of another run."
     fork = add_command(commands, "fork", _execute, text, epilog=FORK_EPILOG, description=described)
     fork.add_argument(
         "source", type=path_of_run, metavar="RUN", help="the other run, by its folder, such as runs/demo, or its name"
     )
     fork.add_argument(
-        "--from", dest="at", required=True, metavar="STAGE[/STEP]", help="its checkpoint, e.g. rl/150; rl is the newest"
+        "--from", dest="at", required=True, metavar="STAGE[/STEP]", help="checkpoint, e.g. rl/150, or rl for the newest"
     )
     settings = "the new run's name=, and settings that shall be others"
     fork.add_argument("overrides", nargs="+", metavar="FILE|key=value", help=settings)
     fork.set_defaults(stage=None)
     for command in (run, report, fork):
-        add_json(command, "with --dry-run: as one JSON object")
+        add_json(command, "with --dry-run: print one JSON object")
         add_screen_options(command)
 
 
@@ -100,7 +99,7 @@ def _execute(given: argparse.Namespace) -> int:
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
     if given.json and not given.dry_run:
-        raise ValueError("--json is for --dry-run; `temper status RUN --json` tells of a run at work")
+        raise ValueError("--json needs --dry-run; for a running run use `temper status RUN --json`")
     set_log_level(given.log_level)
     forks = given.command == "fork"
     if given.dry_run and forks:
@@ -116,9 +115,9 @@ def _execute(given: argparse.Namespace) -> int:
 
 
 def show_dry_run(preview: "Preview", config: "Config | None", given: argparse.Namespace) -> int:
-    """Print a preview, after the findings of the quick checks; return the exit status.
+    """Print the findings of the quick checks and a preview. Return the exit status.
 
-    `config` is None if the profile can't choose here: then only the machine is checked.
+    `config` is None if the profile cannot be resolved on this machine. Then only the machine is checked.
     """
     from temper.orchestrator.pipeline.preview import lines
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
@@ -132,5 +131,5 @@ def _submit(given: argparse.Namespace) -> int:
     from temper.orchestrator.cli.submit import submit
     from temper.orchestrator.pipeline.config import load_unresolved_config
 
-    load_unresolved_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
+    load_unresolved_config(given.config, given.overrides)  # reports its errors, and the job asks its cluster
     return submit(given.config, given.overrides, given.address)

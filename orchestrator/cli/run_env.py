@@ -105,7 +105,7 @@ def _laid_out(name: str, text: str) -> list[str]:
 
 
 def _prompts(preset: Preset) -> list[str]:
-    """Return the texts in which rows are put to the model, each behind its name; `{question}` is a row's."""
+    """Return the prompt formats of rows by name. `{question}` is a row's question."""
     given = preset.options.get("prompt", {})
     texts = {"prompt": given} if isinstance(given, str) else {f"prompt, {kind}": text for kind, text in given.items()}
     if "system" in preset.options:

@@ -39,9 +39,7 @@ def run_eval(given: argparse.Namespace) -> int:
     file = Path(given.what) if given.what is not None and is_file(given.what) else None
     if given.url is not None:
         if given.what is not None and file is None:
-            raise ValueError(
-                f"{given.what} beside --url must be a YAML file, whose tasks are asked; the model is --model"
-            )
+            raise ValueError(f"{given.what} with --url must be a YAML file; name the model with --model")
         return _of_server(given, PATIENT if file is None else read_text(file, []), asked)
     if file is None:
         return _through_pipeline(_of_model_or_run(given, asked), given)
@@ -80,7 +78,7 @@ def _of_model_or_run(given: argparse.Namespace, asked: EvalRequest) -> RawConfig
 
 
 def _through_pipeline(wanted: RawConfig, given: argparse.Namespace, *, only: str | None = None) -> int:
-    """Run the stages of a configuration, and show the newest result as it was asked for; or show what would run."""
+    """Run the stages of a configuration and print the newest result, or print the plan."""
     if given.dry_run:
         return show_dry_run(*preview_of(wanted, only=only), given)
     config = make_config(resolve_profile(wanted))

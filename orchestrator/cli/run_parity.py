@@ -73,12 +73,12 @@ def _compared(given: argparse.Namespace, setup: Setup, model: Path, prompts: lis
         try:
             with noise_to(LOG):
                 return compare(model, setup, prompts, tokens=given.tokens, end=end, tell=tell, progress=progress)
-        except RuntimeError as error:  # of vLLM, which says elsewhere why
-            raise RuntimeError(f"{error}; {LOG} has what was printed") from error
+        except RuntimeError as error:  # from vLLM, which logs the reason
+            raise RuntimeError(f"{error}; see {LOG} for the output") from error
 
 
 def config_of(given: argparse.Namespace) -> Config:
-    """Return the configuration of the model's run, else what the profile chooses, with the given settings over it."""
+    """Return the configuration of the model's run, or else of the profile, with overrides."""
     if (folder := run_folder(given.model, RUNS)) is not None:
         base = of_run(folder, newest_model(folder).resolve())
     else:
@@ -93,7 +93,7 @@ def config_of(given: argparse.Namespace) -> Config:
 
 
 def sampling_of(config: Config) -> Sampling:
-    """Return how the first stage that trains on sampled answers samples; plain where there is none."""
+    """Return the sampling of the first stage that trains on sampled answers, or the default."""
     for instance in config.instances:
         settings = config.settings(instance)
         if isinstance(settings, LoopConfig):

@@ -16,37 +16,37 @@ if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
-    "host": (str, "ADDRESS", "where to listen; 127.0.0.1, this machine alone"),
-    "port": (int, "N", "where to listen; 8000"),
-    "dtype": (str, "NAME", "precision of the weights; float32 on a CPU, else that of the model's files"),
-    "max_model_len": (int, "TOKENS", "longest sequence, prompt included; the model's own"),
-    "threads": (int, "N", "CPU threads of the engine; 1"),
-    "memory_gib": (int, "GIB", "size of the key-value cache on a CPU; 1"),
-    "gpu_memory_utilization": (float, "SHARE", "share of a GPU's memory that the engine may take; 0.9"),
+    "host": (str, "ADDRESS", "host to listen on (default: 127.0.0.1)"),
+    "port": (int, "N", "port to listen on (default: 8000)"),
+    "dtype": (str, "NAME", "precision of the weights (default: float32 on a CPU, else the model's)"),
+    "max_model_len": (int, "TOKENS", "maximum tokens of prompt and answer (default: the model's)"),
+    "threads": (int, "N", "CPU threads of the engine (default: 1)"),
+    "memory_gib": (int, "GIB", "GiB of the key-value cache on a CPU (default: 1)"),
+    "gpu_memory_utilization": (float, "SHARE", "share of GPU memory for the engine (default: 0.9)"),
     "reasoning_parser": (
         str,
         "NAME",
-        "vLLM's parser that tells thought from answer; that of the model's thinking tags",
+        "vLLM's reasoning parser (default: by the model's thinking tags)",
     ),
-    "tool_call_parser": (str, "NAME", "vLLM's parser of tool calls, such as hermes; the format of the model's family"),
+    "tool_call_parser": (str, "NAME", "vLLM's tool call parser, such as hermes (default: by the model's family)"),
 }
-"""Settings of `ServerConfig`: type, what stands for the value, and help with the default."""
+"""Settings of `ServerConfig`: type, metavar, and help with the default."""
 THINKING_OPTIONS: dict[str, tuple[type, str, str]] = {
-    "grace": (int, "TOKENS", "in which the model may finish its line after a budget; that of the run, else 0"),
-    "closing": (str, "TEXT", "closes a thought; that of the run, else of the chat template"),
+    "grace": (int, "TOKENS", "tokens to finish the line after a budget (default: the run's, else 0)"),
+    "closing": (str, "TEXT", "text that ends thinking (default: the run's, else the chat template's)"),
 }
-"""Settings of `ThinkingConfig`, likewise; a run's folder brings its own `rollout.thinking`."""
+"""Settings of `ThinkingConfig`, with defaults from the run's `rollout.thinking`."""
 KEY_VARIABLE = "VLLM_API_KEY"
 EPILOG = """examples:
   temper serve runs/demo
   temper serve models/mine --port 8001 --max-model-len 8192 --closing "</think>"
 
-a chat request may carry, beside what vLLM takes (extra_body of the openai client):
-  "thinking_budget": 64     the thought is closed after so many tokens; 0 or more, null is no limit
-  "thinking_grace": 16      in place of --grace
-  "thinking": false        an answer without a thought; true: with one; "low": the prompt asks for little thought
+additional fields of a chat request (extra_body of the openai client):
+  "thinking_budget": 64     maximum thinking tokens, null for no limit
+  "thinking_grace": 16      replaces --grace
+  "thinking": false        no thinking; true: thinking; "low": the prompt requests little thinking
 
-clients give the key that VLLM_API_KEY holds here, where it is set; without one the server listens on loopback only
+Clients need the key in VLLM_API_KEY if it is set. Without a key the server listens on loopback only.
 """
 
 
@@ -59,16 +59,14 @@ def add_serve_command(commands: "Commands") -> None:
     for name, (kind, shown, explained) in (OPTIONS | THINKING_OPTIONS).items():
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
-    told = "tell budgets to the model, in the prompt; as the run did, else not"
+    told = "announce budgets in the prompt (default: as in the run, else no)"
     command.add_argument("--announce", action=argparse.BooleanOptionalAction, help=told, default=argparse.SUPPRESS)
-    answered = (
-        "answer prompts of one text or of token ids too (/v1/completions); they can forge turns: for trusted clients"
-    )
+    answered = "also serve /v1/completions. Its prompts can forge turns, so use it for trusted clients only"
     command.add_argument("--raw-prompts", action="store_true", help=answered)
 
 
 def load_thinking_settings(given: Path) -> dict[str, Any]:
-    """Return the settings of the thoughts in the rollouts of the run whose folder `given` is; none for a model directory."""
+    """Return the thinking settings of the run in the folder `given`. None for a model directory."""
     path = given / "config.yaml"
     if (given / "config.json").is_file() or not path.is_file():
         return {}
@@ -78,13 +76,13 @@ def load_thinking_settings(given: Path) -> dict[str, Any]:
 
 
 def require_key(host: str, environment: Mapping[str, str]) -> None:
-    """Raise `ValueError` where other machines could reach the server and it would ask for no key."""
+    """Raise `ValueError` if other machines could reach the server without a key."""
     from temper.envs.remote.client import is_loopback
 
     if not is_loopback(host) and not environment.get(KEY_VARIABLE):
         raise ValueError(
             f"--host {host} is reached from other machines, and {KEY_VARIABLE} is not set: set it to a key that clients must "
-            f"give, or listen at 127.0.0.1 behind a proxy of your own"
+            f"set it, or listen on 127.0.0.1 behind a proxy"
         )
 
 
@@ -93,11 +91,11 @@ def _serve(given: argparse.Namespace) -> int:
     if "host" in given:
         require_key(given.host, os.environ)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)  # until the server listens and stops by itself
+        signal.signal(number, _stop)  # until the server handles signals
     try:
         status = _serve_model(model, given)
         sys.stdout.flush()
-        os._exit(status)  # all is closed; an ordinary end prints pages of leaks that Triton's bindings believe in
+        os._exit(status)  # everything is closed, and a normal exit prints false leak reports of Triton's bindings
     except FileNotFoundError:
         raise
     except (OSError, RuntimeError) as error:
@@ -120,4 +118,4 @@ def _serve_model(model: Path, given: argparse.Namespace) -> int:
 
 
 def _stop(number: int, frame: object) -> None:
-    raise SystemExit(130)  # a KeyboardInterrupt is swallowed where vLLM waits for its engine, and the wait never ends
+    raise SystemExit(130)  # vLLM swallows a KeyboardInterrupt while it waits for its engine, and then waits forever

@@ -1,4 +1,4 @@
-"""`submit`: a run as a job of a Ray cluster, or of a local one that lives as long as the job."""
+"""`submit`: run a configuration as a job of a Ray cluster, or of a local one for this job."""
 
 import os
 import re
@@ -25,29 +25,29 @@ from temper.orchestrator.pipeline.tracking import stores_by_path
 from temper.orchestrator.run.redaction import blanked, is_secret
 
 EXCLUDES = ["/runs/", "/tests/", ".?*", "__pycache__/"]
-"""Files of the current folder that stay here, as in a .gitignore."""
+"""Files of the current folder that are not copied, as in a .gitignore."""
 COMMAND = ("python", "-P", "-m", "temper.orchestrator", "run")
 PASSED_ON = ("HF_*", "MLFLOW_*", "NCCL_*", "TORCH_NCCL_*", "GLOO_*", "VLLM_*")
-"""Variables that travel to a cluster, besides those that the configuration reads by `${oc.env:NAME}`."""
+"""Variables that are passed on to a cluster, besides `${oc.env:NAME}` of the configuration."""
 KEPT_HERE = ("VLLM_API_KEY",)
 READ_BY_NAME = re.compile(r"\$\{oc\.env:(\w+)")
 
 
 def submit(config: Path, overrides: list[str], address: str | None) -> int:
-    """Submit a run, stream its log, return its exit status: 130 if a signal stopped it.
+    """Submit a run, stream its log, and return its exit status: 130 after a signal.
 
-    `address` is a cluster's job server, `http://host:8265`; without it a local cluster starts for this job.
+    `address` is a cluster's job server, `http://host:8265`. Without it a local cluster starts for this job.
     """
     if address is None:
         command = shlex.join([sys.executable, *COMMAND[1:], str(config), *overrides])
         with local_head() as head:
             return run_job(head, f"cd {shlex.quote(os.getcwd())} && exec {command}", {})
     if urlsplit(address).scheme not in ("http", "https"):
-        raise ValueError(f"--address {address} is no job server; give one such as http://127.0.0.1:8265")
+        raise ValueError(f"--address {address} is not a job server such as http://127.0.0.1:8265")
     env_vars = passed_on(os.environ, _texts(config, overrides))
     if secrets := [name for name, value in env_vars.items() if is_secret(name) or blanked(value) != value]:
         print(
-            f"submit: any user of the job server can read {', '.join(secrets)}, which travel with the job; to avoid that "
+            f"submit: any user of the job server can read {', '.join(secrets)}, which are sent with the job; to avoid this, "
             f"set them on the cluster's machines and unset them here",
             file=sys.stderr,
         )
@@ -59,7 +59,7 @@ def submit(config: Path, overrides: list[str], address: str | None) -> int:
 
 
 def copy_package(folder: Path) -> Path:
-    """Copy the code and the configurations of Temper into a folder, without tests; return the copy."""
+    """Copy Temper's code and configurations into a folder, without tests. Return the copy."""
     copy = folder / "temper"
     for name in (*CODE, "configs"):
         shutil.copytree(PACKAGE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -72,21 +72,21 @@ def copy_package(folder: Path) -> Path:
 
 
 def run_job(address: str, command: str, runtime_env: dict[str, Any]) -> int:
-    """Run a shell command as a job and follow it to its end. A signal stops the job, which may save; a second one leaves."""
+    """Run a shell command as a job and follow it. A signal stops the job after a save, a second one exits at once."""
     env_vars = {STOP_WAIT: str(STOP_S)} | runtime_env.get("env_vars", {})
     job = Job(address, command, runtime_env=runtime_env | {"env_vars": env_vars}, write=_write)
     with _sigterm_as_sigint():
         try:
             return job.follow()
         except KeyboardInterrupt:
-            _write(f"stopping job {job.id}: it may save for {STOP_S} s; a second signal leaves at once\n")
+            _write(f"stopping job {job.id}: it has {STOP_S} s to save. A second signal exits at once\n")
             job.stop()
             job.follow(limit_s=STOP_S + 60.0)
             return STOPPED
 
 
 def remote_command(config: Path, overrides: list[str]) -> list[str]:
-    """Return the command of a run in a copy of this folder. Raise `ValueError` for a file that would not be there."""
+    """Return the command of a run in a copy of this folder. Raise `ValueError` for a file that the copy does not have."""
     made = load_unresolved_config(config, overrides)
     if not Path(made.runs_dir).is_absolute():
         raise ValueError(
@@ -95,7 +95,7 @@ def remote_command(config: Path, overrides: list[str]) -> list[str]:
     if stores := stores_by_path(made):
         raise ValueError(
             f"{' and '.join(stores)}, or a variable in its place, names a relative path, which would end with the job's "
-            f"copy: give an absolute path, on storage that all machines of the cluster share, or a server"
+            f"copy: use an absolute path on shared storage, or a server"
         )
     named = [str(_travelled("", Path(one))) if is_file(one) else one for one in (str(config), *overrides)]
     paths = {key: path for key, path in named_paths(made).items() if not path.is_absolute()}
@@ -104,7 +104,7 @@ def remote_command(config: Path, overrides: list[str]) -> list[str]:
 
 
 def _travelled(key: str, path: Path) -> Path:
-    """Return the path of a file in the job: in its copy of this folder or in the package. Raise `ValueError` if it has none."""
+    """Return the path of a file in the job: in its copy of this folder or in the package. Raise `ValueError` without one."""
     if packaged_file(path) is not None:
         return path
     whole = path.expanduser().resolve()
@@ -121,7 +121,7 @@ def _travelled(key: str, path: Path) -> Path:
 
 
 def passed_on(environment: Mapping[str, str], texts: list[str]) -> dict[str, str]:
-    """Return the variables that travel with a job: those of `PASSED_ON`, and those that the settings' texts read by name."""
+    """Return the variables for the job: `PASSED_ON`, and the variables that the settings read by name."""
     read = {name for text in texts for name in READ_BY_NAME.findall(text)}
     usual = {name for name in environment if any(fnmatchcase(name, pattern) for pattern in PASSED_ON)}
     return {name: value for name, value in environment.items() if name in read | usual.difference(KEPT_HERE)}

@@ -10,8 +10,8 @@ from temper.orchestrator.tools.preflight.plan.limits import Limit, advised_limit
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 
 PARTS = (
-    *("hardware", "gpus", "model", "rank", "rank_room", "engine", "longest", "sequences", "mean_length", "host"),
-    *("host_room", "push", "time", "left_out", "assumptions"),
+    *("hardware", "gpus", "model", "rank", "rank_free_memory", "engine", "longest", "sequences", "mean_length", "host"),
+    *("host_free_memory", "push", "time", "left_out", "assumptions"),
 )
 """Parts of a plan in JSON."""
 SUMS = {
@@ -72,11 +72,7 @@ def page(plan: Plan) -> Iterator[str]:
 
 def _memory(name: str, parts: dict[str, int], *, peak: int, room: int, more: str) -> Iterator[str]:
     """Yield the peak of a process, and its parts."""
-    yield (
-        f"{name:12} {size(peak)}"
-        + (f" of {size(room)}" if room else "")
-        + more
-    )
+    yield (f"{name:12} {size(peak)}" + (f" of {size(room)}" if room else "") + more)
     yield f"{'':12} {', '.join(f'{part} {size(nbytes)}' for part, nbytes in parts.items() if nbytes)}"
 
 
