@@ -106,7 +106,7 @@ class PlainTrainer(Trainer):
 class NoEngines(Engines):
     """There are none."""
 
-    async def serving(self, model: Path, *, who: str) -> Any:
+    async def serve(self, model: Path, *, who: str) -> Any:
         return Rollouts()
 
 

@@ -42,9 +42,9 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
     silent = facts.silent_s or 0.0
     age = f"driver {status.pid}, {silent:.0f} s ago" if facts.running else f"not running since {_ago(silent)}"
     if facts.finished:
-        yield f"ended as planned {_ago(silent)} ago, all stages are done"
+        yield f"finished {_ago(silent)} ago, all stages are done"
     else:
-        yield f"{status.stage or 'step_evaluations stages'} {_steps(status)}, version {status.version} ({age})"
+        yield f"{status.stage or 'between stages'} {_steps(status)}, version {status.version} ({age})"
     if facts.running and (one := status.evaluation) is not None:
         yield f"evaluating {one.name}: {one.answered} of {one.tasks} tasks in {one.age_s:.0f} s"
     if facts.seconds_a_step is not None:

@@ -103,4 +103,4 @@ def test_what_can_not_be_repeated_is_an_error_with_its_reason(run: RunDir, capsy
         assert main(["env", "regrade", str(path), "--row", "0"]) == 2
     finally:
         run.config.write_text(text, encoding="utf-8")
-    assert "can't be made again as it was" in capsys.readouterr().err
+    assert "cannot be rebuilt" in capsys.readouterr().err

@@ -190,7 +190,7 @@ def test_what_ranks_printed_is_kept_where_a_replay_fails(
         )
     (kept,) = tmp_path.iterdir()
     assert kept.read_text() == "rank 1: out of memory\n"
-    assert capfd.readouterr().err == f"{kept} has what libraries printed\n"
+    assert capfd.readouterr().err.endswith(f"{kept}\n")
 
 
 def test_a_number_that_is_not_finite_is_null_on_the_screen_as_in_the_file(
@@ -242,7 +242,7 @@ def test_a_step_of_which_nothing_was_recorded_is_not_called_what_the_run_recorde
     assert again.verdict is Verdict.NOTHING
     assert again.as_json()["verdict"] == "nothing to compare with"
     shown = page(again)
-    assert "has nothing recorded to compare with" in shown
+    assert "has no recorded tokens" in shown
     assert "is what the run recorded" not in shown
     monkeypatch.setattr(answer, "replayed", lambda *_told, **_also: again)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)

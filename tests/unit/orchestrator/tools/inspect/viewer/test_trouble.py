@@ -132,7 +132,7 @@ def test_a_damaged_file_is_told_of_with_its_line_and_the_others_stay_usable(
 ) -> None:
     path, expect = run.trajectory_file("rl", 10), sync_api.expect
     whole = path.read_text(encoding="utf-8")
-    for line, said in (("{\n", "line 6 is no JSON"), ('{"a": 1}\n', "line 6 is no answer as a run writes it")):
+    for line, said in (("{\n", "line 6 is not JSON"), ('{"a": 1}\n', "line 6 is not an answer")):
         path.write_text(whole + line, encoding="utf-8")
         server.archives.read_ahead()
         page.goto("about:blank")

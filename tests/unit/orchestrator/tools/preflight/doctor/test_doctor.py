@@ -249,14 +249,14 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (FAILURE, "570.86 is older than 580", "580 or later", driver("570.86", found=1)),
         (FAILURE, "no driver", "STACK=cpu", driver(None)),
         (FAILURE, "no GPU", "CUDA_VISIBLE_DEVICES", driver("580.1")),
-        (WARNING, "CPUs", "STACK=gpu", driver("580.1", cuda=None)),
+        (WARNING, "580.1", "STACK=gpu", driver("580.1", cuda=None)),
         (WARNING, "GPU 1 has 70112 MiB", "CUDA_VISIBLE_DEVICES", gpu_in_use),
     ],
     "open files": [(WARNING, "1024", "ulimit -n", lambda _: machine.check_open_files(1024))],
     "ports": [(FAILURE, "no 16 free ports", "end", ports_taken)],
     "sandbox": [
         (FAILURE, "min_level=3: NOT STOPPED: find_files", KERNEL, low_sandbox(programs=True)),
-        (WARNING, "no environment", KERNEL, low_sandbox(programs=False)),
+        (WARNING, "min_level=3", KERNEL, low_sandbox(programs=False)),
     ],
     "model": [
         (FAILURE, "safetensors", "download it again", torn_model),
@@ -264,7 +264,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
     ],
     "output layer": [
         (FAILURE, "no lm_head.weight", "config.json to true", with_tied(tiny_models.qwen3_tied, tied=False)),
-        (WARNING, "a lm_head.weight", "config.json to false", with_tied(tiny_models.qwen3, tied=True)),
+        (WARNING, "lm_head.weight", "config.json to false", with_tied(tiny_models.qwen3, tied=True)),
     ],
     "kernels": [(FAILURE, "mamba", "STACK=cpu", no_kernels)],
     "devices": [
@@ -275,7 +275,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (FAILURE, "main memory of a machine", "2 GiB", memory_finding(-1, replace(SMALL, gpus=0, memory_gib=0.5))),
         (FAILURE, "a rank's memory", "GPUs of 4 GiB", memory_finding(0, replace(SMALL, gpus=2, gpu_gib=2.5))),
         (WARNING, "less than 15%", "GPUs of 4 GiB", nearly_large_enough_gpus),
-        (WARNING, "2.0 GiB", "end what uses it", lambda _: memory.check_available(2 * GIB, GIB)),
+        (WARNING, "2.0 GiB", "end", lambda _: memory.check_available(2 * GIB, GIB)),
     ],
     "push": [
         (WARNING, "64.0 MiB", "--shm-size", lambda _: memory.check_shm(2**26)),
@@ -292,7 +292,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
     "tool calls": [(FAILURE, "tools", "model.tool_calls", with_template("tool calls", PLAIN))],
     "rows": [
         (FAILURE, "rows.jsonl:65", "fix the row", with_rows("rows", row="no JSON")),
-        (WARNING, "1 that", "math.on_error=raise", with_rows("rows", "envs.math.on_error=skip", row="no JSON")),
+        (WARNING, "1 unusable", "math.on_error=raise", with_rows("rows", "envs.math.on_error=skip", row="no JSON")),
         (WARNING, "nobody/nothing", "--repo-type dataset", given("rows", "envs.math.data=nobody/nothing")),
     ],
     "stages": [(FAILURE, "'math'", "", with_rows("stages"))],
@@ -306,8 +306,8 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (WARNING, "turn_tokens=20", "turn_tokens=", given("environments", "rollout.limits.turn_tokens=20")),
     ],
     "cluster": [
-        (FAILURE, "vllm 0.10.0 in place of 0.11.1", "make setup", node(versions=ALIKE.versions | {"vllm": "0.10.0"})),
-        (FAILURE, "77aa in place of 4f2a", "same commit", node(code="77aa")),
+        (FAILURE, "vllm 0.10.0", "make setup", node(versions=ALIKE.versions | {"vllm": "0.10.0"})),
+        (FAILURE, "77aa", "same commit", node(code="77aa")),
         (WARNING, "10.0.0.2 is 3.0 s behind", "time server", seen(ahead_s=-3.0, within_s=0.01)),
         (FAILURE, "10.0.0.2 can't connect to 10.0.0.1", "20000 to 32767", seen(unreached=("10.0.0.1 (timed out)",))),
         (WARNING, "/dev/shm of 10.0.0.2 has 64.0 MiB", "--shm-size", node(shm_bytes=64 * 2**20)),
@@ -318,7 +318,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
     "tracking": [
         (WARNING, "127.0.0.1:9", "tracking.uri", tracked("http://user:password@127.0.0.1:9")),
         (FAILURE, "WANDB_API_KEY", "tracking.wandb.mode=offline", no_key),
-        (WARNING, "can't be made", "runs_dir", tracked("sqlite:////proc/none/mlflow.db")),
+        (WARNING, "/proc/none", "runs_dir", tracked("sqlite:////proc/none/mlflow.db")),
     ],
 }
 """By check: the level, a part of the finding and of its remedy, and the function that plants the fault in a folder."""
@@ -486,7 +486,7 @@ def test_reference_that_the_model_can_not_say_is_told_from_reference_that_is_wro
     found = list(run_check([one for one in CHECKS if one.name == "environments"], CheckTarget(requested=demo(*said))))
     failed = [one for one in found if one.level is Level.FAILURE]
     assert len(failed) == 1
-    assert failed[0].what.startswith("tool_use: 0 of 8 reference answers are right through the model's template")
+    assert failed[0].what.startswith("tool_use: 0 of 8 reference answers are correct through the model's template")
     assert "model.tool_calls" in failed[0].remedy
 
 
