@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -41,9 +42,16 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def run_function(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return the result of a function, sync or async, in a thread without a running event loop."""
+    """Return the result of a function, sync or async. An event loop that runs in this thread waits for it."""
     result = function(*args, **kwargs)
-    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+    if not inspect.isawaitable(result):
+        return result
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_awaited(result))
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, _awaited(result)).result()
 
 
 async def _awaited(result: Any) -> Any:

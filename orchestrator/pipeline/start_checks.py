@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.binding import BoundEnv
 from temper.envs.catalog import env_class
+from temper.envs.core.bounds import only_known
 from temper.envs.core.errors import GraderError
 from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
@@ -30,6 +31,7 @@ from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok, warning
 from temper.orchestrator.stages.stage import Role, StageInstance, StartCheck
 from temper.orchestrator.tracking.sinks.config import require_usable
+from temper.rewards.score import LENGTH
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.tokenizer import load_tokenizer
@@ -164,15 +166,15 @@ def _some_tasks(env: BoundEnv, seed: int) -> Iterable[Task]:
 
 
 def check_rewards(start: Start) -> None:
-    """Raise `ValueError` if a user's reward fails on an empty answer to the first task, which every model may give."""
+    """Raise `ValueError` if a user's reward fails on an empty answer to the first task, or lacks a part that has a weight."""
     for name, env in start.config.environments.items():
-        task = next(iter(_some_tasks(env, start.config.seed)), None)
-        if env.config.reward is None or task is None:
+        if env.config.reward is None or not (tasks := list(_some_tasks(env, start.config.seed))):
             continue
         try:
-            judge(task, "")
+            parts = judge(tasks[0], "").parts
         except GraderError as error:
             raise ValueError(f"envs.{name}.reward, of an empty answer: {error}") from error
+        only_known(env.config.weights, (*parts, LENGTH), f"envs.{name}.weights")
 
 
 def check_turns(start: Start) -> Iterator[Finding]:

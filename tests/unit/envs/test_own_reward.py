@@ -1,5 +1,6 @@
 """A user's function scores the answers of an environment: of rows, of generated tasks, with tools."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,15 @@ def test_a_truncated_or_unreadable_answer_is_judged_as_empty(data: DataConfig) -
     task = first("mine", data=data, reward=f"{MINE}.parts")
     assert opened(task).step("reasoning without an end")[1] == 0.5
     assert opened(task).truncate("by tokens", "half an ans").reward == 0.5
+
+
+def test_an_async_function_judges_inside_a_running_loop(data: DataConfig) -> None:
+    task = first("mine", data=data, reward=f"{MINE}.parts")
+
+    async def work() -> float | None:
+        return score_turns(task, [task.spec["row"]["answer"]]).reward
+
+    assert asyncio.run(work()) == 1.5
 
 
 @pytest.mark.parametrize("function", ["broken", "nothing"])

@@ -66,6 +66,8 @@ def files(tmp_path: Path) -> Path:
         ("stages=[init,dpo,dpo] dpo-2.data={0}/none.jsonl", "none.jsonl"),
         ("envs.no_import.share=1", "environment 'no_import' can't be imported (ModuleNotFoundError: No module named"),
         ("model.path={0}/none", "{0}/none"),
+        ("envs.math.reward=support.user_functions.broken", "envs.math.reward"),
+        ("envs.math.reward=support.user_functions.parts envs.math.weights.rigth=1", "did you mean 'right'"),
         ("rl.step=7", "unknown key 'step'; did you mean 'steps'?\n"),
     ],
 )
