@@ -169,11 +169,11 @@ def _check_level(key: str, config: EnvConfig, definition: EnvDefinition) -> None
 
 
 def _check_overlap(key: str, config: EnvConfig) -> None:
-    said = f"{key}.drop_overlap={config.drop_overlap}"
+    prefix = f"{key}.drop_overlap={config.drop_overlap}"
     if config.data is None:
-        raise ValueError(f"{said} needs {key}.data; set it, or remove drop_overlap")
+        raise ValueError(f"{prefix} needs {key}.data; set it, or remove drop_overlap")
     if config.data.streaming and config.eval_data is None:
-        raise ValueError(f"{said}: {key}.data.streaming needs {key}.eval_data, which is read completely")
+        raise ValueError(f"{prefix}: {key}.data.streaming needs {key}.eval_data, which is read completely")
 
 
 def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:

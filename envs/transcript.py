@@ -78,10 +78,10 @@ def transcript_turns(response: dict[str, Any]) -> list[str]:
     if messages is not None:
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise ValueError("field 'messages' must be a list of chat messages")
-        said = [_text_of_message(message) for message in messages if message.get("role") == "assistant"]
-        if not said:
+        texts = [_text_of_message(message) for message in messages if message.get("role") == "assistant"]
+        if not texts:
             raise ValueError("field 'messages' has no assistant message")
-        return said
+        return texts
     turns = []
     if calls is not None:
         if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):

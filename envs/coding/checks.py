@@ -82,7 +82,7 @@ def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called:
         heard = program.answer(asked.value)
         if heard.kind is not ReplyKind.ASK:
             return failed_test(heard, _call(asked) or "the program")
-        said = _heard(asked, heard) or said
+        said = _describe_reply(asked, heard) or said
         try:
             asked = checker.answer(heard.value)
         except NotPlain as error:
@@ -105,7 +105,7 @@ def _call(asked: Reply) -> str:
     return ""
 
 
-def _heard(asked: Reply, heard: Reply) -> str:
+def _describe_reply(asked: Reply, heard: Reply) -> str:
     """Return a call and its result in the program, as text. The program may have sent anything."""
     call, value = _call(asked), heard.value
     match value:

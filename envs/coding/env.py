@@ -88,10 +88,10 @@ def judge(
     if partial:
         judged = replace(judged, parts=judged.parts | {CORRECT: share})
     limit = spec.get("shown", 0)
-    said = [
+    messages = [
         tested.detail if number <= limit else f"hidden test {number}: {tested.fault}" for number, tested in done.wrong
     ]
-    return judged, [shorten(text, 1000) for text in said[:MAX_FAILURES_SHOWN]]
+    return judged, [shorten(text, 1000) for text in messages[:MAX_FAILURES_SHOWN]]
 
 
 def _score(wrong: list[tuple[int, Tested]], count: int) -> Score:

@@ -179,11 +179,11 @@ def spans_of_step() -> Iterator[list[ToolSpan]]:
 @contextmanager
 def tool_span(call: Call | BadCall) -> Iterator[None]:
     """Run a call in a block and time it, if the step's calls are collected."""
-    began, asked = time.monotonic(), deepcopy(call)  # a tool may change its arguments
+    began, requested = time.monotonic(), deepcopy(call)  # a tool may change its arguments
     try:
         yield
     finally:
-        add_span(asked, began=began, seconds=time.monotonic() - began)
+        add_span(requested, began=began, seconds=time.monotonic() - began)
 
 
 def add_span(call: Call | BadCall, *, began: float, seconds: float) -> None:

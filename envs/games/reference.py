@@ -31,11 +31,11 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 def demonstrate(task: Task) -> list[Message]:
     game, _ = begin_of(task)
     messages: list[Message] = []
-    for said in reference(task):
-        action = parse_action(said, game.action_space, task.env.options["actions"])
+    for answer in reference(task):
+        action = parse_action(answer, game.action_space, task.env.options["actions"])
         assert action is not None
         observation, *_ = act(game, action)
-        messages.append({"role": "assistant", "reasoning_content": "", "content": said})
+        messages.append({"role": "assistant", "reasoning_content": "", "content": answer})
         messages.append({"role": "user", "content": view(game, task.env.options, observation)})
     game.close()
     return messages[:-1]

@@ -55,22 +55,22 @@ def grade(text: str, *, reference: str, question: str = "", bare: str | None = N
     found = final_answer(without(question.removesuffix(REQUEST) if bare is None else bare, text), boxes)
     if found is None:
         return _judged(False, "extraction", "no final answer, or several that differ", well_formed=False)
-    said = f"answered {found[:80]}"
+    detail = f"answered {found[:80]}"
     if repeats(found, question) and not same_text(found, reference):
-        return _judged(False, "echo", f"{said}: repeats the question")
+        return _judged(False, "echo", f"{detail}: repeats the question")
     equal = equal_numbers(found, reference, percent=asks_percentage(question))
     if equal is not None:
-        return _judged(equal, "numbers", said)
+        return _judged(equal, "numbers", detail)
     equal = same_text(found, reference)
     if equal is not None:
-        return _judged(equal, "text", said)
+        return _judged(equal, "text", detail)
     refused = refusal(found, reference=reference)
     if refused is not None:
-        return _judged(False, "bounds", f"{said}: {refused}")
+        return _judged(False, "bounds", f"{detail}: {refused}")
     equal = shared_grader().equal(reference=to_formula(reference), answer=to_formula(found))
     if equal is None:
-        return policy_fault(f"{said}: over the time limit")
-    return _judged(equal, "math-verify", said)
+        return policy_fault(f"{detail}: over the time limit")
+    return _judged(equal, "math-verify", detail)
 
 
 def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = True) -> Score:

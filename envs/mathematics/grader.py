@@ -33,9 +33,9 @@ class MathWorker:
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
-        self.said = b""
+        self.received = b""
         self.clock = time.CLOCK_MONOTONIC
-        hello = self.hear(BACKSTOP_S)
+        hello = self.receive(BACKSTOP_S)
         if hello is None:
             channel.close()
             raise ProcessLookupError("no worker was forked")
@@ -49,14 +49,14 @@ class MathWorker:
             self.channel.sendall(json.dumps({"reference": reference, "answer": answer}).encode() + b"\n")
         except OSError:
             return False
-        reply = self.hear(REFERENCE_S)
+        reply = self.receive(REFERENCE_S)
         return reply is not None and bool(reply["reference"])
 
-    def hear(self, seconds: float) -> dict[str, Any] | None:
+    def receive(self, seconds: float) -> dict[str, Any] | None:
         """Return the next reply, or None if it is late. The wait is longer if the worker got little CPU time."""
         try:
             start, used = time.monotonic(), time.clock_gettime(self.clock)
-            while b"\n" not in self.said:
+            while b"\n" not in self.received:
                 waited = time.monotonic() - start
                 if waited > BACKSTOP_S or (waited > seconds and time.clock_gettime(self.clock) - used > LEAST_CPU_S):
                     return None
@@ -65,10 +65,10 @@ class MathWorker:
                     part = self.channel.recv(MAX_REPLY_BYTES)
                     if not part:
                         return None
-                    self.said += part
+                    self.received += part
         except OSError:
             return None
-        line, _, self.said = self.said.partition(b"\n")
+        line, _, self.received = self.received.partition(b"\n")
         return dict(json.loads(line))
 
     def end(self) -> None:
@@ -112,7 +112,7 @@ class MathGrader:
         """Return whether the reference is readable, and whether the answer equals it, or None if the worker broke."""
         worker = worker or self._fork()
         readable = worker.ask(reference, answer)
-        reply = worker.hear(ANSWER_S) if readable else None
+        reply = worker.receive(ANSWER_S) if readable else None
         if reply is None or reply["worn"]:
             worker.end()
         else:

@@ -94,11 +94,11 @@ class Simulators:
                 raise EnvironmentFault(
                     f"{name} of {self.package} can't be loaded ({self._process.ready['unusable'][name]}); {REMEDY}"
                 )
-        asked = time.monotonic()
+        started = time.monotonic()
         reply = self._process.ask(asdict(scene) | {"model": model, "reference": reference}, seconds=self.wall_s)
         if reply is not None and "fault" in reply:
             raise EnvironmentFault(f"a simulator of {', '.join(scene.classes)} failed: {reply['fault']}")
-        return None if reply is None else reply | {"asked": asked}
+        return None if reply is None else reply | {"asked": started}
 
     def _started(self) -> None:
         try:

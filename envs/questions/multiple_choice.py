@@ -81,13 +81,13 @@ OUTSTANDING: dict[str, Callable[[list[int]], int]] = {
 
 
 def _outstanding(rng: random.Random) -> tuple[str, list[int], int, str]:
-    asked = rng.choice(tuple(OUTSTANDING))
+    property_name = rng.choice(tuple(OUTSTANDING))
     numbers = rng.sample(range(10, 100), rng.randint(3, 5))
-    if asked == "even":
+    if property_name == "even":
         numbers = [rng.randrange(10, 100, 2), *rng.sample(range(11, 100, 2), len(numbers) - 1)]
         rng.shuffle(numbers)
-    right = numbers.index(OUTSTANDING[asked](numbers))
-    return f"Which is {asked}?", numbers, right, f"{numbers[right]}: {_walk(numbers, right)}"
+    right = numbers.index(OUTSTANDING[property_name](numbers))
+    return f"Which is {property_name}?", numbers, right, f"{numbers[right]}: {_walk(numbers, right)}"
 
 
 LEVELS: dict[int, Callable[[random.Random], tuple[str, list[int], int, str]]] = {1: _which, 2: _sum, 3: _outstanding}

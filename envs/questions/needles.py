@@ -196,8 +196,8 @@ def _mixed(rng: random.Random, hay: list[str], placed: list[str], depth: float |
     loose = placed if depth is None else placed[1:]
     total = len(hay) + len(loose)
     needles, others = iter(rng.sample(loose, len(loose))), iter(hay)
-    chosen = set(rng.sample(range(total), len(loose)))
-    mixed = [next(needles) if at in chosen else next(others) for at in range(total)]
+    places = set(rng.sample(range(total), len(loose)))
+    mixed = [next(needles) if at in places else next(others) for at in range(total)]
     if depth is not None:
         mixed.insert(round(depth * total), placed[0])
     return mixed
@@ -248,9 +248,9 @@ def _ruler_task(row: Row) -> Task:
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
     only_known(options, [option.name for option in fields(NeedleOptions)], "options")
-    chosen = NeedleOptions(**options)
-    _measure(chosen)("")
-    return _definition(chosen)
+    needle_options = NeedleOptions(**options)
+    _measure(needle_options)("")
+    return _definition(needle_options)
 
 
 def _definition(options: NeedleOptions) -> EnvDefinition:

@@ -62,10 +62,10 @@ def score_answer(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
 
 def _has(rng: random.Random) -> Made:
     names, things = rng.sample(NAMES, 3), rng.sample(THINGS, 3)
-    told = ". ".join(f"{name}: {thing}" for name, thing in zip(names, things, strict=True))
+    facts = ". ".join(f"{name}: {thing}" for name, thing in zip(names, things, strict=True))
     right = rng.randrange(3)
     steps = f"{names[right]}: {things[right]}"
-    return f"{told}. {names[right]}?", {"accepted": [things[right]], "wrong": things[right - 1]}, steps
+    return f"{facts}. {names[right]}?", {"accepted": [things[right]], "wrong": things[right - 1]}, steps
 
 
 def _list(rng: random.Random) -> Made:
@@ -85,9 +85,9 @@ def _quantity(rng: random.Random) -> Made:
     large, small, size = rng.choice(UNITS)
     count, rest = rng.randint(2, 12), rng.randint(0, 11)
     total = count * size + rest
-    told = f"{count} {large}" + (f" {rest} {small}" if rest else "")
+    facts = f"{count} {large}" + (f" {rest} {small}" if rest else "")
     steps = f"{count}*{size}={count * size} +{rest}={total}"
-    return f"{told} in {small}?", {"quantity": f"{total} {small}", "tolerance": 0.0}, steps
+    return f"{facts} in {small}?", {"quantity": f"{total} {small}", "tolerance": 0.0}, steps
 
 
 LEVELS: dict[int, Callable[[random.Random], Made]] = {1: _has, 2: _list, 3: _quantity}

@@ -87,13 +87,13 @@ def closed(properties: Mapping[str, Any]) -> dict[str, Any]:
 def _numbers(rng: random.Random) -> Record:
     names = rng.sample("abcdefgh", rng.randint(3, 4))
     numbers = {name: rng.randint(0, 99) for name in names}
-    asked = sorted(rng.sample(names, rng.randint(1, 2)))
+    names_used = sorted(rng.sample(names, rng.randint(1, 2)))
     return Record(
         text=" ".join(f"{name}={number}" for name, number in numbers.items()),
-        schema=closed(dict.fromkeys(asked, INTEGER)),
-        value={name: numbers[name] for name in asked},
-        steps=" ".join(f"{name}={numbers[name]}" for name in asked),
-        request="JSON {" + ", ".join(f'"{name}": integer' for name in asked) + "}",
+        schema=closed(dict.fromkeys(names_used, INTEGER)),
+        value={name: numbers[name] for name in names_used},
+        steps=" ".join(f"{name}={numbers[name]}" for name in names_used),
+        request="JSON {" + ", ".join(f'"{name}": integer' for name in names_used) + "}",
     )
 
 
@@ -108,11 +108,11 @@ def _person(rng: random.Random) -> Record:
     }
     sentences = [sentence for sentence, _, _ in said.values()]
     rng.shuffle(sentences)
-    asked = rng.sample(list(said), rng.randint(2, 4))
-    value = {"name": name} | {key: said[key][2] for key in asked}
+    names_used = rng.sample(list(said), rng.randint(2, 4))
+    value = {"name": name} | {key: said[key][2] for key in names_used}
     return Record(
         text=" ".join(sentences),
-        schema=closed({"name": TEXT} | {key: said[key][1] for key in asked}),
+        schema=closed({"name": TEXT} | {key: said[key][1] for key in names_used}),
         value=value,
         steps=" ".join(f"{key}={json.dumps(inner)}" for key, inner in value.items()),
     )
@@ -213,10 +213,10 @@ def load(row: Row) -> Task:
     error = first_error(value, schema)
     if error is not None:
         raise ValueError(f"the right value is not valid under the schema: {error}")
-    asked = row["prompt" if "prompt" in row else "question"]
-    if isinstance(asked, str):
-        asked = [{"role": "user", "content": f"{asked.strip()}\n\n{REQUEST.format(json.dumps(schema))}"}]
-    return Task(messages=_messages(asked), spec={"schema": schema, "value": value})
+    prompt = row["prompt" if "prompt" in row else "question"]
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": f"{prompt.strip()}\n\n{REQUEST.format(json.dumps(schema))}"}]
+    return Task(messages=_messages(prompt), spec={"schema": schema, "value": value})
 
 
 def load_schema(row: Row) -> Task:
@@ -233,18 +233,18 @@ def _json_field(row: Row, name: str) -> Any:
         raise ValueError(f"field {name!r}: {error}") from error
 
 
-def _messages(asked: Any) -> tuple[Message, ...]:
-    if not isinstance(asked, list) or not any(isinstance(one, dict) and one.get("role") == "user" for one in asked):
-        raise ValueError(f"the prompt must be a text, or a list of messages with a user's, not {asked!r:.80}")
-    for one in asked:
+def _messages(prompt: Any) -> tuple[Message, ...]:
+    if not isinstance(prompt, list) or not any(isinstance(one, dict) and one.get("role") == "user" for one in prompt):
+        raise ValueError(f"the prompt must be a text, or a list of messages with a user's, not {prompt!r:.80}")
+    for one in prompt:
         if not isinstance(one, dict) or one.get("role") not in ROLES or not isinstance(one.get("content"), str):
             raise ValueError(f"a message must have a role of {ROLES} and text content, not {one!r:.80}")
-    return tuple({"role": one["role"], "content": one["content"]} for one in asked)
+    return tuple({"role": one["role"], "content": one["content"]} for one in prompt)
 
 
 def _extracts(row: Row) -> bool:
-    asked = "prompt" in row or "question" in row
-    return asked and ("schema" in row or "json_schema" in row) and ("completion" in row or "answer" in row)
+    has_prompt = "prompt" in row or "question" in row
+    return has_prompt and ("schema" in row or "json_schema" in row) and ("completion" in row or "answer" in row)
 
 
 ENVIRONMENT = EnvDefinition(

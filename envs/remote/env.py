@@ -47,7 +47,7 @@ class HttpEnv(TaskEnv):
         row, kind = self.task.spec["row"], self.task.env.options
         self.close()
         self.session = Session(_server(kind["server"]))
-        self.said: list[ResponseTurn] = []
+        self.turns_so_far: list[ResponseTurn] = []
         self.calls = self.refused = self.unreadable = 0
         self.total, self.ids = 0.0, {}
         if kind["protocol"] == "verify":
@@ -60,26 +60,26 @@ class HttpEnv(TaskEnv):
         return (shown[-1]["content"] if shown else observation), info | {"messages": shown}
 
     def observe(self, parsed: ParsedTurn) -> None:
-        self.said.append(ResponseTurn(text=_writable(parsed.content).strip(), calls=()))
+        self.turns_so_far.append(ResponseTurn(text=_writable(parsed.content).strip(), calls=()))
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         beyond = BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn")
-        said = tuple(call if number < MAX_CALLS else beyond for number, call in enumerate(parsed.calls))
-        self.unreadable += sum(isinstance(call, BadCall) for call in said)
+        calls_of_turn = tuple(call if number < MAX_CALLS else beyond for number, call in enumerate(parsed.calls))
+        self.unreadable += sum(isinstance(call, BadCall) for call in calls_of_turn)
         calls = tuple(
-            (f"call_{self.calls + number}", call) for number, call in enumerate(said) if isinstance(call, Call)
+            (f"call_{self.calls + number}", call) for number, call in enumerate(calls_of_turn) if isinstance(call, Call)
         )
-        self.calls += len(said)
-        text = self.said[-1].text
+        self.calls += len(calls_of_turn)
+        text = self.turns_so_far[-1].text
         if task.env.options["protocol"] == "step":
             return self._step(task, _writable(parsed.answer), ResponseTurn(text=text, calls=calls))
-        results = [self._result(task, call) for call in said]
-        outputs = tuple(result for call, result in zip(said, results, strict=True) if isinstance(call, Call))
-        self.said[-1] = ResponseTurn(text=text, calls=calls, outputs=outputs)
-        if said and not self.is_last(task):
+        results = [self._result(task, call) for call in calls_of_turn]
+        outputs = tuple(result for call, result in zip(calls_of_turn, results, strict=True) if isinstance(call, Call))
+        self.turns_so_far[-1] = ResponseTurn(text=text, calls=calls, outputs=outputs)
+        if calls_of_turn and not self.is_last(task):
             return self.continue_with([{"role": "tool", "content": result} for result in results])
         self._verify(task)
-        return self.truncate(f"after {self.turns} turns") if said else self.end(self.score_so_far(task))
+        return self.truncate(f"after {self.turns} turns") if calls_of_turn else self.end(self.score_so_far(task))
 
     def _result(self, task: Task, call: Call | BadCall) -> str:
         with tool_span(call):
@@ -104,7 +104,9 @@ class HttpEnv(TaskEnv):
     def _verify(self, task: Task) -> None:
         assert self.session is not None
         row = task.spec["row"]
-        judged = self.session.post_json("verify", row | {"response": response(self.said, row[PARAMS])}, repeatable=True)
+        judged = self.session.post_json(
+            "verify", row | {"response": response(self.turns_so_far, row[PARAMS])}, repeatable=True
+        )
         if judged.get("_ng_failure_class"):
             raise EnvironmentFault(f"verify failed: {judged['_ng_failure_class']}")
         self.total = _number(judged, "reward")

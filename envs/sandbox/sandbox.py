@@ -44,8 +44,10 @@ LOG = logging.getLogger(__name__)
 MIN_LEVEL, MAX_LEVEL = 2, 3
 AT_ONCE = 4
 STARTED_AHEAD = 2  # processes of one program at the same time
-ACCEPT_LESS = f"accept less by sandbox.min_level or {MIN_LEVEL_VARIABLE}"
-REMEDY = f"use {KERNEL}, for level 3 one that allows user namespaces, or {ACCEPT_LESS}"
+REMEDY = (
+    f"use {KERNEL}, for level 3 one that allows user namespaces, "
+    f"or set sandbox.min_level or {MIN_LEVEL_VARIABLE} to accept less"
+)
 NUMPY = re.compile(r"\b(?:import|from)\b[^\n#]*\bnumpy\b")
 THREADS = re.compile(r"thread|concurrent|asyncio")
 T = TypeVar("T")

@@ -52,9 +52,9 @@ class Domain(Generic[D]):
         if not all(isinstance(output, str) for output in outputs):
             raise ValueError(f"field 'outputs' must hold texts, not {outputs!r:.80}")
         actions = [self._action(action) for action in field(row, "actions", list)]
-        asked = {"role": "user", "content": field(row, "instruction", str)}
+        message = {"role": "user", "content": field(row, "instruction", str)}
         spec = {"user_id": user_id, "actions": actions, "outputs": outputs}
-        return Task(messages=({"role": "system", "content": records.policy}, asked), spec=spec, tools=records.tools)
+        return Task(messages=({"role": "system", "content": records.policy}, message), spec=spec, tools=records.tools)
 
     def _action(self, action: Any) -> Action:
         match action:

@@ -123,17 +123,17 @@ def _as_text(schema: dict[str, Any], language: Language) -> dict[str, Any]:
     kind, spoken = str(schema.get("type", "any")), SPOKEN[language].split()[0]
     what = f"can be of any type of {spoken} object" if kind == "any" else f"is {spoken} {kind} type parameter"
     subject = "This parameter" if kind == "any" else "This"
-    said = [schema.get("description", ""), f"{subject} {what} in string representation."]
+    lines = [schema.get("description", ""), f"{subject} {what} in string representation."]
     dropped = {"type"}
     if JSON_TYPES[language].get(kind) == "array":
-        said.append(f"The list elements are of type {_items(schema)}; they are not in string representation.")
+        lines.append(f"The list elements are of type {_items(schema)}; they are not in string representation.")
         dropped.add("items")
     if kind == "dict" and "properties" in schema:
         entries = json.dumps(schema["properties"])
-        said += [f"The dictionary entries have the following schema; they are not in string representation. {entries}"]
+        lines += [f"The dictionary entries have the following schema; they are not in string representation. {entries}"]
         dropped.add("properties")
     kept = {key: value for key, value in schema.items() if key not in dropped}
-    return kept | {"type": "string", "description": " ".join(said)}
+    return kept | {"type": "string", "description": " ".join(lines)}
 
 
 def _items(schema: Schema) -> str | None:

@@ -36,13 +36,13 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _wrong_answers(task: Task) -> Iterator[tuple[str, list[str]]]:
-    *asked, answered = reference(task)
+    *opening, answered = reference(task)
     value = int(task.spec["answer"])
-    yield "neighbour", [*asked, f"\\boxed{{{value + 1}}}"]
-    yield "contradicting boxes", [*asked, f"\\boxed{{{value}}} \\boxed{{{value + 1}}}"]
-    yield "no answer", asked
-    yield "empty answer", [*asked, ""]
-    yield "a call that never ends", [*asked, f"<tool_call>{answered}"]
+    yield "neighbour", [*opening, f"\\boxed{{{value + 1}}}"]
+    yield "contradicting boxes", [*opening, f"\\boxed{{{value}}} \\boxed{{{value + 1}}}"]
+    yield "no answer", opening
+    yield "empty answer", [*opening, ""]
+    yield "a call that never ends", [*opening, f"<tool_call>{answered}"]
 
 
 def _wrong_calls(task: Task) -> Iterator[tuple[str, list[str]]]:

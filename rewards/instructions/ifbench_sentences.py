@@ -73,8 +73,8 @@ def sentence_alphabet(text: str) -> bool:
 
 def repeat_change(text: str, *, prompt_to_repeat: str) -> bool:
     """Return whether the text is the request word for word, apart from its first word."""
-    asked, said = prompt_to_repeat.split(), text.split()
-    return asked[1:] == said[1:] and asked[:1] != said[:1]
+    wanted, said = prompt_to_repeat.split(), text.split()
+    return wanted[1:] == said[1:] and wanted[:1] != said[:1]
 
 
 def repeat_simple(text: str) -> bool:

@@ -76,8 +76,8 @@ def keywords_multiple(text: str, *, keyword1: str, keyword2: str, keyword3: str,
 
 def words_japanese(text: str, *, n: int) -> bool:
     """Return whether every n-th word has a Japanese character, unless it is a number or punctuation."""
-    asked = (word.strip(string.punctuation) for word in text.split()[n - 1 :: n])
-    return all(not word or word.isdigit() or JAPANESE.search(word) is not None for word in asked)
+    wanted = (word.strip(string.punctuation) for word in text.split()[n - 1 :: n])
+    return all(not word or word.isdigit() or JAPANESE.search(word) is not None for word in wanted)
 
 
 def alphabet(text: str) -> bool:

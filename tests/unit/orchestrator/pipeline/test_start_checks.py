@@ -127,7 +127,7 @@ def test_rows_of_data_without_demonstrations_are_no_supervised_data(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", str(DEMO), f"runs_dir={files}/runs", "name=job", f"envs.math.data={files}/rows.jsonl"]) == 2
-    assert "'math' has no demonstrations (a row of data comes without" in capsys.readouterr().err
+    assert "'math' has no demonstrations" in capsys.readouterr().err
 
 
 def test_a_run_that_trained_nothing_is_not_held_by_a_model_that_it_shall_not_have_any_more(
@@ -287,7 +287,7 @@ def test_a_template_that_does_not_show_the_closing_has_the_usual_one_or_that_of_
     ("override", "said"),
     [
         ("rl.thinking.budget=0.5", "give rl.thinking.budgets"),
-        ("rl.thinking={budget: 0.5, budgets: [-4]}", "budget of -4 tokens"),
+        ("rl.thinking={budget: 0.5, budgets: [-4]}", "budget -4"),
         ("rl.thinking={budget: 0.5, budgets: [450]}", "rollout.limits.total_tokens=512"),
         ("rollout.thinking.grace=-1", "grace=-1"),
         ("rft.thinking.no_thinking=0.1", "must be 0"),
