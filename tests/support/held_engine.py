@@ -1,4 +1,4 @@
-"""An engine that says known turns token by token, and can be held at a place inside one of them."""
+"""An engine that returns known turns token by token, and can stop inside one."""
 
 import asyncio
 from dataclasses import replace
@@ -15,7 +15,7 @@ Said = dict[tuple[int, ...], Completion]
 
 
 def said_in(trajectory: Trajectory) -> Said:
-    """The turns of an episode, by the ids that the engine saw before each."""
+    """The turns of an episode, by the engine's ids before each."""
     said: Said = {}
     seen: tuple[int, ...] = ()
     for turn in trajectory.turns:
@@ -33,9 +33,9 @@ def said_in(trajectory: Trajectory) -> Said:
 
 
 class HeldEngine(ReplayEngine):
-    """Says the turn that belongs to a prompt, or what is left of it; its call number `hold_at` stops after `tokens` of it.
+    """Returns a prompt's turn, or its rest. Its call number `hold_at` stops after `tokens`.
 
-    What it says has the version `version`. `held` is set where it stands still.
+    Its tokens have the version `version`. `held` is set when it stops.
     """
 
     def __init__(self, said: Said, *, version: int = 0, hold_at: int | None = None, tokens: int = 0) -> None:
@@ -47,7 +47,7 @@ class HeldEngine(ReplayEngine):
         self._running: dict[str, Completion] = {}
         self.held = asyncio.Event()
         self.asked: list[tuple[int, int, ThinkingLimit | None]] = []
-        """Of each call the tokens that had begun, the seed and the limit."""
+        """Length of the prefix, seed and limit of each call."""
         self.most: list[int] = []
 
     async def generate(self, request: TurnRequest) -> Completion:
@@ -72,5 +72,5 @@ class HeldEngine(ReplayEngine):
         return rest.first(request.max_tokens)
 
     def partial_completion(self, request: str) -> Completion | None:
-        """What it had said of a turn when it stopped."""
+        """The tokens of a stopped turn."""
         return self._running.get(request)

@@ -1,4 +1,4 @@
-"""Episodes that are interrupted and go on in another process, with engines that say known turns."""
+"""Episodes that are interrupted and continue in another process, with engines of known turns."""
 
 import asyncio
 import dataclasses
@@ -42,14 +42,14 @@ def runner_of(
 
 
 def written_and_read(partial: PartialGroup) -> PartialGroup:
-    """What a checkpoint gives back."""
+    """The group after writing and reading it."""
     return partial_group_from_json(json.loads(json.dumps(partial_group_to_json(partial))), partial.ticket)
 
 
 async def stopped(
     task: Task, engine: HeldEngine, *, partial: PartialGroup | None = None, **settings: Any
 ) -> PartialGroup:
-    """What there is of an attempt with one episode when its engine is held; then it is given up."""
+    """The partial group of an attempt with one episode, when its engine stops. The attempt is then cancelled."""
     attempt = Attempt(ticket_of(task), runner_of(engine, **settings), attempt=0, seeds=[1], partial=partial)
     playing = asyncio.create_task(attempt.play())
     async with asyncio.timeout(LONG_S):
@@ -68,7 +68,7 @@ async def gone_on(task: Task, engine: HeldEngine, partial: PartialGroup, **setti
 
 
 def interrupted(task: Task, said: Said, *, turn: int, tokens: int, **settings: Any) -> tuple[PartialGroup, Trajectory]:
-    """The episode that is stopped in this turn after so many tokens of version 3, and goes on with version 4."""
+    """The episode interrupted in this turn after so many tokens of version 3, and continued with version 4."""
 
     async def both() -> tuple[PartialGroup, Trajectory]:
         left = await stopped(task, HeldEngine(said, version=3, hold_at=turn, tokens=tokens), **settings)
@@ -78,7 +78,7 @@ def interrupted(task: Task, said: Said, *, turn: int, tokens: int, **settings: A
 
 
 def same_but_for_versions(trajectory: Trajectory, whole: Trajectory) -> None:
-    """It has the turns, the reward and the end of the whole one; log-probabilities of forced tokens are NaN in both."""
+    """It has the turns, the reward and the end of the whole one. Log-probabilities of injected tokens are NaN in both."""
     assert len(trajectory.turns) == len(whole.turns)
     for ours, theirs in zip(trajectory.turns, whole.turns, strict=True):
         np.testing.assert_array_equal(ours.logprobs_T, theirs.logprobs_T)
@@ -99,7 +99,7 @@ def mathematics(path: Path) -> tuple[Task, list[str]]:
 
 
 class Echo(gymnasium.Env[str, str]):
-    """Somebody's own environment: it says the text back, with the number of the turn, and ends after three."""
+    """A custom environment: it repeats the text with the number of the turn, and ends after three."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -1,4 +1,4 @@
-"""A pool of rollout workers without processes: workers that do as they are told, and die when they are killed."""
+"""A pool of rollout workers without processes. Tests control the workers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -24,7 +24,7 @@ TICKET = Ticket(number=3, task=TASK, admitted=WeightVersion(step=0))
 
 
 class Worker:
-    """A rollout worker whose first `failures` episodes of every group fail. What is held waits until it is released."""
+    """A rollout worker whose first `failures` episodes of every group fail. Held work waits for a release."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Worker:
         unplaced: bool = False,
         broken: Exception | None = None,
     ) -> None:
-        """`held` groups and an `unplaced` worker wait for `released` and `room`; `broken` is raised instead of a start."""
+        """`held` groups and an `unplaced` worker wait for `released` and `room`. `broken` is raised instead of a start."""
         self.name, self.failures, self.kind, self.broken = name, failures, kind, broken
         self.place: Place | None = None
         self.calls: list[tuple[int, int]] = []
@@ -52,7 +52,7 @@ class Worker:
                 event.set()
 
     async def _alive(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what the work does, unless the worker dies before."""
+        """Return the work's result, unless the worker dies first."""
         task, death = asyncio.create_task(work), asyncio.create_task(self.dead.wait())
         try:
             await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
@@ -151,7 +151,7 @@ async def pool_of(
     push_s: float = 60.0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> RolloutPool:
-    """Return a pool that serves the directory "base" as version 0; `new_workers` take the places of those that die."""
+    """Return a pool that serves the directory "base" as version 0. `new_workers` replace dead ones."""
 
     async def late(worker: WorkerHandle, what: str) -> None:
         tell(f"{worker.name} looked at: {what}")
@@ -179,6 +179,6 @@ async def pool_of(
 
 
 async def settle() -> None:
-    """Let everything go on that can."""
+    """Let all ready tasks run."""
     for _ in range(100):
         await asyncio.sleep(0)

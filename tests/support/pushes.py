@@ -1,4 +1,4 @@
-"""Weight pushes by hand: what lies between the two ends of a transport, in one process."""
+"""Weight pushes by hand: both ends of a transport in one process."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Receiver(Protocol):
 
 
 def offered(sender: Offering, manifest: WeightManifest, receivers: Receivers = HERE) -> object:
-    """Return what an engine needs to get at a push as the manifest describes it."""
+    """Return an engine's offer of the push in the manifest."""
     whole = manifest.adapted is None or not manifest.adapted.alone
     return sender.offer(manifest.version, whole=whole, receivers=receivers)
 
@@ -40,19 +40,19 @@ def offered(sender: Offering, manifest: WeightManifest, receivers: Receivers = H
 def accepted(
     receiver: Receiver, sender: Offering, manifest: WeightManifest, receivers: Receivers = HERE
 ) -> LocalWeights:
-    """Return what a receiver has for its engine's process."""
+    """Return a receiver's weights for its engine's process."""
     return receiver.receive(manifest, offered(sender, manifest, receivers))
 
 
 def held(weights: LocalWeights) -> dict[str, torch.Tensor]:
-    """Return copies of what the engine's process would read, by name."""
+    """Return copies of the engine's weights, by name."""
     found = from_plain(LocalWeights, asdict(weights))
     read = read_weights(found, MappedFiles(), device=torch.device("cpu"))
     return {name: tensor.clone() for name, tensor in read}
 
 
 def received(sender: Offering, manifest: WeightManifest) -> dict[str, torch.Tensor]:
-    """Return copies of what a new receiver would have its engine read."""
+    """Return copies of a new receiver's weights, by name."""
     receiver = WeightReceiver()
     try:
         return held(accepted(receiver, sender, manifest.whole()))
@@ -66,7 +66,7 @@ async def loaded(engine: Engine, sender: Offering, manifest: WeightManifest) -> 
 
 
 class PlainSender:
-    """A sender in this process, as those who deliver see it; keeps which offers were asked for, whole or not."""
+    """A sender in this process for deliveries. It keeps which offers were requested, whole or not."""
 
     def __init__(self, sender: Offering, send: Callable[[int], None] | None = None) -> None:
         """`send` is the sender's part while engines load a push. It runs in a thread; without it nothing waits."""
@@ -95,7 +95,7 @@ class Nothing:
 
 
 def empty_push(version: int, *, nbytes: int, transport: str = "shared_memory") -> Push:
-    """Return a push without weights that says it has so many bytes."""
+    """Return a push without weights, of a given nominal size."""
     none: tuple[()] = ()
     manifest = WeightManifest(
         transport=transport,

@@ -1,4 +1,4 @@
-"""An engine that replays given completions, such as those that a run left in its trajectory files, at a given speed."""
+"""An engine that replays given completions, such as a run's trajectory files, at a given speed."""
 
 import asyncio
 import json
@@ -18,14 +18,14 @@ from temper.rollout.trajectory_json import turn_from_json
 from temper.rollout.weights.manifest import WeightManifest
 
 Recording = dict[tuple[int, ...], list[Completion]]
-"""The completions of each prompt, in the order in which they are given."""
+"""The completions of each prompt, in order."""
 
 
 class ReplayEngine:
-    """Gives each prompt its recorded completions in turn, over and over. Weights make no difference to it."""
+    """Gives each prompt its recorded completions in turn, repeatedly. Weights do not affect it."""
 
     def __init__(self, recording: Recording, *, others: Sequence[Completion] = (), token_s: float = 0.0) -> None:
-        """`others` go, in turn, to prompts that were not recorded. Each token of a request takes `token_s` seconds."""
+        """`others` go, in turn, to prompts without a recording. Each token of a request takes `token_s` seconds."""
         self._prompts = {prompt: cycle(completions) for prompt, completions in recording.items()}
         self._others: Iterator[Completion] = cycle(others)
         self._token_s = token_s
@@ -34,9 +34,9 @@ class ReplayEngine:
         self._version = WeightVersion(step=0)
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Return the next completion for this prompt, forced tokens included.
+        """Return the next completion for this prompt, injected tokens included.
 
-        Raises `KeyError` for a prompt that was not recorded, where there is nothing for others.
+        Raises `KeyError` for a prompt without a recording, if there are no others.
         """
         completion = next(self._prompts.get(request.prompt_ids, self._others), None)
         if completion is None:
@@ -58,7 +58,7 @@ class ReplayEngine:
             self._playing.pop(name, None)
 
     def partial_completion(self, request: str) -> Completion | None:
-        """Return what was played of a completion; None where each comes whole."""
+        """Return the replayed part of a completion. None without a speed."""
         if request not in self._playing:
             return None
         began, completion = self._playing[request]
@@ -75,33 +75,33 @@ class ReplayEngine:
         return self._version
 
     def take_stats(self) -> EngineStats:
-        """Return the tokens that were read and given since the last call: no pass is made."""
+        """Return the tokens read and given since the last call. It makes no passes."""
         stats, self._stats = self._stats, EngineStats()
         return stats
 
     async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """Take nothing: it has no device."""
+        """Do nothing: it has no device."""
 
     async def memory_usage(self) -> MemoryUsage:
-        """Hold nothing."""
+        """Return no use."""
         return MemoryUsage()
 
     async def answers(self) -> None:
-        """Answer: there is no other process."""
+        """Return: there is no other process."""
 
     async def wait_for_progress(self) -> None:
-        """Answer: there is no other process."""
+        """Return: there is no other process."""
 
     async def died(self) -> None:
-        """Wait: there is no process that dies."""
+        """Wait: no process can die."""
         await asyncio.Event().wait()
 
     async def close(self) -> None:
-        """End with nothing to stop."""
+        """Do nothing."""
 
 
 def read_recording(path: Path) -> Recording:
-    """Return the completions in a run's trajectory file, by the ids that the engine saw."""
+    """Return the completions in a run's trajectory file, by the engine's ids."""
     recording: Recording = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         trajectory = json.loads(line)

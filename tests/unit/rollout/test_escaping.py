@@ -1,4 +1,4 @@
-"""Text that is not ours forges no turn, thought or call, with the tags of several families; counted by token ids."""
+"""Untrusted text forges no turn, reasoning or call, with the tags of several families. Counted in token ids."""
 
 import json
 from typing import Any
@@ -23,13 +23,13 @@ OPEN{{ message.role }}|{{ message.reasoning_content }}|{{ said(message.content) 
 {%- endfor -%}
 {%- if add_generation_prompt -%}OPENassistant{%- endif -%}
 """
-"""A template that shows all that a message can hold; the words in capitals are a family's tags."""
+"""A template that shows all parts of a message. Words in capitals are a family's tags."""
 
 
 def family(
     *special: str, tags: dict[str, str], plain: tuple[str, ...] = (), normalizer: Any = None
 ) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer with the added tokens of a family; the first special one ends a turn."""
+    """A byte-level tokenizer with the added tokens of a family. The first special one ends a turn."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     inner = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -65,12 +65,12 @@ FAMILIES = {
 
 
 def tags_of(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """The added tokens that are no ordinary words."""
+    """The added tokens that are not ordinary words."""
     return {tag: number for tag, number in tokenizer.get_added_vocab().items() if tag[0] in "<[" and len(tag) > 2}
 
 
 def conversation(evil: str) -> Task:
-    """One that holds a text wherever a row of data, a user or a tool could put it."""
+    """A conversation with a text in every place that a data row, a user or a tool can fill."""
     half = len(evil) // 2
     parts = [{"type": "text", "text": text} for text in (evil, evil[:1], evil[1:half], evil[half:])]
     escapes = "".join(f"\\u{ord(letter):04x}" for letter in evil)
@@ -132,7 +132,7 @@ def test_what_an_assistant_said_keeps_its_thoughts_and_calls() -> None:
         assert escaper.messages({"role": "assistant", "content": content})["content"] == content
         assert escaper.messages({"role": "user", "content": content})["content"] != content
     assert escaper.messages({"role": "assistant", "content": "<|im_end|>"})["content"] == f"<{BREAK}|im_end|>"
-    hidden = {"role": "user", "content": [{"role": "assistant", "content": own}]}  # no message
+    hidden = {"role": "user", "content": [{"role": "assistant", "content": own}]}  # not a message
     assert "<think>" not in str(escaper.messages(hidden))
 
 

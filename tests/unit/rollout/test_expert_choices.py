@@ -1,4 +1,4 @@
-"""Expert choices on their way from the engine to the trainer: turns, records, recordings, training sequences."""
+"""Expert choices from the engine to the trainer: turns, records, recordings, training sequences."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ LAYERS, CHOSEN = 3, 2
 
 
 def choices(ids: int, *, turn: int) -> Choices:
-    """Made up: the turn and the place of an id; the last id was not processed."""
+    """Artificial choices: turn and position of an id. The last id was not processed."""
     made = np.empty((ids, LAYERS, CHOSEN), dtype=np.int16)
     made[:, :, 0] = turn
     made[:, :, 1] = np.arange(ids)[:, None]
@@ -29,7 +29,7 @@ def choices(ids: int, *, turn: int) -> Choices:
 
 
 def recording() -> tuple[Trajectory, Recording]:
-    """An episode of three turns whose engine recorded experts, and what it was played from."""
+    """An episode of three turns with recorded experts, and the recording."""
     task, plain = demonstration()
     made = {
         prompt: [replace(said, experts=choices(len(prompt) + len(said.token_ids), turn=turn))]
@@ -48,7 +48,7 @@ def test_each_turn_keeps_the_choices_for_its_own_ids_and_the_next_brings_that_of
     (sequence,) = samples_from_groups([group(trajectory)], advantage="dr_grpo")
     assert sequence.experts is not None
     first, second, third = (len(turn.context_ids) + len(turn.sampled_ids) for turn in trajectory.turns)
-    # the last id of a turn is processed when the next turn runs, by whose number its choice is marked
+    # the next turn processes a turn's last id, and its choice has that turn's number
     marks = [0] * (first - 1) + [1] * second + [2] * third + [-1]
     assert sequence.experts[:, 0, 0].tolist() == marks
     assert sequence.experts[:-1, 0, 1].tolist() == list(range(first + second + third - 1))

@@ -1,4 +1,4 @@
-"""How tokens are drawn: what is refused, how it travels, and what a turn is that ended at a text."""
+"""Sampling parameters: validation, JSON, and turns that end at a stop string."""
 
 from dataclasses import replace
 

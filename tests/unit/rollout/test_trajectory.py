@@ -1,4 +1,4 @@
-"""What a rollout leaves is plain data: light to import, and written and read back without loss."""
+"""Trajectories are plain data: light to import, and written and read back without loss."""
 
 import json
 import pickle
@@ -38,7 +38,7 @@ def test_a_turn_is_read_back_as_it_was_written_times_included() -> None:
     written = json.loads(json.dumps(turn_to_json(turn)))
     again = turn_from_json(written)
     assert (again, again.times, again.tool_spans) == (turn, turn.times, turn.tool_spans)
-    del written["tool_spans"]  # as before calls were timed
+    del written["tool_spans"]  # as in files of earlier versions
     assert turn_from_json(written).tool_spans == ()
 
 

@@ -1,4 +1,4 @@
-"""The rule of a thought's end on tensors, against the rule itself: token by token, over turns of any kind."""
+"""The thinking limit on tensors equals the rule, token by token, over turns of any kind."""
 
 import random
 
@@ -11,7 +11,7 @@ from temper.rollout.budget.limited_turns import CERTAIN, LimitedTurns, token_byt
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 
 SIZE = 300
-"""Tokens of the model, some more than its tokenizer has."""
+"""Size of the model's vocabulary, larger than the tokenizer's."""
 OFTEN = ["a", "7+8", " ", "\n", "<", "<thi", "nk>", "</thi", "I stop", ".\n", "\u2581", "\u3000"]
 PIECES = [*OFTEN, *OFTEN, "<think>", "</think>\n"]
 CLOSINGS = [
@@ -22,7 +22,7 @@ CLOSINGS = [
 
 
 def drawn(rng: random.Random, tokenizer: PreTrainedTokenizerBase, tokens: int) -> list[int]:
-    """Tokens of a turn, most of them of what a rule has to look at, some of no text at all."""
+    """Random tokens of a turn, most of them relevant to the rule, some without text."""
     ids: list[int] = []
     while len(ids) < tokens:
         piece = rng.choice(PIECES)
@@ -31,14 +31,14 @@ def drawn(rng: random.Random, tokenizer: PreTrainedTokenizerBase, tokens: int) -
 
 
 def injected_token(tags: ThinkingTags, limit: ThinkingLimit, ids: list[int], *, opened: bool) -> int | None:
-    """What the rule inserts behind a turn's beginning."""
+    """The token that the rule injects after a turn's beginning."""
     close = tags.forced_end(ids, limit, opened=opened)
     place = None if close is None else len(ids) - close.start
     return None if close is None or place is None or place >= len(close.ids) else close.ids[place]
 
 
 def chosen(logits_RV: torch.Tensor) -> list[int | None]:
-    """The token of each row that is certain; None where the model is free."""
+    """The forced token of each row, or None."""
     assert ((logits_RV == CERTAIN).sum(1) <= 1).all()
     assert (logits_RV[logits_RV != CERTAIN] == 0).all()
     return [int(row.argmax()) if row.max() == CERTAIN else None for row in logits_RV]

@@ -1,4 +1,4 @@
-"""Where a thought is closed by force, in tokens: by hand, with a tag of one token and with one of several."""
+"""The forced end of thinking, in tokens, with a tag of one token and of several."""
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -14,7 +14,7 @@ CLOSE = ONE_TOKEN.convert_tokens_to_ids("</think>")
 
 
 def spelt_out() -> PreTrainedTokenizerBase:
-    """A tokenizer whose tags are made of single characters."""
+    """A tokenizer whose tags are single characters."""
     import json
 
     from tokenizers import Tokenizer
@@ -61,7 +61,7 @@ def test_the_closing_is_what_the_template_puts_between_thought_and_answer(tokeni
     [
         ("7+8", 5, 0, None),  # not there yet
         ("7+8=1", 5, 0, (5, "\n</think>\n")),
-        ("7+8=15 4", 5, 0, (5, "\n</think>\n")),  # the place does not move with what follows
+        ("7+8=15 4", 5, 0, (5, "\n</think>\n")),  # the place does not depend on later ids
         ("7+8=1", 5, 4, None),  # it may finish its line
         ("7+8=15\n4+", 5, 4, (7, "</think>\n")),  # the line ended: its newline is part of the closing
         ("7+8=15 4+3", 5, 4, (9, "\n</think>\n")),  # no line ended within the grace
@@ -86,7 +86,7 @@ def test_a_thought_that_has_ended_by_itself_is_left_alone(tokenizer: PreTrainedT
 def test_a_tag_that_is_half_said_is_completed_and_not_doubled() -> None:
     assert injected_text(SPELT_OUT, "ab\n</thi", tokens=8) == (8, "nk>\n")
     assert injected_text(SPELT_OUT, "ab</thi", tokens=7) == (7, "nk>\n")  # without the closing's first newline
-    assert injected_text(SPELT_OUT, "1<2 <", tokens=5) == (5, "\n</think>\n")  # a lone < is no tag yet
+    assert injected_text(SPELT_OUT, "1<2 <", tokens=5) == (5, "\n</think>\n")  # a lone < is not a tag yet
     assert ThinkingTags(SPELT_OUT, closing="</think>").forced_end(
         ids(SPELT_OUT, "ab</thi"), ThinkingLimit(tokens=7)
     ) == ForcedEnd(start=7, ids=tuple(ids(SPELT_OUT, "nk>")))
@@ -147,14 +147,14 @@ def test_impossible_settings_are_refused(settings: dict[str, object], said: str)
 
 
 def opening_itself() -> PreTrainedTokenizerBase:
-    """A tokenizer whose template leaves it to the model to open its thought."""
+    """A tokenizer whose model writes the opening tag itself."""
     other = spelt_out()
     other.chat_template = str(ONE_TOKEN.chat_template).replace(r"'<think>\n' if thinking else '<think></think>'", "''")
     return other
 
 
 def played(tags: ThinkingTags, free: str, limit: ThinkingLimit) -> tuple[list[int], ForcedEnd | None]:
-    """A turn of 40 tokens as the engine's processor makes it, token by token, and what was inserted."""
+    """A turn of 40 tokens as the engine's processor makes it, token by token, and its injected part."""
     wanted, inserted = ids(SPELT_OUT, free), None
     said: list[int] = []
     while len(said) < 40:
@@ -179,7 +179,7 @@ def test_a_thought_that_the_model_opens_itself_has_its_budget_behind_the_opening
     assert inserted is not None
     begin = len(before) + len("<think>")
     assert inserted.start == begin + tokens + grace  # no line ends
-    assert tags.forced_end(said, limit) == inserted  # the place does not move with what follows
+    assert tags.forced_end(said, limit) == inserted  # the place does not depend on later ids
     marks = tags.injected_marks(said, limit)
     assert tags.measure(said, thinks=True, injected_T=marks).tokens == tokens + grace
     parts = split_turn(str(SPELT_OUT.decode(said[: inserted.end])), OWN_TAGS, thinks=True, opened=False)

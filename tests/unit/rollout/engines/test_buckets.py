@@ -1,4 +1,4 @@
-"""A push in buckets into vLLM for real, an engine of two processes: under requests in flight, damaged half-way, and again."""
+"""A push in buckets into real vLLM, an engine of two processes: with requests in flight, damaged midway, and repeated."""
 
 import asyncio
 from dataclasses import replace
@@ -21,11 +21,11 @@ from temper.rollout.weights.process_group import GroupMember, ProcessGroup, open
 CPU = torch.device("cpu")
 PROCESSES = 2
 SMALL = 20_000
-"""Bytes of a bucket, so that a tiny model has many, and layers lie in several."""
+"""Bytes of a bucket: a tiny model has many, and layers span several."""
 
 
 class Ends:
-    """A rank's end of the way, by hand."""
+    """A rank's end of the push, by hand."""
 
     def __init__(self, rank: TrainerWorker) -> None:
         first = GroupMember(host=LOOPBACK, port=0, rank=0, size=1 + PROCESSES, timeout_s=60.0)
@@ -38,9 +38,7 @@ class Ends:
     async def push(
         self, engine: VllmEngine, version: int, *, damaged: bool = False, rows: int = 0, lacking: str | None = None
     ) -> WeightVersion:
-        """Push the rank's weights. A bit of a bucket in their middle is turned, the embedding has more rows, or those with
-        a name are lacking.
-        """
+        """Push the rank's weights, with a flipped bit, a larger embedding, or missing names."""
         shapes, gathered = self.rank.checkpoint_shapes(), [dict(one) for one in self.rank.checkpoint_parameters()]
         for one in gathered:
             for name in [name for name in one if lacking is not None and lacking in name]:
@@ -84,11 +82,11 @@ async def story(model_dir: Path) -> None:
             await ends.push(engine, 2, damaged=True)
         assert await engine.version() == WeightVersion(step=1)
         assert await ends.push(engine, 2) == WeightVersion(step=2)
-        assert len(await running) == 8  # they waited for the weights, and went on
+        assert len(await running) == 8  # they waited for the weights, and continued
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
 
         setup.train()
-        with pytest.raises(ValueError, match=r"AssertionError.*push again"):  # as both processes of the engine found
+        with pytest.raises(ValueError, match=r"AssertionError.*push again"):  # both processes of the engine report it
             await ends.push(engine, 3, rows=4)
         assert await ends.push(engine, 3) == WeightVersion(step=3)
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE

@@ -1,4 +1,4 @@
-"""The memory of a cache on a CPU, given back and taken again."""
+"""The memory of a CPU cache, released and reused."""
 
 import torch
 
@@ -7,10 +7,10 @@ from temper.rollout.engines.cache_pages import nbytes_of, release_pages, residen
 
 def test_pages_that_are_given_back_are_gone_and_come_back_empty() -> None:
     whole = torch.ones(4_000_000)
-    views = [whole[:1000].view(10, 100), whole[1000:]]  # as the layers of a cache have the memory of one tensor
+    views = [whole[:1000].view(10, 100), whole[1000:]]  # layers of a cache share one tensor's memory
     assert nbytes_of(views) == whole.nbytes
     before = resident_bytes(views)
-    assert 0 <= whole.nbytes - before < 2 * 4096  # but for the pages at both ends, which others may use too
+    assert 0 <= whole.nbytes - before < 2 * 4096  # except for the pages at both ends, which others may use too
     release_pages(views)
     assert resident_bytes(views) == 0
     assert views[1][5000:-5000].count_nonzero() == 0

@@ -1,4 +1,4 @@
-"""The settings of an engine: what may be given to vLLM besides."""
+"""An engine's settings, and the further vLLM settings that users may set."""
 
 import pytest
 

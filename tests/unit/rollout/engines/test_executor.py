@@ -1,4 +1,4 @@
-"""Engines of several GPUs, without a GPU: the executor that vLLM would use inside a placement group."""
+"""Engines of several GPUs, without a GPU: vLLM's executor inside a placement group."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_the_processes_of_an_engine_are_its_own(
 
 
 def backends(processes: int) -> tuple[str, str]:
-    """The executor of an engine on GPUs with these arguments, and the one that vLLM would choose here."""
+    """The executor of an engine on GPUs with these arguments, and vLLM's default here."""
     from temper.rollout.engines import vllm_settings
 
     vllm_settings.ON_CPU = False
@@ -38,7 +38,7 @@ def backends(processes: int) -> tuple[str, str]:
 
 @pytest.mark.slow
 def test_an_engine_of_two_gpus_in_one_bundle_is_not_left_to_ray() -> None:
-    """vLLM's choice would be Ray, which refuses a bundle of two GPUs."""
+    """vLLM's default would be Ray, which refuses a bundle of two GPUs."""
     environment = {"env_vars": {"PYTHONPATH": str(TESTS)}}
     ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     try:

@@ -1,4 +1,4 @@
-"""vLLM's own expert choices, recorded while it samples, and replayed in the trainer. The CPU build has Qwen3's experts."""
+"""vLLM's expert choices, recorded during sampling and replayed in the trainer. The CPU build has Qwen3's experts."""
 
 import asyncio
 from pathlib import Path
@@ -36,7 +36,7 @@ def sequence(prompt: tuple[int, ...], said: Completion) -> TrainingSample:
 
 
 def gap(rank: TrainerWorker, samples: list[tuple[tuple[int, ...], Completion]]) -> float:
-    """Largest difference between the engine's log-probabilities and those of the trainer, which replays its experts."""
+    """Largest log-probability difference between the engine and the trainer with replayed experts."""
     expected = rank.logprobs([sequence(prompt, said) for prompt, said in samples])
     return max(
         abs(ours - theirs)
@@ -46,7 +46,7 @@ def gap(rank: TrainerWorker, samples: list[tuple[tuple[int, ...], Completion]]) 
 
 
 async def story(model_dir: Path) -> None:
-    """Sample many at once and compare; train, push and compare again."""
+    """Sample many at once and compare. Train, push and compare again."""
     engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=ENDS, record_experts=True)
     await engine.start()
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig(router_replay=True))
@@ -59,16 +59,16 @@ async def story(model_dir: Path) -> None:
             assert said.experts.shape == (len(prompt) + len(said.token_ids), 2, 2)
             assert (said.experts[-1] == -1).all()  # the last id was sampled, and not processed
             assert (said.experts[:-1] >= 0).all()
-            assert (np.diff(np.sort(said.experts[:-1])) > 0).all()  # two experts that differ
+            assert (np.diff(np.sort(said.experts[:-1])) > 0).all()  # two different experts
         assert gap(rank, before) < TOLERANCE
 
         setup.train()
-        assert gap(rank, before) > 100 * TOLERANCE  # the weights differ, whatever the experts are
+        assert gap(rank, before) > 100 * TOLERANCE  # the weights differ, with any experts
         assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
         after = await setup.sample(SAMPLES, tokens=24)
         assert gap(rank, after) < TOLERANCE
         wrong = [(prompt, swapped(said)) for prompt, said in after]
-        assert gap(rank, wrong) > 100 * TOLERANCE  # the trainer does use what it is given
+        assert gap(rank, wrong) > 100 * TOLERANCE  # the trainer does use the given experts
     finally:
         rank.close()
         await engine.close()

@@ -1,4 +1,4 @@
-"""vLLM for real: groups in flight go on in another engine, and the trainer agrees with every token of them."""
+"""Real vLLM: groups in flight continue in another engine, and the trainer agrees with every token."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from temper.rollout.trajectory import Group, Resumption, Ticket, Trajectory, Wei
 TOLERANCE = 1e-4
 """Largest difference of a log-probability, in nats, in float32."""
 BEFORE, AFTER = 3, 8
-"""Versions of the first engine and of the second, which has the same weights."""
+"""Versions of the first and the second engine, which have the same weights."""
 SAMPLES = 8
 ENGINE = EngineConfig(max_model_len=1000, max_sequences=64)
 CONFIG = RolloutConfig(
@@ -57,7 +57,7 @@ async def worker_on(model_dir: Path, *, version: int) -> RolloutWorker:
 async def partial_groups(
     worker: RolloutWorker, tickets: list[Ticket], *, answered: int
 ) -> tuple[list[PartialGroup], float]:
-    """What there is of the groups when so many turns are answered, and the seconds that it took to say; it is given up."""
+    """The partial groups after so many answered turns, and the seconds to report them. The run is then cancelled."""
     playing = [asyncio.create_task(worker.run_group(ticket, SAMPLES)) for ticket in tickets]
     async with asyncio.timeout(LONG_S):
         while True:
@@ -74,7 +74,7 @@ async def partial_groups(
 
 
 def check_kept(trajectory: Trajectory, group: PartialGroup, sample: int) -> None:
-    """What there was is its beginning, token by token; the second engine sampled the rest."""
+    """The partial part is its beginning, token by token. The second engine sampled the rest."""
     if sample in group.finished:
         assert trajectory == group.finished[sample]
         return
@@ -96,7 +96,7 @@ def check_kept(trajectory: Trajectory, group: PartialGroup, sample: int) -> None
 
 
 def check_closings(tags: ThinkingTags, trajectory: Trajectory, budget: int) -> int:
-    """Its thoughts are closed exactly where the rule says; returns how many were closed by force."""
+    """Its thinking ends exactly at the rule's places. Return the number of forced ends."""
     forced = 0
     for turn in trajectory.turns:
         limit = ThinkingLimit(tokens=budget, grace=CONFIG.thinking.grace)
@@ -109,7 +109,7 @@ def check_closings(tags: ThinkingTags, trajectory: Trajectory, budget: int) -> i
 
 
 def gap(rank: TrainerWorker, trajectories: list[Trajectory]) -> float:
-    """Largest difference between the trainer and what was recorded, over all sampled tokens, those of both engines."""
+    """Largest difference between the trainer and the recording, over all sampled tokens of both engines."""
     wholes, recorded = [], []
     for trajectory in trajectories:
         ids: list[int] = []
@@ -129,7 +129,7 @@ def gap(rank: TrainerWorker, trajectories: list[Trajectory]) -> float:
 
 
 async def closings_go_on(engine: VllmEngine, tags: ThinkingTags, prompt: tuple[int, ...]) -> None:
-    """A turn that is cut anywhere before, inside and behind its closing goes on with the rest of that closing."""
+    """A turn interrupted before, inside and after its closing continues with the rest of the closing."""
     limit = ThinkingLimit(tokens=6, grace=3)
     whole = await engine.generate(TurnRequest(prompt_ids=prompt, max_tokens=40, seed=5, limit=limit))
     place = tags.forced_end(whole.token_ids, limit)

@@ -1,4 +1,4 @@
-"""The engine that replays completions: what it gives, how fast, and what is known of a turn while it plays."""
+"""The engine that replays completions: order, speed, and partial completions."""
 
 import asyncio
 from time import monotonic

@@ -1,4 +1,4 @@
-"""What engines leave in the temporary folder: removed when they close, and when another one comes or goes after a kill."""
+"""Engines' temporary files: removed at close, and after a kill by the next engine's start or end."""
 
 import os
 import socket
@@ -94,7 +94,7 @@ def test_the_folder_of_a_living_one_stays(base: Path, holder: Holder) -> None:
     remove_abandoned(base)
     assert folders(base) == [holder.path]
     (holder.path / "socket").unlink()
-    for file in holder.path.iterdir():  # as what cleans old files away would
+    for file in holder.path.iterdir():  # as a cleaner of old files does
         file.unlink()
     other = ScratchFolder(base)
     assert folders(base) == sorted([holder.path, other.path])

@@ -1,4 +1,4 @@
-"""What several engines did, taken together."""
+"""The combined statistics of several engines."""
 
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.engines.vllm_stats import StatsRecorder

@@ -1,4 +1,4 @@
-"""Stop strings of continued turns: the same end as a search through the whole text finds, with few decodes."""
+"""Stop strings of continued turns: the same end as a search through the whole text, with few decodes."""
 
 import random
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def said(ids: Sequence[int]) -> Completion:
 
 
 def first_end(ids: Sequence[int], stop: Sequence[str]) -> int | None:
-    """How many tokens there are when the whole text holds a stop string, by decoding every prefix."""
+    """Number of tokens after which the whole text has a stop string, by decoding every prefix."""
     return next((n for n in range(1, len(ids) + 1) if any(one in text(ids[:n]) for one in stop)), None)
 
 
@@ -33,10 +33,10 @@ def test_a_turn_that_goes_on_ends_where_the_whole_one_would(seed: int) -> None:
 def check(draw: random.Random) -> None:
     stop = ["".join(draw.choices("ab \n", k=draw.randint(1, 6))) for _ in range(draw.randint(1, 3))]
     ids = draw.choices(range(len(PIECES)), k=40)
-    ids = ids[: first_end(ids, stop)]  # the engine that began it went no further
+    ids = ids[: first_end(ids, stop)]  # the engine that started it went no further
     prefix_ids = ids[: draw.randint(0, len(ids) - 1)]
     rest = draw.choices(range(len(PIECES)), k=20)
-    rest = rest[: first_end(rest, stop)]  # nor does the one that continues, of which it sees only its own tokens
+    rest = rest[: first_end(rest, stop)]  # the one that continues sees only its own tokens
     if first_end(prefix_ids, stop) is not None:
         prefix_ids = []
     found = cut_at_stop(said(rest), prefix_ids, stop, text)
@@ -45,7 +45,7 @@ def check(draw: random.Random) -> None:
 
 
 def decodes(tokens: int) -> tuple[int, int]:
-    """How many decodes the rest of a turn of so many tokens takes, and of how many tokens."""
+    """Number of decodes for the rest of a turn of this length, and their tokens."""
     asked: list[int] = []
 
     def counted(ids: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Limits of thoughts in vLLM for real: forced tokens are marked, and all sampled ones agree with the trainer."""
+"""Thinking limits in real vLLM: injected tokens are marked, and all sampled ones agree with the trainer."""
 
 import asyncio
 import math
@@ -35,7 +35,7 @@ Passage = tuple[tuple[int, ...], ThinkingLimit | None, Completion]
 
 
 def gap(rank: TrainerWorker, samples: list[Passage]) -> float:
-    """Largest difference between engine and trainer over the sampled tokens; a forced one has no log-probability."""
+    """Largest difference between engine and trainer over the sampled tokens. Injected ones have no log-probability."""
     whole = [(*prompt, *said.token_ids) for prompt, _, said in samples]
     expected = rank.logprobs([TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole])
     largest = 0.0
@@ -48,7 +48,7 @@ def gap(rank: TrainerWorker, samples: list[Passage]) -> float:
 
 
 def check_marks(tags: ThinkingTags, samples: list[Passage]) -> int:
-    """Every completion has the closing exactly where the rule puts it; returns how many were closed by force."""
+    """Every completion has the closing exactly at the rule's place. Return the number of forced ends."""
     count = 0
     for prompt, limit, said in samples:
         forced_end = None
@@ -65,7 +65,7 @@ def check_marks(tags: ThinkingTags, samples: list[Passage]) -> int:
 
 
 def check_stats(stats: EngineStats, samples: list[Passage]) -> None:
-    """The engine has counted every token of these samples, and no other."""
+    """The engine has counted exactly the tokens of these samples."""
     assert stats.sampled_tokens == sum(len(said.token_ids) for _, _, said in samples)
     assert stats.prompt_tokens == sum(len(prompt) for prompt, _, _ in samples)
     assert max(len(said.token_ids) for _, _, said in samples) <= stats.passes + stats.accepted_tokens
@@ -87,7 +87,7 @@ async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
 
 
 async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12, drafts: bool = False) -> None:
-    """Sample under many limits at once; then push weights while thoughts are in flight, and sample again."""
+    """Sample under many limits at once. Then push weights during thinking, and sample again."""
     tokenizer = load_tokenizer(model_dir)
     tags = ThinkingTags(tokenizer)
     opening = "<think>\n" if tags.opened_by_prompt else ""
@@ -98,7 +98,7 @@ async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12, 
 
     async def sample(rounds: int, *, tokens: int) -> list[Passage]:
         wanted = [(prompt[number % 5 :], limit) for number in range(rounds) for limit in LIMITS]
-        greedy = Sampling(temperature=0.0)  # the likeliest tokens of such a model soon repeat themselves
+        greedy = Sampling(temperature=0.0)  # the likeliest tokens of such a model soon repeat
         said = (
             engine.generate(
                 TurnRequest(
@@ -145,7 +145,7 @@ async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12, 
 
 
 def opening_itself(directory: Path) -> Path:
-    """A model that opens its thoughts itself, and hardly ever does: answers without one are left alone."""
+    """A model that rarely opens its thinking: answers without it are left alone."""
     model = tiny_models.qwen3(directory)
     template = (model / "chat_template.jinja").read_text(encoding="utf-8")
     opened = r"'<think>\n' if thinking else '<think></think>'"
@@ -154,7 +154,7 @@ def opening_itself(directory: Path) -> Path:
     return model
 
 
-@pytest.mark.slow  # a hybrid's are checked in test_vllm.py
+@pytest.mark.slow  # test_vllm.py checks a hybrid's
 @pytest.mark.parametrize(
     ("make", "config", "forced"),
     [(tiny_models.qwen3, DRAFTING, 12), (tiny_models.qwen3, CONFIG, 12), (opening_itself, CONFIG, 0)],

@@ -1,4 +1,4 @@
-"""vLLM for real: what it samples is what the trainer computes, before a weight push, after it, and while it happens."""
+"""Real vLLM: its samples agree with the trainer before, during and after a weight push."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -48,15 +48,15 @@ from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 ENDS = (byte_tokenizer().eos_token_id,)
 CONFIG = EngineConfig(max_model_len=512, max_sequences=32)
 BLOCK = 128
-"""Tokens of a block of the key-value cache on a CPU: what begins alike is shared in whole blocks."""
+"""Tokens of a cache block on a CPU. Prefixes are shared in whole blocks."""
 SLOW = pytest.mark.slow
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
 
 Story = Callable[[VllmEngine, Path], Awaitable[None]]
-"""Something to try with an engine that has the weights of a model directory."""
+"""A test with an engine that has the weights of a model directory."""
 Answers = list[tuple[tuple[int, ...], Completion]]
-"""Prompts and what was said to each."""
+"""Prompts and their answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Setup:
     prompts: list[tuple[int, ...]]
 
     def train(self) -> None:
-        """Two steps on the prompts themselves, with a learning rate that shows."""
+        """Two steps on the prompts, with a large learning rate."""
         rows = [TrainingSample.supervised(ids=ids, trained_T=[False, *[True] * (len(ids) - 1)]) for ids in self.prompts]
         batch = build_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0)
         for _ in range(2):
@@ -80,7 +80,7 @@ class Setup:
         return manifest
 
     def model(self) -> PreTrainedModel:
-        """A model of transformers alone with the trainer's weights as they are now."""
+        """A transformers model with the trainer's current weights."""
         assert self.rank.engine is not None
         trained = self.rank.engine.model
         plain: PreTrainedModel = AutoModelForCausalLM.from_config(trained.config).eval()
@@ -96,7 +96,7 @@ class Setup:
         return list(zip(prompts, await asyncio.gather(*said), strict=True))
 
     async def sampling(self, count: int, *, tokens: int) -> asyncio.Task[Answers]:
-        """Answers of which at least one has begun."""
+        """Answers in flight, of which at least one has a token."""
         running = asyncio.create_task(self.sample(count, tokens=tokens))
         async with asyncio.timeout(300.0):
             while not any(
@@ -107,7 +107,7 @@ class Setup:
         return running
 
     def gap(self, samples: Answers) -> float:
-        """Largest difference between the engine's log-probabilities and the trainer's."""
+        """Largest log-probability difference between engine and trainer."""
         whole = [(*prompt, *said.token_ids) for prompt, said in samples]
         rows = [TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole]
         expected = self.rank.logprobs(rows)
@@ -119,7 +119,7 @@ class Setup:
 
 
 async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
-    """A group that is cancelled in mid-sentence leaves the engine with nothing to do."""
+    """A group cancelled during sampling leaves the engine idle."""
     limits = EpisodeLimits(turn_tokens=150, total_tokens=256)
     worker = RolloutWorker(RolloutConfig(engine=CONFIG, limits=limits), seed=1)
     tokenizer = load_tokenizer(model_dir)
@@ -135,7 +135,7 @@ async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
     await asyncio.wait({group})
     assert group.cancelled()
     assert engine._llm.get_num_unfinished_requests() == 0
-    await asyncio.sleep(1.5)  # the step that was being computed; processes of one engine look for more for a second
+    await asyncio.sleep(1.5)  # the current step; processes of one engine look for more for a second
     engines = psutil.Process().children(recursive=True)
     before = sum(sum(process.cpu_times()[:2]) for process in engines)
     await asyncio.sleep(0.5)
@@ -143,7 +143,7 @@ async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
 
 
 async def a_checkpoint_is_read(setup: Setup, checkpoint: Path) -> None:
-    """An engine reads what the learner saved, refuses a file that was cut, and notices a weight that is missing."""
+    """An engine reads the learner's checkpoint, refuses a truncated file, and detects a missing weight."""
     setup.train()
     setup.rank.save(str(checkpoint))
     file = checkpoint / "model.safetensors"
@@ -163,7 +163,7 @@ async def a_checkpoint_is_read(setup: Setup, checkpoint: Path) -> None:
 
 
 async def a_push_that_lacks_a_weight_fails(setup: Setup) -> None:
-    """A push without a layer's weight, or without a part of a fused one, is not confirmed as the version that it names."""
+    """A push without a layer's weight, or without a part of a fused one, is not confirmed as its version."""
     for version, name in ((11, ".o_proj."), (12, ".k_proj.")):
         whole = setup.publish(version)
         kept = [at for at, each in enumerate(whole.names) if name not in each]
@@ -179,7 +179,7 @@ async def a_push_that_lacks_a_weight_fails(setup: Setup) -> None:
 def each_token_is_compared_with_what_sampled_it(
     older: PreTrainedModel, newer: PreTrainedModel, samples: Answers
 ) -> None:
-    """The learner divides by the probability under the weights that a token names, over what earlier ones had cached."""
+    """The learner divides by the probability under each token's version, computed over the cache of earlier versions."""
     task = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "content": "?"},), spec={})
     through = [(ids, said) for ids, said in samples if 0 < said.versions_T.count(1) < len(said.token_ids)]
     assert through
@@ -206,20 +206,20 @@ def each_token_is_compared_with_what_sampled_it(
 
 
 async def prefixes_are_computed_once(setup: Setup, *, cached: bool) -> None:
-    """Answers to a long prompt share what was computed of it, while the weights stay as they are."""
+    """Answers to a long prompt share its computation while the weights stay the same."""
     long = replace(setup, prompts=[ids for ids in setup.prompts if len(ids) > BLOCK])
     assert len(long.prompts) == 1
     setup.engine.take_stats()
     assert setup.gap(await long.sample(1, tokens=16)) < TOLERANCE
-    assert setup.engine.take_stats().cached_tokens == 0  # the first since these weights came
+    assert setup.engine.take_stats().cached_tokens == 0  # the first one with these weights
     assert setup.gap(await long.sample(4, tokens=16)) < TOLERANCE
     assert setup.engine.take_stats().cached_tokens == (4 * BLOCK if cached else 0)
 
 
 async def a_push_meets_new_requests(setup: Setup, newer: WeightManifest) -> Answers:
-    """Requests that wait for room when a push begins, or arrive in its pause, use nothing of the old weights' cache.
+    """Requests that wait in the queue when a push begins, or arrive in its pause, use no cache of the old weights.
 
-    Return the answers of those that run meanwhile.
+    Return the answers of requests that run meanwhile.
     """
     engine = setup.engine
     (long,) = [ids for ids in setup.prompts if len(ids) > BLOCK]
@@ -259,7 +259,7 @@ async def a_push_meets_new_requests(setup: Setup, newer: WeightManifest) -> Answ
 
 
 async def the_learner_has_its_phase(setup: Setup) -> None:
-    """An engine that sleeps has given its cache back, answers, loads while it sleeps, and goes on with what it froze."""
+    """A sleeping engine has released its cache, answers, loads weights, and later continues its frozen requests."""
     engine, rank = setup.engine, setup.rank
     running = await setup.sampling(4, tokens=300)
     clocks = [Clock(100.0) for _ in range(4)]
@@ -276,7 +276,7 @@ async def the_learner_has_its_phase(setup: Setup) -> None:
     assert left
     asleep = await engine.memory_usage()
     assert (asleep.weights, asleep.cache) == (0, 0)
-    assert before.main - asleep.main > 0.8 * before.cache > 2**29  # of the gigabyte that is set: all of it is gone
+    assert before.main - asleep.main > 0.8 * before.cache > 2**29  # all of the gigabyte that is set
     assert await engine.version() == WeightVersion(step=2)
     setup.train()
     rank.set_onloaded(weights=True, states=False)
@@ -296,7 +296,7 @@ async def the_learner_has_its_phase(setup: Setup) -> None:
 
 
 async def in_one_engine(model_dir: Path, config: EngineConfig, stories: Sequence[Story]) -> None:
-    """Try several things with one engine, which begins each with the weights of the model."""
+    """Run several tests with one engine. Each begins with the weights of the model."""
     tags = ThinkingTags(load_tokenizer(model_dir))
     engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS, tags=tags)
     await engine.start()
@@ -324,7 +324,7 @@ async def pushes(engine: VllmEngine, model_dir: Path, *, cached: bool) -> None:
         assert all(set(said.versions_T) == {0} for _, said in before)
 
         setup.train()
-        assert setup.gap(before) > 100 * TOLERANCE  # the trainer has moved away, the engine has not
+        assert setup.gap(before) > 100 * TOLERANCE  # the trainer has changed, the engine has not
         assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
         await prefixes_are_computed_once(setup, cached=cached)
         after = await setup.sample(8, tokens=24)
@@ -368,14 +368,14 @@ def adapted(engine: VllmEngine, model_dir: Path) -> Setup:
 
 
 async def adapters_arrive(setup: Setup, *, versions: Sequence[int]) -> WeightManifest:
-    """Whole weights as version 1, then adapters alone, in mid-sentence too; returns the last push."""
+    """Whole weights as version 1, then adapters alone, also during sampling. Return the last push."""
     engine, rank = setup.engine, setup.rank
     assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
     partial = await setup.sample(4, tokens=16)
     assert setup.gap(partial) < TOLERANCE
     for version in versions:
         setup.train()
-        assert setup.gap(partial) > 100 * TOLERANCE  # so that it would show if these adapters did not arrive
+        assert setup.gap(partial) > 100 * TOLERANCE  # missing adapters would be visible
         alone = setup.publish(version)
         assert alone.adapted is not None
         assert alone.sent_bytes < alone.whole_bytes / 8
@@ -396,7 +396,7 @@ async def adapters(engine: VllmEngine, model_dir: Path) -> None:
 
 
 async def adapters_and_a_new_engine(model_dir: Path, config: EngineConfig) -> None:
-    """Push adapters twice, then to an engine that takes the place of the first, which needs the weights with them."""
+    """Push adapters twice, then to a replacement of the engine, which needs the base weights too."""
     engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS)
     await engine.start()
     setup = adapted(engine, model_dir)
@@ -450,7 +450,7 @@ HYBRID, CACHED = partial(pushes, cached=False), partial(pushes, cached=True)
 def test_engine_and_trainer_agree(
     make: Callable[[Path], Path], config: EngineConfig, stories: Sequence[Story], tmp_path: Path
 ) -> None:
-    """Under limits of thought, with adapters, and before, while and after weights are pushed."""
+    """With thinking limits, with adapters, and before, during and after pushes."""
     asyncio.run(in_one_engine(make(tmp_path / "model"), config, stories))
 
 

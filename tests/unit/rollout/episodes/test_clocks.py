@@ -1,4 +1,4 @@
-"""Many episodes at once: what one waits for others does not count, and one that hangs costs nobody but itself."""
+"""Many episodes at once: waiting for others does not count, and a hanging one does not delay the rest."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ HANGS = replace(QUICK, key="hangs")
 
 
 class Waiting(TaskEnv):
-    """Two turns; each waits for its tool, whatever that is."""
+    """Two turns, each with a slow tool."""
 
     env_id = "own"
 
@@ -46,7 +46,7 @@ class Waiting(TaskEnv):
 
 
 def together(runner: EpisodeRunner, tasks: list[Task]) -> tuple[list[Trajectory], float]:
-    """The episodes of these tasks at once, and the seconds that they took."""
+    """These tasks' episodes run concurrently, and their total seconds."""
 
     async def run() -> list[Trajectory]:
         return await asyncio.gather(*(runner.run(task, seed=number) for number, task in enumerate(tasks)))
@@ -57,7 +57,7 @@ def together(runner: EpisodeRunner, tasks: list[Task]) -> tuple[list[Trajectory]
 
 
 def slow_tools(*, episodes: int, seconds: float) -> float:
-    """How many seconds so many episodes take whose tool sleeps in each of two turns."""
+    """Seconds of concurrent episodes whose tool sleeps in each of two turns."""
     engine = ScriptedEngine(["</think>go"])
     runner = runner_of(engine, make=lambda _: Waiting(lambda _task: time.sleep(seconds)))
     played, took = together(runner, [QUICK] * episodes)
@@ -66,7 +66,7 @@ def slow_tools(*, episodes: int, seconds: float) -> float:
 
 
 def test_256_episodes_wait_for_a_slow_tool_less_than_three_times_as_long_as_one() -> None:
-    work = slow_tools(episodes=256, seconds=0.0)  # on this machine, as busy as it is
+    work = slow_tools(episodes=256, seconds=0.0)  # with this machine's load
     assert slow_tools(episodes=256, seconds=1.2) - work < 3 * 2 * 1.2
 
 
@@ -89,7 +89,7 @@ def test_four_episodes_that_hang_cost_nobody_but_themselves(threads: int) -> Non
         released.set()
     assert {one.failure and one.failure.kind for one in played[:4]} == {FailureKind.TIMEOUT}
     assert [one.reward for one in played[4:]] == [1.0] * 20
-    assert took < 10  # two deadlines, where two threads take the four that hang
+    assert took < 10  # two deadlines: two threads run the four hanging calls
 
 
 def test_the_wait_for_a_thread_and_for_the_engine_is_off_the_clock() -> None:
@@ -116,7 +116,7 @@ def test_the_times_of_an_episode_say_who_made_it_wait() -> None:
         assert 0.7 * one.seconds < spent <= one.seconds
         assert sum(turn.times.step_s for turn in one.turns) <= one.times.step_s
         assert all(turn.times.generate_s >= 0.3 and turn.times.step_s >= 0.2 for turn in one.turns)
-    assert max(one.times.queue_s for one in played) >= 0.2  # the first one's 0.3, less what the second came later
+    assert max(one.times.queue_s for one in played) >= 0.2  # the first one's 0.3, less the second one's delay
 
 
 def test_an_engine_that_does_not_answer_is_a_timeout_of_its_episode() -> None:
@@ -128,7 +128,7 @@ def test_an_engine_that_does_not_answer_is_a_timeout_of_its_episode() -> None:
 
 
 class PausedEngine(ScriptedEngine):
-    """Each turn waits 0.3 s for room, is sampled for 0.2 s, and meets three pauses of 0.3 s."""
+    """Each turn waits 0.3 s in the queue, is sampled for 0.2 s, and has three pauses of 0.3 s."""
 
     async def generate(self, request: TurnRequest) -> Completion:
         partial: set[str] = set()

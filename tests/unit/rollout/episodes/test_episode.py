@@ -1,4 +1,4 @@
-"""Episodes on recorded completions: token-in-token-out, and faults that become data, never a zero reward."""
+"""Episodes on recorded completions: token-in-token-out, and failures become data, never a zero reward."""
 
 import asyncio
 import math
@@ -78,7 +78,7 @@ def test_an_answer_that_is_cut_off_stops_for_length() -> None:
 
 
 def demonstration(index: int = 0) -> tuple[Task, Recording]:
-    """A tool-use task with the completions of its expert, laid out as an engine would see them."""
+    """A tool-use task with its expert's completions, as an engine would see them."""
     task = open_source(bind("tool_use", EnvConfig()), split="train", seed=1).task(index)
     demonstrate = environment("tool_use").demonstrate
     assert demonstrate is not None
@@ -118,7 +118,7 @@ def test_a_turn_limit_ends_an_episode() -> None:
 
 
 class Broken(gymnasium.Env[str, str]):
-    """An environment whose grading does what it is told to: raises, hangs, or returns no number."""
+    """An environment whose grading raises, hangs or returns no number."""
 
     def __init__(self, step: Callable[[], float]) -> None:
         self._do = step

@@ -1,4 +1,4 @@
-"""What a rollout worker says of its health, and what the death of its engine does to its groups."""
+"""A rollout worker's heartbeat, and the effect of its engine's death on its groups."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class SickEngine(ScriptedEngine):
-    """An engine whose process hangs while `well` is not set, and is dead once `dead` is."""
+    """An engine whose process hangs without `well`, and is dead after `dead`."""
 
     def __init__(self) -> None:
         super().__init__(["2"])
@@ -155,7 +155,7 @@ async def test_a_group_in_flight_makes_a_worker_busy_and_its_calls_are_progress(
 
 
 def own_env(worker: RolloutWorker, engine: SickEngine, tool: Callable[[], object], *, timeout_s: float) -> Task:
-    """Let a worker play episodes whose environment uses a tool in each turn. Returns a task of it."""
+    """Register an environment that uses a tool in each turn. Return a task of it."""
     limits = replace(ROOM, timeout_s=timeout_s)
     engine._texts = ["</think>go"]
     worker._runner = runner_of(engine, limits=limits, make=lambda _: Waiting(lambda _task: tool()))

@@ -1,4 +1,4 @@
-"""Episodes of every environment that another process goes on with come to the end that they would have had."""
+"""Episodes of every environment that another process continues reach the same end."""
 
 import dataclasses
 import importlib.util

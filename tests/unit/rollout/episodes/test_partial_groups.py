@@ -1,4 +1,4 @@
-"""Groups in flight in a checkpoint: each is handed out once, and written again while it waits."""
+"""Groups in flight in a checkpoint: each is taken once, and saved again while it waits."""
 
 import json
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_what_is_in_flight_is_read_back_and_handed_out_once() -> None:
     rows = [row for row in read(lines) if row["ticket"] == 5]
     assert describe_rows(rows) == "1 groups resume, with 1 finished answers and 2 tokens of 1 others"
     groups = PartialGroups(rows, note=notes.append)
-    ticket = ticket_of(5, admitted=3)  # versions have moved on
+    ticket = ticket_of(5, admitted=3)  # versions have changed
     assert groups.take(ticket_of(4)) is None
     assert groups.take(ticket) == replace(partial(5), ticket=ticket)
     assert groups.take(ticket) is None

@@ -1,4 +1,4 @@
-"""Turns that are interrupted: what is sampled again, what is not, and which limits hold."""
+"""Interrupted turns: which tokens are sampled again, and which limits hold."""
 
 import asyncio
 import dataclasses
@@ -37,7 +37,7 @@ from temper.rollout.trajectory import Resumption, Stop, Trajectory
 
 
 class Moody(Echo):
-    """It says another thing each time, or refuses, or ends where it did not."""
+    """It answers differently each time, or refuses, or ends early."""
 
     moods: Iterator[str]
 
@@ -71,7 +71,7 @@ def with_moods(moods: Iterator[str]) -> Moody:
 
 
 class Gated(Echo):
-    """Its second answer waits until it may come."""
+    """Its second answer waits for a signal."""
 
     open: threading.Event
     waiting: threading.Event
@@ -135,7 +135,7 @@ def test_an_episode_may_be_stopped_again_and_again() -> None:
 
 
 def limited(said: str, closing: str, answer: str) -> Completion:
-    """A turn whose thought was closed by force."""
+    """A turn with a forced end of thinking."""
     parts = [TOKENIZER(text, add_special_tokens=False)["input_ids"] for text in (said, closing, answer)]
     ids = (*parts[0], *parts[1], *parts[2], TOKENIZER.eos_token_id)
     injected_T = (False,) * len(parts[0]) + (True,) * len(parts[1]) + (False,) * (len(parts[2]) + 1)

@@ -1,4 +1,4 @@
-"""Rendering: the parts of a conversation make up what the template renders whole, and nothing can forge a turn."""
+"""Rendering: the parts of a conversation add up to the template's whole text, and nothing can forge a turn."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How many tokens a turn may think and answer, on recorded completions."""
+"""Token limits of thinking and answer, on recorded completions."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ CLOSING = 3
 
 
 class Asked(ReplayEngine):
-    """Replays one completion and keeps what it was asked for."""
+    """Replays one completion and keeps the request."""
 
     def __init__(self, text: str, *, finished: bool = True, prompt: tuple[int, ...] = PROMPT) -> None:
         ids = tuple(TOKENIZER(text, add_special_tokens=False)["input_ids"])

@@ -1,4 +1,4 @@
-"""Reference turns earn 1 through each family's own chat template, or it is refused; `docs/models.md` says which."""
+"""Reference turns earn 1 through each family's chat template, or the family is refused, as `docs/models.md` lists."""
 
 import pytest
 from support.family_findings import HEAD, NAMES, PAGE, RETAIL, find, shop_reference

@@ -1,4 +1,4 @@
-"""Every family's own format: recognised by what its chat template renders, read strictly, and the same after a round trip."""
+"""Every family's format: detected from its chat template, parsed strictly, and unchanged by a round trip."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""No text of a model makes a failure: whatever it samples is read, and the conversation goes on, in every family."""
+"""No model text causes a failure: any text is parsed, and the conversation continues, in every family."""
 
 import random
 import time
@@ -55,7 +55,7 @@ NUMBERS = (
 
 
 def hostile(reference: str, tags: list[str]) -> Iterator[str]:
-    """Texts made of a family's own call, and of its tags."""
+    """Texts of a family's own call and tags."""
     for word in (*WORDS, *tags):
         yield word
         yield reference.replace(NAME, word)
@@ -130,4 +130,4 @@ def test_a_text_that_repeats_what_opens_something_is_read_at_once(syntax: CallSy
     for word in REPEATED:
         for frame in FRAMES:
             syntax.read(frame.format(word * (CHARACTERS // len(word))), TOOLS)
-    assert time.process_time() - began < 5  # the square of such a length takes 12 s for one of these texts
+    assert time.process_time() - began < 5  # quadratic time takes 12 s for one of these texts

@@ -1,4 +1,4 @@
-"""The pool heals, driven with plain objects: who replaces whom, with which weights, and where that ends."""
+"""The pool replaces dead workers, driven with plain objects: with which weights, and until which limit."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -87,7 +87,7 @@ async def test_a_newcomer_reads_the_checkpoint_that_the_others_read_while_it_sta
     pool = await pool_of([first, Worker()], new_workers=[new_worker])
     new_worker.broken = None
     first.kill()
-    for _ in range(4):  # it has started on what was served then, or is about to
+    for _ in range(4):  # it has started on the weights of that time, or is about to
         await asyncio.sleep(0)
     await pool.load_checkpoint(Path("other"), ONE)
     await settle()
@@ -194,7 +194,7 @@ async def test_a_newcomer_that_gets_no_bytes_holds_up_no_other_engine_in_a_push(
     confirmed = await pushing
     while states(pool)[0] != ("serving", 2):
         await asyncio.sleep(0.01)
-    assert not waited  # the healthy one has the push before the other one is given up
+    assert not waited  # the healthy one has the push before the other one fails
     assert (stuck.did, confirmed, last.did) == (["start newest 1"], TWO, ["start newest 2", "push 2"])
 
 
@@ -242,7 +242,7 @@ async def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_giv
     await settle()
     second.kill()
     await settle()
-    # the first newcomer takes it once it has its own
+    # the first new worker loads it after its separate load
     pushing = asyncio.create_task(pool.load_weights(empty_push(2, nbytes=64)))
     await settle()
     other.room.set()
@@ -271,7 +271,7 @@ async def test_a_broadcast_does_not_wait_for_a_newcomer_that_still_waits_for_the
 
 
 class StartsLate(Worker):
-    """A worker that starts once it may."""
+    """A worker that starts after a signal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -422,7 +422,7 @@ async def test_workers_are_added_and_those_that_are_too_many_finish_their_groups
     await settle()
     pool.resize(1)
     seen.append([(slot.state, len(slot.tickets)) for slot in pool.processes()])
-    await pool.load_weights(empty_push(1, nbytes=64))  # what drains goes on under new weights too
+    await pool.load_weights(empty_push(1, nbytes=64))  # a draining worker continues under new weights
     seen.append(second.did)
     late = asyncio.create_task(pool.run_group(TICKET, 1))
     await settle()
@@ -488,7 +488,7 @@ TICKETS = [replace(TICKET, number=number, task=replace(TASK, key=str(number))) f
 
 
 class Poisoned(Worker):
-    """Dies a little after it was given the task that nobody survives."""
+    """Dies a little after it got the task that kills every worker."""
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
         if ticket.number == POISON:

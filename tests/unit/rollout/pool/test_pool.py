@@ -1,4 +1,4 @@
-"""The pool of rollout workers, driven with plain objects: who gets a group, what is tried again, and what a stop ends."""
+"""The pool of rollout workers, driven with plain objects: assignment, retries and stops."""
 
 import asyncio
 from pathlib import Path
@@ -29,7 +29,7 @@ def run(failures: list[int], *, retries: int) -> tuple[Group, list[list[tuple[in
     [
         ([3, 0], 1, [[(4, 0)], [(3, 1)]], 0, 3),  # on another worker
         ([1], 1, [[(4, 0), (1, 1)]], 1, 1),  # by itself
-        ([4, 4], 2, [[(4, 0), (4, 2)], [(4, 1)]], 4, 8),  # what fails everywhere is never a zero
+        ([4, 4], 2, [[(4, 0), (4, 2)], [(4, 1)]], 4, 8),  # repeated failures are never a zero
         ([1, 0], 0, [[(4, 0)], []], 1, 0),
     ],
 )
@@ -42,7 +42,7 @@ def test_failed_episodes_are_tried_again_elsewhere_if_possible(
 
 
 class Interrupted(Worker):
-    """Says of its attempt what a worker would say, and keeps with what it was asked to go on."""
+    """Reports a partial group, and keeps the one it should continue."""
 
     def __init__(self, failures: int = 0, *, held: bool = False, finished: int = 0) -> None:
         super().__init__(failures, held=held)
@@ -109,7 +109,7 @@ async def test_groups_go_to_the_worker_with_the_fewest_in_flight() -> None:
     first = [asyncio.create_task(pool.run_group(TICKET, 1)) for _ in range(4)]
     await settle()
     running = [slow.running, quick.running]
-    quick.released.set()  # it is free again, and gets all that come
+    quick.released.set()  # it is free again, and gets all new groups
     await settle()
     await asyncio.gather(*(pool.run_group(TICKET, 1) for _ in range(2)))
     slow.released.set()

@@ -1,4 +1,4 @@
-"""Answers of servers as turns: where thought, answer and calls may be, and what tells that an answer is whole."""
+"""Answers of servers as turns: places of reasoning, answer and calls, and finish reasons."""
 
 import json
 from typing import Any

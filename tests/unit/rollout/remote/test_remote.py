@@ -1,4 +1,4 @@
-"""Episodes with a model behind an OpenAI-compatible server: what goes out, what comes back, and how it goes wrong."""
+"""Episodes with a model behind an OpenAI-compatible server: requests, answers and failures."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ GET = {"type": "function", "function": {"name": "get", "arguments": {"key": "a"}
 
 
 def expert(task: Task) -> Say:
-    """Says what the expert of the task's environment does, by how many turns the conversation already has."""
+    """Returns the expert's next turn for the task, by the number of turns so far."""
     show = environment(task.env.name).demonstrate
     assert show is not None
     turns = [message for message in show(task) if message["role"] == "assistant"]

@@ -1,4 +1,4 @@
-"""How served answers of each family are read: calls, and by which parsers of vLLM."""
+"""The parser of served answers of each family, and vLLM's parsers for it."""
 
 import json
 from typing import Any

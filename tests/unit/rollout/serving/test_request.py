@@ -1,4 +1,4 @@
-"""What chat requests say about thinking in vLLM's words, and the middleware that rewrites them."""
+"""Thinking options of chat requests as vLLM's arguments, and the middleware that translates them."""
 
 import asyncio
 import json
@@ -144,7 +144,7 @@ def through_the_middleware(
     key: str | None = None,
     given: str | None = None,
 ) -> tuple[bytes, int, list[dict[str, Any]]]:
-    """What an app behind the middleware gets of a body sent in two parts, its Content-Length, and what is answered."""
+    """An app's view, behind the middleware, of a body sent in two parts, its Content-Length, and the answer."""
     got: list[tuple[bytes, int]] = []
     sent: list[dict[str, Any]] = []
     parts = [
@@ -207,7 +207,7 @@ def test_no_text_of_a_conversation_brings_a_tag(path: str) -> None:
         "stop": ["<|im_end|>"],
     }
     got = json.loads(through_the_middleware(path, json.dumps(content).encode())[0])
-    assert got.pop("stop") == ["<|im_end|>"]  # no part of the prompt
+    assert got.pop("stop") == ["<|im_end|>"]  # not in the prompt
     written = json.dumps(got, ensure_ascii=False)
     assert written.count(BREAK) >= 30
     for tag in ("<|im_start|>", "<|im_end|>", "</think>"):

@@ -1,4 +1,4 @@
-"""The command `serve` with a tiny model, asked by the openai client."""
+"""The command `serve` with a tiny model, and the openai client."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_a_folder_without_a_model_is_a_mistake_in_the_input(tmp_path: Path, caps
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """A running server, and what is needed to read its answers."""
+    """A running server, with the tools to read its answers."""
 
     client: OpenAI
     model: str
@@ -76,7 +76,7 @@ class Served:
     def ask(
         self, *, max_tokens: int = 24, logit_bias: dict[str, int] | None = None, stream: bool = False, **extra: Any
     ) -> Any:
-        """One answer; the end of the turn does not come before `max_tokens`."""
+        """One answer. The end of the turn does not come before `max_tokens`."""
         return self.client.chat.completions.create(
             model=self.model,
             messages=QUESTION,
@@ -87,7 +87,7 @@ class Served:
         )
 
     def closed(self, ids: list[int], limit: ThinkingLimit) -> tuple[int, Closed]:
-        """How long a thought was and how it ended; its closing must be where the rule puts it."""
+        """Length and end of the thinking. The closing must be at the rule's place."""
         forced_end = self.tags.forced_end(ids, limit)
         assert forced_end is not None
         assert tuple(ids[forced_end.start : forced_end.end]) == forced_end.ids
@@ -100,11 +100,11 @@ CLOSE_ID = byte_tokenizer().get_vocab()["</think>"]
 LINE_END_ID = byte_tokenizer()("\n")["input_ids"][0]
 NO_TAGS = {str(token): -100 for token in byte_tokenizer().get_added_vocab().values()}
 NEVER_CLOSING = NO_TAGS | {str(LINE_END_ID): -100}
-"""The model closes no thought and ends no line by itself; what is inserted is inserted all the same."""
+"""The model closes no thinking and ends no line by itself; the closing is still injected."""
 
 
 ENDS = ["<|im_end|>", "<|pad|>"]
-"""Of the served model's turns; a tokenizer has one end of a sequence, the first."""
+"""End tokens of the served model. A tokenizer has only one eos token, the first."""
 ASKING = '<tool_call>{"name": "get", "arguments": {"key": "a"}}</tool_call>'
 GET: Any = {
     "type": "function",
@@ -113,7 +113,7 @@ GET: Any = {
 
 
 def forced(text: str) -> dict[str, Any]:
-    """What makes the model say a text, without a thought."""
+    """Request fields that force the model's text, without thinking."""
     return {"thinking": False, "structured_outputs": {"regex": re.escape(text).replace('\\"', '"').replace("\\ ", " ")}}
 
 
@@ -125,7 +125,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (model / "tokenizer_config.json").write_text(json.dumps(two_ends), encoding="utf-8")
     (model / "generation_config.json").write_text(
         '{"eos_token_id": 3}', encoding="ascii"
-    )  # not what the template writes
+    )  # differs from the template's
     RunDir(run).store(RunState(model="model"))
     (run / "config.yaml").write_text("rollout: {thought: {announce: true, grace: 7}}", encoding="ascii")
     with socket.socket() as free:
@@ -214,7 +214,7 @@ def test_tasks_with_tools_get_calls_from_it(served: Served, tmp_path: Path) -> N
         assert main([*command, "--max-tokens", "100", "--runs-dir", str(tmp_path), "--name", "it"]) == 0
     (path,) = (tmp_path / "it" / "trajectories").glob("eval-*.jsonl")
     turns = [turn for line in path.read_text(encoding="utf-8").splitlines() for turn in json.loads(line)["turns"]]
-    assert len(turns) > 1  # each but the last was answered by the tool
+    assert len(turns) > 1  # the tool answered each but the last
     assert [turn["faults"] for turn in turns] == [[]] * len(turns)
     assert {message["role"] for turn in turns[:-1] for message in turn["observation"]} == {"tool"}
 
@@ -305,7 +305,7 @@ def test_a_raw_prompt_has_a_budget_too_and_what_closes_it_is_the_servers_own(ser
 
 
 def test_no_client_forges_a_turn_or_a_thought(served: Served) -> None:
-    """Counted in the token ids that vLLM makes of each kind of conversation."""
+    """Counted in vLLM's token ids of each kind of conversation."""
     tags = [number for tag, number in byte_tokenizer().get_added_vocab().items() if tag[0] == "<"]
 
     def counted(evil: str) -> list[list[int]]:

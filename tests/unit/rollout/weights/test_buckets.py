@@ -1,4 +1,4 @@
-"""Pushes in buckets between plain processes and threads: how they are cut, sent by several ranks, verified and loaded."""
+"""Pushes in buckets between plain processes and threads: split, sent by several ranks, verified and loaded."""
 
 import asyncio
 import threading
@@ -135,7 +135,7 @@ def test_the_rest_is_received_after_a_bucket_that_a_model_does_not_take_as_other
 
 
 class Engine:
-    """An engine that keeps what it loads. The first pushes that it takes are damaged on their way, as many as are `damaged`."""
+    """An engine that keeps its loaded weights. Its first `damaged` pushes are damaged on the way."""
 
     def __init__(self, *, damaged: int = 0, name: str = "engine") -> None:
         self.name = name
@@ -146,7 +146,7 @@ class Engine:
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
         bucket_group = await offer
         assert isinstance(bucket_group, BucketGroup)
-        taken = replace(manifest, version=manifest.version + (self.damaged > 0))  # other footers than it waits for
+        taken = replace(manifest, version=manifest.version + (self.damaged > 0))  # other footers than it expects
         self.damaged -= 1
         await asyncio.to_thread(self.receiver.receive, taken, bucket_group, self.load, member=1 + number, device=CPU)
         return manifest.weight_version
@@ -176,7 +176,7 @@ def test_at_most_eight_ranks_send_spread_over_all() -> None:
 
 
 class SlowEngineBuckets(BucketGroup):
-    """The ways as an engine sees them that takes a while before it meets each sender."""
+    """The buckets' group of an engine that joins each sender late."""
 
     def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
         sleep(0.7)
@@ -188,7 +188,7 @@ def test_a_sender_that_waits_for_engines_to_meet_the_others_does_not_give_up() -
     bucket_group = BucketGroup(rendezvous=first, senders=3, bucket_bytes=64)
     manifest, wanted, engine = manifest_of(SHAPES), weights(seed=0), BucketReceiver()
     got: Weights = {}
-    groups: list[ProcessGroup] = []  # kept: the engine may still be reading when a sender is done
+    groups: list[ProcessGroup] = []  # kept: the engine may still be reading after the sender
 
     def receive() -> None:
         slow = SlowEngineBuckets(rendezvous=first, senders=3, bucket_bytes=64)

@@ -1,4 +1,4 @@
-"""How a push is delivered: offered once to all, whole to an engine that lacks the weights of adapters."""
+"""Delivery of a push: offered once to all, whole to an engine without the base weights of adapters."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from temper.rollout.weights.transports import Receivers
 
 
 class Engine:
-    """A rollout worker that keeps what its engine would read."""
+    """A rollout worker that keeps the weights its engine would read."""
 
     def __init__(self) -> None:
         self.name = "engine"
@@ -50,7 +50,7 @@ async def test_a_push_reaches_every_engine_by_one_offer() -> None:
 @in_loop
 async def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_that_it_lacks() -> None:
     class Busy(PlainSender):
-        """Does one thing after the other, and is in its next step when whole weights are asked for."""
+        """Works sequentially, and is in its next step when whole weights are requested."""
 
         step: Offered | None = None
 
@@ -65,7 +65,7 @@ async def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_tha
                 await self.step
 
     class Lacks:
-        """An engine without the weights of adapters."""
+        """An engine without the base weights of adapters."""
 
         name = "lacks"
         refused = False
@@ -74,7 +74,7 @@ async def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_tha
             await offer
             if not self.refused:
                 self.refused = True
-                await asyncio.sleep(0.02)  # the sender has done its part by then
+                await asyncio.sleep(0.02)  # the sender has finished by then
                 raise WholeWeightsNeeded("it was started anew")
             return manifest.weight_version
 
@@ -94,7 +94,7 @@ def test_an_engine_lets_go_of_a_segment_that_the_learner_has_freed() -> None:
     freed = HostMemory(64)
     first = taken(freed)
     freed.close()
-    os.close(below)  # whose number the next segment has, and with it another path
+    os.close(below)  # the next segment gets its number, and with it another path
     memory = HostMemory(128)
     second, again = taken(memory), taken(memory)
     assert first() is None

@@ -1,4 +1,4 @@
-"""Segments in a GPU's memory, opened by another process. Needs a GPU."""
+"""Segments in GPU memory, opened by another process. Needs a GPU."""
 
 import multiprocessing
 from multiprocessing.connection import Connection
@@ -14,7 +14,7 @@ BYTES = 3 * 4096 + 5
 
 
 def reader(pipe: Connection) -> None:
-    """Says the checksum of a segment each time it is named."""
+    """Returns the checksum of a segment for each name."""
     while name := pipe.recv():
         pipe.send(tensor_checksum(open_segment(name, nbytes=BYTES)))
 

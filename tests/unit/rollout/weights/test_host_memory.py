@@ -1,4 +1,4 @@
-"""How much main memory there is, and what is given back of it."""
+"""Available main memory, and its release."""
 
 import ctypes
 import os
@@ -12,11 +12,11 @@ from temper.rollout.weights import host_memory
 from temper.rollout.weights.host_memory import available_bytes, group_limits, release_free_memory, reserve
 
 MEMBER = {"memory.max": "0::/job\n", "memory.limit_in_bytes": "5:cpu:/\n4:cpu,memory:/job\n0::/\n"}
-"""The file of a group's limit, and what a process of the group `job` sees of its groups."""
+"""The file of a group's limit, and the groups of a process in `job`."""
 
 
 def group(folder: Path, limit_file: str, *, limit: str, used: int) -> None:
-    """Make the folder of a group, of whose use 30 bytes are files."""
+    """Make the folder of a group. 30 bytes of its use are files."""
     old = limit_file == "memory.limit_in_bytes"
     stat = "active_file 10\ninactive_file 20\nanon 5\n"
     folder.mkdir(parents=True)
@@ -43,7 +43,7 @@ def test_a_container_has_what_its_limit_leaves_and_no_more_than_the_machine(tmp_
     for name in (tmp_path / "v2", tmp_path / "v1" / "memory"):  # as a container sees its own group
         group(name, "memory.max" if name.name == "v2" else "memory.limit_in_bytes", limit="1000", used=630)
     seen = [available_bytes(tmp_path / version) for version in ("v1", "v2")]
-    assert (400, 1000) in seen  # the machine of this test has the one or the other
+    assert (400, 1000) in seen  # the machine of this test has one of them
 
 
 def test_memory_that_is_not_there_is_refused_before_it_is_taken() -> None:

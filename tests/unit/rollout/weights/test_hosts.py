@@ -1,4 +1,4 @@
-"""Processes and weight pushes on two hosts: a cluster of Ray with two nodes on this machine."""
+"""Processes and weight pushes on two hosts: a Ray cluster with two nodes on this machine."""
 
 import asyncio
 import os
@@ -42,11 +42,11 @@ from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports import Receivers
 
 MODULES = (sys.modules[__name__], sys.modules["unit.rollout.weights.test_push"], sys.modules["support.pushes"])
-"""Sent to the actors whole, else each imports all of these files' imports."""
+"""Sent to the actors by value, else each imports all imports of these files."""
 
 
 class Sender:
-    """The learner's rank as the cluster sees it, without a model."""
+    """The learner's rank in the cluster, without a model."""
 
     def __init__(self, transport: str) -> None:
         cpu = torch.device("cpu")
@@ -75,7 +75,7 @@ class Sender:
 
 
 class Receiver:
-    """A rollout worker as the cluster sees it, without an engine."""
+    """A rollout worker in the cluster, without an engine."""
 
     def __init__(self) -> None:
         self.receiver, self.buckets = WeightReceiver(), BucketReceiver()
@@ -141,7 +141,7 @@ async def pushes_to_another_host(transport: str) -> None:
 
 
 async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
-    """Two workers whose machine goes wait for another one; once there is one they take the push that they missed."""
+    """Two workers lose their machine and wait for another one, where they load the push that they missed."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("shared_memory")
     learner, receiver = TrainerGroup([rank_handle(rank, number=0)], engine_processes=1), ray.remote(Receiver)
     made: list[Any] = []
@@ -150,7 +150,7 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
         made.append(receiver.options(num_cpus=0, resources={"engine": 1}).remote())
         return worker_handle(made[-1], number)
 
-    # Those that follow at once are placed on the machine that is gone, until Ray knows: a second wave of deaths.
+    # Their first replacements are placed on the lost machine, until Ray knows: a second wave of failures.
     restart_policy = RestartPolicy(restarts=RestartLimit(3, window_s=1800.0, together_s=10.0))
     weights = ServedWeights(Path("model"), WeightVersion(step=0), push_s=lambda nbytes: 60.0)
     pool = RolloutPool(spawn, workers=2, weights=weights, retries=0, restart_policy=restart_policy)
@@ -160,11 +160,11 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
     cluster.remove_node(machine, allow_graceful=False)
     await seen(lambda: [(slot.state, slot.restarts) for slot in pool.processes()] == [("starting", 1)] * 2)
     push = await learner.publish(WeightVersion(step=2))
-    assert await pool.load_weights(push) == WeightVersion(step=2)  # nobody is there to take it
+    assert await pool.load_weights(push) == WeightVersion(step=2)  # no receiver is left
     cluster.add_node(num_cpus=1, resources={"engine": 4})
     await seen(lambda: [slot.state for slot in pool.processes()] == ["serving"] * 2)
     assert await asyncio.gather(*(one.holds.remote() for one in made[-2:])) == [2, 2]
-    pool.resize(3)  # the machine that came has room for more
+    pool.resize(3)  # the new machine has room for more
     await seen(lambda: [slot.state for slot in pool.processes()] == ["serving"] * 3)
     pool.resize(1)
     await seen(lambda: [slot.state for slot in pool.processes()] == ["serving"])
@@ -172,7 +172,7 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
 
 
 async def a_stopped_worker_is_looked_at_on_its_own_node(pool: RolloutPool) -> None:
-    """Both nodes have this machine's name, and are told apart all the same."""
+    """Both nodes have this machine's name, and are still distinguished."""
     process = pool.processes()[0].process
     assert process is not None
     assert process.place is not None
@@ -239,14 +239,14 @@ async def a_group_that_nobody_waits_for_ends() -> None:
 
 
 class Seen:
-    """What a process sees of its GPUs."""
+    """A process's view of its GPUs."""
 
     def gpus(self) -> tuple[str, str]:
         return _node(), os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 async def what_is_reserved_lies_where_it_should() -> None:
-    """Of two machines, with 16 GPUs and 4: ranks are packed, engines spread, pairs lie on one GPU."""
+    """Two machines, with 16 GPUs and 4: ranks are packed, engines spread, pairs share one GPU."""
     bundles = await reserve(PlacementRequest(ranks=2, engines=4))
     assert len({node.name for _, node in await bundles.ranks()}) == 1
     engines = [ray.remote(Seen).options(**bundles.engine(number).options()).remote() for number in range(4)]

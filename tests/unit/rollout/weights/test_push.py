@@ -1,4 +1,4 @@
-"""A weight push in a segment from end to end: how the bytes travel, and who refuses what."""
+"""A weight push in a segment from end to end: transports and refusals."""
 
 import multiprocessing
 import os
@@ -39,7 +39,7 @@ def weights(*, seed: int) -> Weights:
 
 
 def nudged(old: Weights, *, count: int) -> Weights:
-    """The same weights with a few entries of the matrix moved."""
+    """The same weights with a few changed entries of the matrix."""
     new = {name: tensor.clone() for name, tensor in old.items()}
     new["a.weight"].view(-1)[:count] += 1.0
     return new

@@ -1,4 +1,4 @@
-"""Pushes in buckets by two ranks of the learner, real processes, which gather what they send together."""
+"""Pushes in buckets by two ranks of the learner, real processes with collective gathering."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ from temper.rollout.weights.buckets import BucketReceiver, Named
 CPU = torch.device("cpu")
 PIECES: dict[str, tuple[int, ...]] = {f"w{number}": (16,) for number in range(12)}
 PUSHES = ((1, 1), (2, 1), (3, 2), (3, 3))
-"""The version of each push, and the number of its audience: that of the third is an engine that dies on the way."""
+"""Version and receivers' number of each push. The engine of the third dies on the way."""
 DIED = 3
 
 
@@ -28,7 +28,7 @@ def piece(version: int, number: int) -> torch.Tensor:
 
 
 def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
-    """One of two ranks, whose share is every second tensor. They gather together, as where each has a part of every tensor."""
+    """One of two ranks, with every second tensor. They gather together, as if each had a part of every tensor."""
     limit = timedelta(seconds=100)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=limit)
     sender = BucketSender(
@@ -61,7 +61,7 @@ def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
 
 
 def engine_that_dies(pipe: Connection) -> None:
-    """An engine that is killed by its third bucket."""
+    """An engine that its third bucket kills."""
     manifest, bucket_group = pipe.recv()
     loaded: list[str] = []
 

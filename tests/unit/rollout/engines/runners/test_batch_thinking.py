@@ -1,6 +1,6 @@
-"""The processor of vLLM's second model runner, given what that runner gives: requests that come and go, drafts, resumption.
+"""The processor of vLLM's second model runner, with that runner's inputs: new and finished requests, drafts, resumption.
 
-The runner itself needs Triton and runs on no CPU.
+The runner itself needs Triton and does not run on CPUs.
 """
 
 import random
@@ -24,7 +24,7 @@ SLOTS, LENGTH, DRAFTS = 12, 200, 3
 
 @dataclass
 class Buffer:
-    """What the runner has for each slot, on the device and on the host."""
+    """The runner's data of each slot, on the device and on the host."""
 
     gpu: torch.Tensor
 
@@ -35,7 +35,7 @@ class Buffer:
 
 @dataclass
 class Turn:
-    """A request: its limit, its prompt, which ends with the beginning of the turn, and what was sampled."""
+    """A request: its limit, its prompt, which ends with the turn's prefix, and its sampled tokens."""
 
     limit: ThinkingLimit | None
     prompt: list[int]
@@ -60,7 +60,7 @@ def test_turns_of_requests_that_come_and_go_are_closed_where_the_rule_closes_the
     forced = accepted = 0
 
     def enter(slot: int, turn: Turn) -> None:
-        """Give a turn a slot, as a new request or one that lost its room: what was sampled then counts as read."""
+        """Give a turn a slot, as a new or a preempted request, whose sampled tokens count as read."""
         ids = [*turn.prompt, *turn.prefix_ids, *turn.said]
         all_ids.gpu[slot, : len(ids)] = torch.tensor(ids)
         prompt_len.np[slot] = len(turn.prompt) + len(turn.prefix_ids)
@@ -105,7 +105,9 @@ def test_turns_of_requests_that_come_and_go_are_closed_where_the_rule_closes_the
             turn = running[slot]
             ruled = [expected(turn, guess[:count]) for count in range(len(guess) + 1)]
             assert [inserted.pop(0) for _ in ruled] == ruled
-            kept = rng.randint(0, len(guess))  # drafts are accepted up to the first that is not what is inserted
+            kept = rng.randint(
+                0, len(guess)
+            )  # drafts are accepted up to the first that differs from the injected token
             kept = next((at for at in range(kept) if ruled[at] not in (None, guess[at])), kept)
             after = ruled[kept]
             new = [*guess[:kept], drawn(rng, tokenizer, 1)[0] if after is None else after]

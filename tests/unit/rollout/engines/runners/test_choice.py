@@ -1,4 +1,4 @@
-"""Which of vLLM's model runners an engine has, and what may guess tokens ahead; and that drafts change no token."""
+"""The choice of vLLM's model runner and of speculative decoding, which changes no token."""
 
 import asyncio
 import json
@@ -97,7 +97,7 @@ def test_what_was_said_before_is_looked_up_by_either_runner_on_its_own_machine(t
 
 
 async def sampled(model: Path, config: EngineConfig) -> tuple[list[Completion], int]:
-    """Answers of many kinds sampled at once, and how many of their tokens were guessed."""
+    """Answers of many kinds sampled at once, and the number of accepted drafts."""
     tokenizer = byte_tokenizer()
     prompt = tuple(tokenizer(TEXT)["input_ids"])
     ends = (tokenizer.eos_token_id,)

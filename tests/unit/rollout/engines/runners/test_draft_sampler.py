@@ -1,4 +1,4 @@
-"""Drafts in the first model runner: a seed gives the tokens that it gives without, by the same sampler, budgets included."""
+"""Drafts in the first model runner: a seed gives the same tokens with and without drafts, budgets included."""
 
 import random
 from dataclasses import dataclass, field
@@ -28,12 +28,12 @@ SIZE, WANTED, ROWS = 288, 40, 6
 TEMPERATURES = (1.0, 0.0, 0.5)
 CPU = torch.device("cpu")
 table = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(0)) * 3
-"""A model: the logits behind each token."""
+"""A model: the logits after each token."""
 
 
 @dataclass
 class Request:
-    """One request, its limit and random numbers, and what was sampled."""
+    """One request, its limit and random numbers, and its sampled tokens."""
 
     number: int
     limit: ThinkingLimit | None
@@ -55,7 +55,7 @@ def requests() -> list[Request]:
 
 
 class Batch:
-    """Rows of requests that change places, as the runner's do, and the sampler in front of them."""
+    """Rows of requests that change places, as the runner's do, with their sampler."""
 
     def __init__(self, model: Path) -> None:
         self.rows = requests()
@@ -114,7 +114,7 @@ class Batch:
         )
 
     def step(self, drafts: list[list[int]]) -> None:
-        """Sample behind drafts, or without any, as the runner does and keeps its books."""
+        """Sample after drafts, or without any, with the runner's bookkeeping."""
         if not any(drafts):
             output = self.sampler(torch.stack([one.logits for one in self.rows]), self.metadata())
         else:
@@ -135,7 +135,7 @@ class Batch:
             one.logprobs.extend(logprobs[row, : len(new)].tolist())
 
 
-@torch.compiler.set_stance("force_eager")  # compiling what the sampler calls would take a minute
+@torch.compiler.set_stance("force_eager")  # compiling the sampler would take a minute
 def test_drafts_change_no_token_and_no_probability(tmp_path: Path) -> None:
     model = tiny_models.llama(tmp_path)
     plain = Batch(model)

@@ -1,4 +1,4 @@
-"""Limits of thoughts and a push in vLLM's second model runner, its kernels interpreted: no GPU is needed for that."""
+"""Thinking limits and a push in vLLM's second model runner, with interpreted kernels, so without a GPU."""
 
 import os
 import subprocess
