@@ -88,8 +88,8 @@ def _own(module: str) -> EnvDefinition:
     nearest = difflib.get_close_matches(module, ENVIRONMENTS, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise ValueError(
-        f"unknown environment {module!r}{hint}; use one of {', '.join(ENVIRONMENTS)}, "
-        f"or the name of your module that defines ENVIRONMENT"
+        f"unknown environment {module!r}; use one of {', '.join(ENVIRONMENTS)}, "
+        f"or the name of your module that defines ENVIRONMENT{hint}"
     )
 
 

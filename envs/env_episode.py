@@ -87,8 +87,8 @@ class EnvEpisode:
         inner = env.unwrapped
         if isinstance(inner, TaskEnv):
             return validate_result(inner.truncate(limit, text), self._name)
-        judged = Score(outcome=Outcome.TRUNCATED, detail=f"cut off {limit}")
-        return StepResult(done=True, truncated=True, score=judged)
+        score = Score(outcome=Outcome.TRUNCATED, detail=f"truncated {limit}")
+        return StepResult(done=True, truncated=True, score=score)
 
     def _over(self, result: StepResult) -> StepResult:
         if result.done:

@@ -169,29 +169,29 @@ class TaskEnv(gymnasium.Env[str, str]):
             raise RuntimeError("there is no episode to truncate; call reset first")
         self.turns += bool(text)
         self.characters += len(text)
-        judged = self._score_without_answer(self.task)
-        parts = judged.parts | ({FORMAT: 0.0} if text else {})
-        detail = ": ".join(part for part in (f"cut off {limit}", judged.detail) if part)
-        return self.end(replace(judged, parts=parts, detail=detail), truncated=True)
+        score = self._score_without_answer(self.task)
+        parts = score.parts | ({FORMAT: 0.0} if text else {})
+        detail = ": ".join(part for part in (f"truncated {limit}", score.detail) if part)
+        return self.end(replace(score, parts=parts, detail=detail), truncated=True)
 
-    def end(self, judged: Score, *, truncated: bool = False) -> StepResult:
+    def end(self, score: Score, *, truncated: bool = False) -> StepResult:
         """End the episode. The reward is the weighted sum of the parts. Without weights it is the part `correct`, or the
         sum of the parts of the user's function. Set `truncated` if a limit ends the episode.
         """
-        if not isinstance(judged, Score):
+        if not isinstance(score, Score):
             raise ValueError(
-                f"end takes a Score, not {judged!r:.100}; use for example binary_score(True) of temper.rewards.score"
+                f"end takes a Score, not {score!r:.100}; use for example binary_score(True) of temper.rewards.score"
             )
         assert self.task is not None
         settings, self.task = self.task.env.settings, None
         if settings.length_limit is not None:
             length = {LENGTH: brevity(self.characters, limit=settings.length_limit)}
-            judged = replace(judged, parts=judged.parts | length)
+            score = replace(score, parts=score.parts | length)
         if truncated:
-            judged = replace(judged, outcome=Outcome.TRUNCATED)
-        usual = WEIGHTS if settings.reward is None else dict.fromkeys(judged.parts.keys() - {LENGTH}, 1.0)
-        reward = weighted_reward(judged.parts, settings.weights or usual)
-        return StepResult(reward=reward, done=True, truncated=truncated, score=judged)
+            score = replace(score, outcome=Outcome.TRUNCATED)
+        usual = WEIGHTS if settings.reward is None else dict.fromkeys(score.parts.keys() - {LENGTH}, 1.0)
+        reward = weighted_reward(score.parts, settings.weights or usual)
+        return StepResult(reward=reward, done=True, truncated=truncated, score=score)
 
     def continue_with(self, messages: Sequence[Message]) -> StepResult:
         """Continue the episode: the model sees these messages and takes its next turn."""
@@ -205,10 +205,10 @@ def answer_each(
     return [answer(call) if number < most else TOO_MANY for number, call in enumerate(calls)]
 
 
-def malformed_score(judged: Score, detail: str) -> Score:
+def malformed_score(score: Score, detail: str) -> Score:
     """Return the score of an unreadable turn from the score before it. No answer is right."""
-    parts = judged.parts | {CORRECT: min(judged.parts.get(CORRECT, 0.0), 0.0), FORMAT: 0.0}
-    return replace(judged, outcome=Outcome.WRONG, parts=parts, detail=detail)
+    parts = score.parts | {CORRECT: min(score.parts.get(CORRECT, 0.0), 0.0), FORMAT: 0.0}
+    return replace(score, outcome=Outcome.WRONG, parts=parts, detail=detail)
 
 
 def last_user_text(task: Task) -> str:

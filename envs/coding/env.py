@@ -47,13 +47,13 @@ class CodeEnv(TaskEnv):
         if source is None:
             wrong = binary_score(False, well_formed=False, detail="no program in the answer")
             return self.end(_with_share(wrong, 0.0)) if last else self.continue_with([_user(NO_PROGRAM)])
-        judged, failures = shared_sandbox().attempt(
+        score, failures = shared_sandbox().attempt(
             lambda sandbox: judge(
                 sandbox, source, spec, credit=task.env.settings.credit, failures=1 if last else MAX_FAILURES_SHOWN
             )
         )
         if last or not failures:
-            return self.end(judged)
+            return self.end(score)
         return self.continue_with([_user(REPAIR.format("\n\n".join(failures)))])
 
 
@@ -84,14 +84,14 @@ def judge(
         "executed": done.executed,
         "isolation": level,
     }
-    judged = replace(_with_share(_score(done.wrong, tests.count), share), evidence=evidence)
+    score = replace(_with_share(_score(done.wrong, tests.count), share), evidence=evidence)
     if partial:
-        judged = replace(judged, parts=judged.parts | {CORRECT: share})
+        score = replace(score, parts=score.parts | {CORRECT: share})
     limit = spec.get("shown", 0)
     messages = [
         tested.detail if number <= limit else f"hidden test {number}: {tested.fault}" for number, tested in done.wrong
     ]
-    return judged, [shorten(text, 1000) for text in messages[:MAX_FAILURES_SHOWN]]
+    return score, [shorten(text, 1000) for text in messages[:MAX_FAILURES_SHOWN]]
 
 
 def _score(wrong: list[tuple[int, Tested]], count: int) -> Score:
@@ -102,8 +102,8 @@ def _score(wrong: list[tuple[int, Tested]], count: int) -> Score:
     return policy_fault(detail) if first.policy_fault else binary_score(False, detail=detail)
 
 
-def _with_share(judged: Score, share: float) -> Score:
-    return replace(judged, parts=judged.parts | {TESTS: share})
+def _with_share(score: Score, share: float) -> Score:
+    return replace(score, parts=score.parts | {TESTS: share})
 
 
 def _user(text: str) -> Message:

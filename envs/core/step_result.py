@@ -60,20 +60,20 @@ def validate_result(result: Any, name: str) -> StepResult:
         raise EnvironmentFault(
             f"{name}: a turn returned {result!r:.100}; return self.end(...) or self.continue_with(...)"
         )
-    judged = result.score
-    if not isinstance(judged.parts, Mapping):
-        raise EnvironmentFault(f"{name}: the parts of the reward are {judged.parts!r:.100}, not a mapping")
+    score = result.score
+    if not isinstance(score.parts, Mapping):
+        raise EnvironmentFault(f"{name}: the parts of the reward are {score.parts!r:.100}, not a mapping")
     parts = {
-        str(part): _number(value, f"the part {part!r} of the reward of {name}") for part, value in judged.parts.items()
+        str(part): _number(value, f"the part {part!r} of the reward of {name}") for part, value in score.parts.items()
     }
     return replace(
         result,
         reward=_number(result.reward, f"the reward of {name}"),
         score=Score(
-            outcome=None if judged.outcome is None else Outcome(judged.outcome),
+            outcome=None if score.outcome is None else Outcome(score.outcome),
             parts=parts,
-            detail=str(judged.detail).encode(errors="replace").decode(),
-            evidence=_plain(judged.evidence, dict, f"the evidence of {name}"),
+            detail=str(score.detail).encode(errors="replace").decode(),
+            evidence=_plain(score.evidence, dict, f"the evidence of {name}"),
         ),
         messages=read_messages({"messages": result.messages}, name),
     )
@@ -88,7 +88,7 @@ def from_gymnasium(returned: Any, name: str) -> StepResult:
         raise EnvironmentFault(
             f"{name}: step must return (observation, reward, terminated, truncated, info): {error}"
         ) from error
-    judged = Score(
+    score = Score(
         outcome=given.get("outcome"),
         parts=given.get("parts", {}),
         detail=given.get("detail", ""),
@@ -98,7 +98,7 @@ def from_gymnasium(returned: Any, name: str) -> StepResult:
         reward=reward,
         done=bool(terminated) or bool(truncated),
         truncated=bool(truncated) and not bool(terminated),
-        score=judged,
+        score=score,
         messages=given.get("messages", ()),
     )
     return validate_result(result, name)
@@ -109,12 +109,12 @@ def to_gymnasium(result: StepResult) -> GymStep:
     if not result.done:
         observation = "\n".join(message["content"] for message in result.messages)
         return observation, result.reward, False, False, {"parts": {}, "messages": list(result.messages)}
-    judged = result.score
+    score = result.score
     info = {
-        "parts": judged.parts,
-        "outcome": None if judged.outcome is None else judged.outcome.value,
-        "detail": judged.detail,
-        "evidence": judged.evidence,
+        "parts": score.parts,
+        "outcome": None if score.outcome is None else score.outcome.value,
+        "detail": score.detail,
+        "evidence": score.evidence,
     }
     return "", result.reward, not result.truncated, result.truncated, info
 

@@ -74,9 +74,9 @@ class GymEnv(TaskEnv):
         return self._judged(self.total + left * task.env.options["idle"], won=False)
 
     def _judged(self, total: float, *, won: bool) -> Score:
-        judged = binary_score(won, detail=f"return {total:g}")
-        parts = judged.parts | {RETURN: total, BAD_ACTIONS: error_rate(self.bad, self.turns)}
-        return replace(judged, parts=parts)
+        score = binary_score(won, detail=f"return {total:g}")
+        parts = score.parts | {RETURN: total, BAD_ACTIONS: error_rate(self.bad, self.turns)}
+        return replace(score, parts=parts)
 
     def close(self) -> None:
         if self.game is not None:

@@ -33,14 +33,14 @@ class MathEnv(TaskEnv):
         return observed
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        judged = grade(
+        score = grade(
             parsed.answer,
             reference=task.spec["answer"],
             question=last_user_text(task),
             bare=bare_question(task),
             boxes=task.spec.get(BOXES, AGREE),
         )
-        return self.end(judged)
+        return self.end(score)
 
 
 def grade(text: str, *, reference: str, question: str = "", bare: str | None = None, boxes: Boxes = AGREE) -> Score:
@@ -74,9 +74,9 @@ def grade(text: str, *, reference: str, question: str = "", bare: str | None = N
 
 
 def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = True) -> Score:
-    judged = binary_score(correct, well_formed=well_formed, detail=detail)
+    score = binary_score(correct, well_formed=well_formed, detail=detail)
     echo = {ECHO: float(comparator == "echo")}
-    return replace(judged, parts=judged.parts | echo, evidence={"comparator": comparator})
+    return replace(score, parts=score.parts | echo, evidence={"comparator": comparator})
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:

@@ -101,8 +101,8 @@ class MultiTurnCallsEnv(TaskEnv):
     def _score(self, task: Task, fault: str) -> Score:
         return self._with_turns(task, binary_score(not fault, well_formed=self.unreadable == 0, detail=fault))
 
-    def _with_turns(self, task: Task, judged: Score) -> Score:
-        return replace(judged, parts=judged.parts | {USER_TURNS: self.right / len(task.spec["reference"])})
+    def _with_turns(self, task: Task, score: Score) -> Score:
+        return replace(score, parts=score.parts | {USER_TURNS: self.right / len(task.spec["reference"])})
 
 
 def with_folder(folder: Path, *, package: Path | None) -> EnvDefinition:

@@ -33,7 +33,7 @@ def preset_of(name: str) -> Preset:
         return PRESETS[name]
     nearest = difflib.get_close_matches(name, PRESETS, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise ValueError(f"unknown preset {name!r}{hint}; use one of {', '.join(PRESETS)}")
+    raise ValueError(f"unknown preset {name!r}; use one of {', '.join(PRESETS)}{hint}")
 
 
 def with_preset(env: str, given: Any) -> Any:

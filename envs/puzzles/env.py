@@ -54,15 +54,15 @@ class PuzzleEnv(TaskEnv):
         if not found:
             wrong = binary_score(False, well_formed=False, detail="no answer, several that differ, or too long")
             return self.end(_with_score(wrong, 0.0))
-        score = _library_score(task, found)
-        if score is None:
+        library_score = _library_score(task, found)
+        if library_score is None:
             return self.end(_with_score(policy_fault(f"answered {found[:80]}: over the time limit"), 0.0))
-        judged = binary_score(score >= 1.0, well_formed=marked, detail=f"answered {found[:80]}")
-        return self.end(_with_score(judged, score))
+        score = binary_score(library_score >= 1.0, well_formed=marked, detail=f"answered {found[:80]}")
+        return self.end(_with_score(score, library_score))
 
 
-def _with_score(judged: Score, score: float) -> Score:
-    return replace(judged, parts=judged.parts | {SCORE: score})
+def _with_score(score: Score, library_score: float) -> Score:
+    return replace(score, parts=score.parts | {SCORE: library_score})
 
 
 def _library_score(task: Task, text: str) -> float | None:

@@ -88,10 +88,10 @@ class SearchEnv(TaskEnv):
     def score_so_far(self, task: Task) -> Score:
         return self._with_parts(binary_score(False), task)
 
-    def _with_parts(self, judged: Score, task: Task) -> Score:
+    def _with_parts(self, score: Score, task: Task) -> Score:
         wanted = set(task.spec["reference_ids"])
         found = len(wanted & self.opened) / len(wanted) if wanted else 1.0
-        return replace(judged, parts=judged.parts | {FOUND: found, TOOL_ERRORS: error_rate(self.errors, self.calls)})
+        return replace(score, parts=score.parts | {FOUND: found, TOOL_ERRORS: error_rate(self.errors, self.calls)})
 
 
 def tools(corpus: Corpus | None, options: SearchOptions, opened: set[str]) -> dict[str, TextTool]:

@@ -104,12 +104,12 @@ class HttpEnv(TaskEnv):
     def _verify(self, task: Task) -> None:
         assert self.session is not None
         row = task.spec["row"]
-        judged = self.session.post_json(
+        reply = self.session.post_json(
             "verify", row | {"response": response(self.turns_so_far, row[PARAMS])}, repeatable=True
         )
-        if judged.get("_ng_failure_class"):
-            raise EnvironmentFault(f"verify failed: {judged['_ng_failure_class']}")
-        self.total = _number(judged, "reward")
+        if reply.get("_ng_failure_class"):
+            raise EnvironmentFault(f"verify failed: {reply['_ng_failure_class']}")
+        self.total = _number(reply, "reward")
 
     def _step(self, task: Task, answer: str, turn: ResponseTurn) -> StepResult:
         assert self.session is not None

@@ -89,15 +89,15 @@ class ServiceEnv(TaskEnv):
         same = self.database.same_state(wanted)
         text, outputs = "\n".join(self.said), task.spec["outputs"]
         said = len(outputs_in(text, outputs, part=takes_parts(task)))
-        judged = binary_score(
+        score = binary_score(
             same and said == len(outputs),
             well_formed=self.unreadable == 0,
             detail=f"database {'as wanted' if same else 'differs'}, {said} of {len(outputs)} outputs stated",
         )
-        judged.parts[STATE] = float(same)
-        judged.parts[OUTPUTS] = said / len(outputs) if outputs else 1.0
-        judged.parts[TOOL_ERRORS] = error_rate(self.refused, self.calls)
-        return judged
+        score.parts[STATE] = float(same)
+        score.parts[OUTPUTS] = said / len(outputs) if outputs else 1.0
+        score.parts[TOOL_ERRORS] = error_rate(self.refused, self.calls)
+        return score
 
 
 @cache

@@ -32,8 +32,8 @@ class ToolEnv(TaskEnv):
         self.calls = self.errors = 0
         return super().reset(seed=seed, options=options)
 
-    def with_tool_errors(self, judged: Score) -> Score:
-        return replace(judged, parts=judged.parts | {TOOL_ERRORS: error_rate(self.errors, self.calls)})
+    def with_tool_errors(self, score: Score) -> Score:
+        return replace(score, parts=score.parts | {TOOL_ERRORS: error_rate(self.errors, self.calls)})
 
     def score_so_far(self, task: Task) -> Score:
         return self.with_tool_errors(binary_score(False))
@@ -44,8 +44,8 @@ class ToolEnv(TaskEnv):
         if not parsed.calls:
             found = final_answer(parsed.answer)
             correct = found is not None and equal_numbers(found, task.spec["answer"]) is True
-            judged = binary_score(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}")
-            return self.end(self.with_tool_errors(judged))
+            score = binary_score(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}")
+            return self.end(self.with_tool_errors(score))
         if self.is_last(task):
             return self.truncate(f"after {self.turns} turns without an answer")
         results = answer_each(parsed.calls, lambda call: run_tool(call, task.spec["database"]))

@@ -51,7 +51,7 @@ def test_the_turns_of_the_run_cut_an_episode_where_they_are_set() -> None:
     task = game("FrozenLake-v1", {"is_slippery": False, "map_name": "4x4"})
     cut = play(task, moves(task), limits=replace(ROOM, turns=4))
     assert (cut.reward, cut.stop, cut.score.outcome, len(cut.turns)) == (0.0, Stop.TURNS, Outcome.TRUNCATED, 4)
-    assert cut.score.detail == "cut off after the run's limit of turns: return 0"
+    assert cut.score.detail == "truncated after the run's limit of turns: return 0"
     assert cut.turns[-1].observation
 
 

@@ -198,7 +198,7 @@ def test_an_episode_that_is_cut_off_keeps_the_rewards_so_far(server: CounterServ
     cut = own.truncate("at the token limit of a turn", "I think")
     assert (cut.reward, cut.done, cut.truncated, cut.score.outcome) == (0.5, True, True, Outcome.TRUNCATED)
     assert cut.score.parts["format"] == 0.0
-    assert cut.score.detail == "cut off at the token limit of a turn: reward 0.5"
+    assert cut.score.detail == "truncated at the token limit of a turn: reward 0.5"
 
 
 def test_a_session_id_and_results_of_tools_are_passed_on(server: CounterServer) -> None:

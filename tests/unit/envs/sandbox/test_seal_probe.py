@@ -74,6 +74,6 @@ def test_without_landlock_grading_is_refused_or_where_less_is_accepted_said() ->
     assert refused.startswith(
         "the process of math-verify is of sandbox level 1 of 2, NOT STOPPED: read_files, list_files; use"
     )
-    assert refused.endswith("accept less by sandbox.min_level=1")
+    assert refused.endswith("sandbox.min_level=1")
     assert equal == "True"
     assert "WARNING:temper.envs.sandbox.seal_probe:the process of math-verify is of sandbox level 1" in done.stderr

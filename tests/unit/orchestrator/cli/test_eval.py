@@ -147,7 +147,7 @@ def test_standard_sets_are_listed_and_described(capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().out
     assert all(preset.title in said for preset in PRESETS.values())
     assert main(["env", "presets", "gsm9k"]) == 2
-    assert "there are gsm8k" in capsys.readouterr().err
+    assert "use one of gsm8k" in capsys.readouterr().err
 
 
 def test_a_model_alone_needs_no_configuration(tmp_path: Path) -> None:
