@@ -347,8 +347,8 @@ class BucketSender:
         try:
             manifest = require_held(self._last, version)
         except NoLongerHeld:
-            if self._last is None:  # else the offer is that of a later version
-                self.close()  # engines that have the offer notice it there
+            if self._last is None:  # else the offer belongs to a later version
+                self.close()  # engines with the offer notice the closed store
             raise
         bucket_group, left = self._broadcast_group(), iter(gathered)
         try:
@@ -359,8 +359,8 @@ class BucketSender:
             for _ in left:
                 continue  # gathering is collective
         except RuntimeError:
-            self.close()  # nobody meets there again
-            self._buffers = Buffers(self._device)  # one may still be on its way
+            self.close()  # the process group is unusable
+            self._buffers = Buffers(self._device)  # a transfer may still be running
             for _ in left:
                 continue  # the other ranks continue with it
             raise

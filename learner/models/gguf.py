@@ -15,7 +15,7 @@ def convert_gguf(file: Path, directory: Path) -> None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=_dtype(file), trust_remote_code=False)
-    except Exception as error:  # whatever a broken file makes parsers raise
+    except Exception as error:  # a broken file may raise anything
         raise ValueError(f"{file} can't be read as a model: {error}") from error
     model.hf_quantizer = None  # else transformers refuses to save, though the weights are plain now
     del model.config.quantization_config

@@ -56,7 +56,7 @@ def type_of_modules(modules: Sequence[torch.nn.Module]) -> str:
     """Return the type of modules by their class names; several types are joined by a plus sign."""
     classes = [type(module).__name__.lower() for each in modules for module in each.modules()]
     kinds = [one.name for one in LAYER_TYPES if any(word in name for word in one.classes for name in classes)]
-    if "expert" in kinds:  # whose experts are MLPs
+    if "expert" in kinds:  # experts contain MLPs
         kinds = [kind for kind in kinds if kind != "mlp"]
     return " + ".join(kinds) or type(modules[0]).__name__
 

@@ -117,7 +117,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
 
 def has_open_access() -> bool:
     """Return whether the joined cluster accepts connections without a token."""
-    return os.environ.get("RAY_AUTH_MODE", "").lower() != "token"  # Ray sets it itself if it finds a token
+    return os.environ.get("RAY_AUTH_MODE", "").lower() != "token"  # Ray sets it if it finds a token
 
 
 def _vllm_level() -> dict[str, str]:
@@ -134,4 +134,4 @@ def stop_ray() -> None:
         leaving.start()
         leaving.join(STOP_S)
         if leaving.is_alive():
-            atexit.unregister(ray.shutdown)  # it would wait once more
+            atexit.unregister(ray.shutdown)  # it would wait again

@@ -1,4 +1,4 @@
-"""What a step made of each token, found again in micro-batches, and as it is written down."""
+"""Per-token results of a step: their rows in micro-batches, and their JSON."""
 
 import json
 

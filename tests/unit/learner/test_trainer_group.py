@@ -137,7 +137,7 @@ class DyingRank(Rank):
 
 
 async def failed(*ranks: Any) -> tuple[BaseException, list[tuple[bool, bool]]]:
-    """What a step raises, and whether each rank is killed or asked to close by the end of the group."""
+    """The error of a step, and whether the end of the group kills or closes each rank."""
     group = group_of(ranks)
     async with asyncio.timeout(10):
         with pytest.raises(Exception) as caught:  # noqa: PT011
@@ -221,7 +221,7 @@ def test_each_rank_is_given_its_own_share_of_a_batch_and_the_numbers_of_the_whol
 
 
 class SlowToPut(Rank):
-    """A rank whose shares are where it reads them once `put_once` is set; `putting` says that they are on their way."""
+    """A rank whose shares arrive once `put_once` is set. `putting` is set while they are on their way."""
 
     def __init__(self, number: int, *, meeting: asyncio.Barrier, put_once: asyncio.Event) -> None:
         super().__init__(number, meeting=meeting)

@@ -1,4 +1,4 @@
-"""The learner's end of a push in segments, of weights and of adapters: what is written, and what is refused."""
+"""The learner's side of a push in segments, of weights and of adapters."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def adapter_sender(*, dtype: str = "float32") -> SegmentSender:
 
 
 def sums(base: Tensors, adapters: Tensors) -> dict[str, np.ndarray]:
-    """What an engine should hold, in float64."""
+    """The weights that an engine should hold, in float64."""
     exact = {name: tensor.double().numpy() for name, tensor in (base | adapters).items()}
     return {
         name: exact[name] + SCALE * exact[f"{name}.lora_B"] @ exact[f"{name}.lora_A"]
@@ -175,7 +175,7 @@ def test_an_engine_that_comes_later_gets_the_weights_too_and_those_that_serve_ke
 
 
 def test_adapters_to_other_weights_are_refused(receiver: WeightReceiver) -> None:
-    """The learner that took over from one that died has the same weights elsewhere; those of the dead one are gone."""
+    """A restarted learner has the same weights in another segment. The dead learner's segment is gone."""
     dead, base, adapters = adapter_sender(), drawn(BASE, seed=0), drawn(ADAPTERS, seed=1)
     accepted(receiver, dead, dead.push(1, gathered=[adapters], base=[base]))
     dead.close()

@@ -1,4 +1,4 @@
-"""The learner on real DeepSpeed with a tiny Nemotron-H: each scenario runs once, in processes of its own."""
+"""The learner on real DeepSpeed with a tiny Nemotron-H. Each scenario runs once, in separate processes."""
 
 import gc
 import math
@@ -72,7 +72,7 @@ def tiny_transformer(config: type, model: type) -> PreTrainedModel:
 
 
 def policy_sequences(*, seed: int) -> list[TrainingSample]:
-    """Random sequences whose second half was sampled with log-probabilities near those of an untrained model."""
+    """Random sequences. Their second half has log-probabilities close to an untrained model's."""
     draw = torch.Generator().manual_seed(seed)
     sequences = []
     for length in LENGTHS:
@@ -127,7 +127,7 @@ def tensor_bytes() -> int:
 
 
 def held(descriptor: str) -> str:
-    """What this process holds under a descriptor; nothing where it has just been closed."""
+    """The target of this process's descriptor, or nothing if it was just closed."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except FileNotFoundError:
@@ -140,7 +140,8 @@ def weights_of(rank: TrainerWorker) -> dict[str, torch.Tensor] | None:
 
 
 def engines_phase(rank: TrainerWorker, step: int) -> list[MemoryUsage]:
-    """Let a rank push with its weights alone, hold nothing, and be whole again; returns what it held in all four phases."""
+    """Push with only the weights on the device, then offload all, then reload all. Returns the memory usage in all four
+    phases."""
     held = [rank.memory_usage()]
     rank.set_onloaded(weights=True, states=False)
     rank.publish(step)
@@ -156,9 +157,9 @@ def engines_phase(rank: TrainerWorker, step: int) -> list[MemoryUsage]:
 def in_processes(
     scenario: Callable[..., Any], *, ranks: int, arguments: tuple[Any, ...], seconds: float = 240.0
 ) -> list[Any]:
-    """Run `scenario(rank, port, *arguments)` in one fresh process per rank; returns what each returned.
+    """Run `scenario(rank, port, *arguments)` in one fresh process per rank and return the results.
 
-    They are forked from a process that has imported the learner and done nothing else: imports take most of a short scenario.
+    The processes are forked from one that has only imported the learner, because imports take most of a short scenario.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -345,7 +346,7 @@ def gradient_of(checkpoint: str) -> dict[str, torch.Tensor]:
 
 
 def tied_gradient(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> dict[str, torch.Tensor]:
-    """The gradient of one step of a model with tied embeddings, in float32; leaves a checkpoint of the trained model."""
+    """The gradient of one step of a model with tied embeddings, in float32. Leaves a checkpoint of the trained model."""
     learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=zero_stage))
     learner.load(f"{folder}/qwen3", optim=OptimConfig(beta1=0.9, grad_clip=0.0), total_steps=1)
     learner.train_step(batch_of_many().share(learner.rank), loss=NLL)
@@ -379,7 +380,7 @@ def with_broken_batches(rank: int, port: int, folder: str) -> dict[str, Any]:
 
 
 def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
-    """The same step in one micro-batch and in many; then other stages and models in the same process."""
+    """The same step in one micro-batch and in many, then other stages and models in the same process."""
     learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig())
     results: dict[str, Any] = {}
     for tokens in (10**6, 20):

@@ -24,7 +24,7 @@ LEARNING_STEPS = 8
 
 
 def sequences(model_dir: str) -> list[TrainingSample]:
-    """Answers whose experts other weights chose; the last token of each has experts too, so that none is left open."""
+    """Answers with the experts of other weights. The last token has experts too, so that none is missing."""
     found = answers(perturbed(AutoModelForCausalLM.from_pretrained(model_dir), scale=0.3))
     for sequence in found:
         assert sequence.experts is not None

@@ -44,7 +44,7 @@ def batch(*, ranks: int = 1) -> TrainBatch:
 
 
 def story(folder: Path) -> Runs:
-    """Steps near the reference; the same continued after the folder was moved; and steps by other settings."""
+    """Steps near the reference, the same resumed from a moved folder, and steps with other settings."""
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     runs: Runs = {}
     rank.load(str(folder / "run/model"), optim=OPTIM, total_steps=4)

@@ -17,7 +17,7 @@ MUON = OptimConfig(kind="muon", learning_rate=2e-3, muon_learning_rate=0.01, war
 
 
 def part(rank: int, port: int, config: LearnerConfig, source: str, target: str, first: int, last: int) -> Any:
-    """Steps `first` to `last` from the checkpoint `source`; saved again as `target`, at the start and at the end."""
+    """Steps `first` to `last` from the checkpoint `source`, saved as `target` at the start and at the end."""
     learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
     learner.load(source, optim=ADAM, total_steps=STEPS)
     if first:

@@ -1,4 +1,4 @@
-"""What is trained: all but frozen parameters, adapters in their place, state that lies in main memory."""
+"""Trained parameters: frozen ones, adapters, and optimiser state in main memory."""
 
 from pathlib import Path
 from typing import Any

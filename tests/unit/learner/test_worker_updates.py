@@ -73,7 +73,7 @@ def own(learner: TrainerWorker, batches: list[TrainBatch]) -> list[BatchShare]:
 
 
 def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
-    """Two steps of two mini-batches, gone over twice, a checkpoint between them; the second again from it; then others."""
+    """Two steps of two mini-batches and two epochs with a checkpoint between them, the second resumed from it, then others."""
     learner = TrainerWorker(rank, 2, "127.0.0.1", port, LearnerConfig(ranks=2, zero_stage=3))
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=2 * UPDATES)
     shares = own(learner, halves(ranks=2, seed=0))
@@ -215,7 +215,7 @@ def test_advantages_that_have_paid_for_the_divergence_are_normalised_over_both_r
 
 
 def numbered(groups: list[int]) -> list[TrainingSample]:
-    """Sequences of these groups, told apart by their ids."""
+    """Sequences of these groups, distinguished by their ids."""
     return [
         replace(TrainingSample.supervised(ids=(place, 1), trained_T=(False, True)), group=group)
         for place, group in enumerate(groups)

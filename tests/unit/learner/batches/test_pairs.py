@@ -1,4 +1,4 @@
-"""Batches of pairs: what stands in a micro-batch, and that the loss does not depend on how pairs are spread."""
+"""Batches of pairs: the content of a micro-batch, and a loss independent of the split."""
 
 import random
 from collections.abc import Callable

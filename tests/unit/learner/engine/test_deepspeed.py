@@ -1,4 +1,4 @@
-"""What we use of DeepSpeed that it does not promise: where a name is gone, a newer version has to be looked at."""
+"""Undocumented parts of DeepSpeed in use. A missing name means that a new version needs a review."""
 
 import inspect
 from importlib.metadata import version

@@ -27,7 +27,7 @@ def tensor(*rows: list[float]) -> torch.Tensor:
 def surrogate(
     name: str, *, ratios: list[float], advantages: list[float], clip: Clip, old: float = -1.0
 ) -> tuple[Surrogate, torch.Tensor]:
-    """A surrogate over one sequence, all of it trained, with these ratios to log pi_old = `old`; and log pi."""
+    """A surrogate over one fully trained sequence with these ratios to log pi_old = `old`, and log pi."""
     logprobs_BT = tensor([old + math.log(ratio) for ratio in ratios]).requires_grad_()
     tokens = Tokens(
         logprobs_BT=logprobs_BT,

@@ -1,4 +1,4 @@
-"""The algorithms of docs/algorithms.md, and its loss and advantage of one's own, are taken from there and used."""
+"""The algorithms, custom loss and custom advantage of docs/algorithms.md load and train."""
 
 import re
 import sys

@@ -26,7 +26,7 @@ def batch(*, ranks: int, tokens: int) -> TrainBatch:
 
 
 def long_batch(*, shared: bool) -> TrainBatch:
-    """Pairs whose prompts are far longer than their answers, and differ in length; a pass holds two or three of them."""
+    """Pairs with prompts of different lengths, far longer than their answers. A pass holds two or three of them."""
     rng = random.Random(2)
     made = [pair(rng, 150 + 10 * number, *lengths) for number, lengths in enumerate(LENGTHS)]
     return build_pair_batch(made, ranks=1, micro_batch_tokens=800, pad_id=0, shared_prompts=shared)

@@ -138,7 +138,7 @@ class Forced(nn.Module):
 
 
 def forced_logits(model: PreTrainedModel, ids: tuple[int, ...], choices: Choices) -> torch.Tensor:
-    """The logits of one sequence whose experts are forced by hand; gradients reach the model's own parameters."""
+    """The logits of one sequence with hand-set experts. Gradients reach the model's parameters."""
     place = "mixer" if model.config.model_type == "nemotron_h" else "mlp"
     layers = [block for block in model.model.layers if hasattr(getattr(block, place), "gate")]
     layers = [block for block in layers if hasattr(getattr(block, place), "experts")]

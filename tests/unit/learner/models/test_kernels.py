@@ -20,7 +20,7 @@ no_kernels = pytest.mark.skipif(importlib.util.find_spec("mamba_ssm") is not Non
 
 @pytest.fixture
 def as_it_was() -> Iterator[None]:
-    """What a test binds in transformers is as before after it."""
+    """Restores names in transformers after a test."""
     names = ("mamba2_chunk_scan", "mamba2_split_conv1d_scan_combined")
     before = {name: vars(modeling_nemotron_h)[name] for name in names}
     yield

@@ -155,7 +155,7 @@ def gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def a_batch() -> tuple[torch.Tensor, torch.Tensor, Prompts]:
-    """Five answers of up to 12 tokens to two prompts; about two thirds of the tokens are trained."""
+    """Five answers of up to 12 tokens to two prompts. About two thirds of the tokens are trained."""
     draw = torch.Generator().manual_seed(1)
     ids_BT = torch.randint(0, 200, (5, 12), generator=draw)
     wanted_BT = torch.rand(5, 12, generator=draw) > 0.3

@@ -36,7 +36,7 @@ from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 VOCABULARY = 260
 LONGEST = 10**6
 RAGGED = (((9, 3), (5, 1, 12, 33)), ((40, 3), (7, 20)), ((1, 3), (3,)), ((23, 3), (2, 2, 2)))
-"""Groups: what runs once of the prompt and what is in common after it, then the length of each answer."""
+"""Groups: the shared prompt tokens, the common tokens after them, and the length of each answer."""
 LOSS = LossConfig(kl_coefficient=0.05, error_guard=0.0)
 OPTIM = OptimConfig(
     learning_rate=1e-3, warmup_steps=2, eps=1e-4
@@ -67,7 +67,7 @@ def sliding_window(directory: Path) -> Path:
 
 
 def mamba_at_the_end(directory: Path) -> Path:
-    """A hybrid whose last layers' outputs no gradient comes from, where they belong to a prompt."""
+    """A hybrid whose last layers get no gradient from the prompt."""
     small = {"hidden_size": 64, "intermediate_size": 128, "attention_heads": 2, "key_value_heads": 1}
     make_model(directory, FreshModelConfig(pattern="M*-M", **small), seed=0)
     return directory
@@ -95,7 +95,7 @@ def tokens(count: int, *, seed: int) -> list[int]:
 
 
 def answer(prompt: list[int], length: int, *, seed: int, group: int | None) -> TrainingSample:
-    """An answer whose third token is forced; the sampled ones have log-probabilities near those of a fresh model."""
+    """An answer whose third token is injected. Sampled tokens have log-probabilities close to a fresh model's."""
     ids = (*prompt, *tokens(length, seed=seed))
     trained_T = tuple(t >= len(prompt) and t != len(prompt) + 2 for t in range(len(ids)))
     noise = torch.randn(len(ids), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -134,7 +134,7 @@ def processed(micro_batch: MicroBatch) -> int:
 
 
 def rows(built: TrainBatch) -> list[tuple[Any, ...]]:
-    """What each sequence of a batch has become: ids, weights, advantages and log-probabilities from its second token."""
+    """The arrays of each sequence in a batch: ids, weights, advantages and log-probabilities from its second token."""
     found = []
     for micro_batch in (m for share in built.micro_batches for m in share):
         for row, weights_T in enumerate(micro_batch.weights_BT.tolist()):

@@ -1,4 +1,4 @@
-"""What a run wants of a cluster, and what lacks where it has no room."""
+"""Requested processes of a run, and the shortage if the cluster is too small."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Ray: what its workers are told and print, how actors end, which ports are free, and how a cluster is left."""
+"""Ray: environment and logs of its workers, ends of actors, free ports, and leaving a cluster."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What weights travel by is known before a model is loaded: chosen by the cluster, or refused with what would be right."""
+"""The transport is known before a model is loaded: chosen by the cluster, or refused with a remedy."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""MLflow's pages of a run in a real browser, served as `temper ui` does. Skips where the machine has no Chromium."""
+"""MLflow's pages of a run in a real browser, served as `temper ui` does. Skips without Chromium."""
 
 import json
 import os
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NONE_HERE)
 PATIENCE_MS = 30_000
 PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"/>'
 SEEN = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
-"""As in a browser where the panel of MLflow's assistant, which opens at the first visit, was closed."""
+"""Closes the panel of MLflow's assistant, which opens at the first visit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Served:
 
 
 def tracked_run(runs: Path) -> str:
-    """Write what a run leaves and send it to the store beside it; returns its id there."""
+    """Write a run's files and send them to the store next to it. Returns its id in the store."""
     folder = RunDir(runs / "tiny")
     folder.open()
     folder.config.write_text("name: tiny\nseed: 7\nenvs: {shop: {share: 1}}\nrl: {group_size: 4}\n")

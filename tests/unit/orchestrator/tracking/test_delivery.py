@@ -55,7 +55,7 @@ def log_of(folder: Path, *steps: int) -> MetricsLog:
 
 
 def send(folder: Path, uri: str, said: list[str] | None = None) -> None:
-    """Send what is left, as the end of the next process does."""
+    """Send the rest, as the end of the next process does."""
     tracker(folder, uri, notify=print if said is None else said.append).close(RunStatus.FINISHED, timeout_s=120)
 
 
@@ -270,7 +270,7 @@ IMPORTED = "import sys; import temper.learner.engine.deepspeed_engine; print('ml
 
 @pytest.mark.parametrize(("program", "printed"), [(TELEMETRY, "False True None"), (IMPORTED, "False")])
 def test_neither_driver_nor_ranks_tell_anybody_that_mlflow_is_used(program: str, printed: str) -> None:
-    """In the driver telemetry is off, and not because this is a test; a rank does not import MLflow."""
+    """The driver turns telemetry off, also outside tests. A rank does not import MLflow."""
     kept = {name: value for name, value in os.environ.items() if name not in TOLD_BY_MLFLOW}
     command = [sys.executable, "-c", program]
     found = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=120, check=True)

@@ -1,4 +1,4 @@
-"""What MLflow shows of a run: names in groups, descriptions, nested runs of stages, traces and tables, in a real store."""
+"""A run in MLflow: names in groups, descriptions, nested runs of stages, traces and tables, in a real store."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A run in W&B and in trackio beside MLflow: their own libraries, offline, read back by their own readers."""
+"""A run in W&B and in trackio: their real libraries, offline, read back by their readers."""
 
 import glob
 import json
@@ -42,7 +42,7 @@ def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quiet_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A proxy that all processes are told to use and that nobody may ask for anything."""
+    """A proxy that all processes use and that must receive no request."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
@@ -224,7 +224,7 @@ assert monotonic() - began < 10
 @needs_both
 @pytest.mark.timeout(600)
 def test_a_server_that_never_answers_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither that of the run nor that of its process."""
+    """Neither the run nor its process waits for it."""
     MetricsLog(tmp_path / "metrics.jsonl").append("rl", 1, {"x": 1.0})
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
