@@ -61,7 +61,7 @@ class TrainerGroup:
     def __init__(self, ranks: Sequence[RankHandle], *, engine_processes: int) -> None:
         """Group these ranks. Their weights go to engines of `engine_processes` processes each."""
         self.ranks = ranks
-        self.stuck = False
+        self.is_stuck = False
         """Whether a rank may block in a call forever, because the call was abandoned or failed in only some ranks."""
         self._loss = LossConfig()
         self._delivery = Delivery(self, processes=engine_processes)
@@ -154,7 +154,7 @@ class TrainerGroup:
         On a CPU that is 0: offloading frees as much as it copies.
         """
         held = await self._call_all("memory_usage")
-        there = [one for rank, one in zip(self.ranks, held, strict=True) if _node(rank) == _node(self.ranks[0])]
+        there = [one for rank, one in zip(self.ranks, held, strict=True) if _node_of(rank) == _node_of(self.ranks[0])]
         return sum(one.weights + one.states for one in there if one.device is not None)
 
     async def write(self) -> None:
@@ -166,7 +166,7 @@ class TrainerGroup:
 
     async def close(self) -> None:
         """Stop the ranks. Stuck ranks are killed."""
-        if self.stuck:
+        if self.is_stuck:
             self.kill()
         else:
             await self._call([rank.process.close() for rank in self.ranks])
@@ -184,25 +184,25 @@ class TrainerGroup:
         try:
             return list(await asyncio.gather(*answers))
         except asyncio.CancelledError:
-            self.stuck = self.stuck or not ends
+            self.is_stuck = self.is_stuck or not ends
             raise
         except LearnerDied:
-            self.stuck = True
+            self.is_stuck = True
             raise
         except Exception as error:
-            before, self.stuck = self.stuck, self.stuck or not ends  # in case the caller stops waiting
+            before, self.is_stuck = self.is_stuck, self.is_stuck or not ends  # in case the caller stops waiting
             if (death := await _find_failure(answers)) is not None:
-                self.stuck = True
+                self.is_stuck = True
                 raise death from error
             if not ends:
-                self.stuck = before or not all(answer.done() for answer in answers)
+                self.is_stuck = before or not all(answer.done() for answer in answers)
             raise
         finally:
             for answer in answers:
                 answer.cancel()
 
 
-def _node(rank: RankHandle) -> str | None:
+def _node_of(rank: RankHandle) -> str | None:
     return None if rank.place is None else rank.place.node
 
 

@@ -87,9 +87,9 @@ class WeightSender:
             return manifest if self._rank == 0 else None
         with self._progress_counter.busy("publish"):
             base = None
-            if sender.adapts and not self._has_base:
+            if sender.has_base and not self._has_base:
                 base = self._progress_counter.advance_each(engine.base_parameters())
-            gathered = engine.adapter_parameters() if sender.adapts else engine.checkpoint_parameters()
+            gathered = engine.adapter_parameters() if sender.has_base else engine.checkpoint_parameters()
             own = self._progress_counter.advance_each(gathered)
             if self._rank == 0:
                 written = sender.push(version, gathered=own, base=base)
@@ -193,7 +193,7 @@ class SegmentSender:
         self._last: WeightManifest | None = None
 
     @property
-    def adapts(self) -> bool:
+    def has_base(self) -> bool:
         return self._bases is not None
 
     @property
@@ -352,7 +352,7 @@ class BucketSender:
             raise
         bucket_group, left = self._broadcast_group(), iter(gathered)
         try:
-            number = sender_of(self._rank, ranks=self._ranks, senders=bucket_group.senders)
+            number = sender_number(self._rank, ranks=self._ranks, senders=bucket_group.senders)
             if number is not None:
                 group = self._group(bucket_group, number)
                 send_buckets(group, bucket_group.buckets(manifest), left, rank=number, buffers=self._buffers)
@@ -384,7 +384,7 @@ class BucketSender:
         self._joined, self._bucket_group, self._store = None, None, None
 
 
-def sender_of(rank: int, *, ranks: int, senders: int) -> int | None:
+def sender_number(rank: int, *, ranks: int, senders: int) -> int | None:
     """Return a rank's number among the senders, which are spread evenly over the ranks, or None if it does not send."""
     number, rest = divmod(rank, ranks // senders)
     return number if rest == 0 and number < senders else None

@@ -130,8 +130,10 @@ def build_planned_batch(
     by_sample: bool = False,
     dummy_rows: int = 1,
 ) -> TrainBatch:
-    """Build the batch of a plan. `by_sample`: see `micro_batch`. `dummy_rows`: see `equalise_counts`."""
-    shares = [[micro_batch(packed, samples, pad_id=pad_id, by_sample=by_sample) for packed in share] for share in plan]
+    """Build the batch of a plan. `by_sample`: see `build_micro_batch`. `dummy_rows`: see `equalise_counts`."""
+    shares = [
+        [build_micro_batch(packed, samples, pad_id=pad_id, by_sample=by_sample) for packed in share] for share in plan
+    ]
     return TrainBatch(
         micro_batches=equalise_counts(shares, rows=dummy_rows),
         denominator=float(denominator),
@@ -143,7 +145,7 @@ def build_planned_batch(
     )
 
 
-def micro_batch(
+def build_micro_batch(
     plan: MicroBatchPlan, samples: Sequence[TrainingSample], *, pad_id: int, by_sample: bool = False
 ) -> MicroBatch:
     """Build the arrays of the samples in a plan, padded with `pad_id`.

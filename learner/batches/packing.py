@@ -94,7 +94,7 @@ def cheapest_plan(lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, r
     sizes = [largest] if ranks == 1 else [-(-largest // 2**halvings) for halvings in range(largest.bit_length())]
     for most_rows in sizes:
         for item_cost in (0, 2 * PASS_TOKENS):
-            items = _items(lengths, prefixes, budget=budget, most_rows=most_rows, item_cost=item_cost)
+            items = _build_items(lengths, prefixes, budget=budget, most_rows=most_rows, item_cost=item_cost)
             if len(items) < ranks:
                 continue
             plan = balanced_plan(items, ranks=ranks, budget=budget)
@@ -175,7 +175,7 @@ def pack(items: Iterable[PackItem], *, budget: int) -> list[MicroBatchPlan]:
     return plans
 
 
-def _items(
+def _build_items(
     lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, budget: int, most_rows: int, item_cost: int
 ) -> list[PackItem]:
     """Build items of all samples. Samples with a shared prefix are cut if that saves tokens, others run alone."""
@@ -184,7 +184,7 @@ def _items(
     for prefix in prefixes:
         rows = sorted(prefix.rows, key=lambda row: -lengths[row])
         rests = [lengths[row] - prefix.prompt for row in rows]
-        cuts = _cuts(rests, prompt=prefix.prompt, budget=budget, most_rows=most_rows, item_cost=item_cost)
+        cuts = _find_cuts(rests, prompt=prefix.prompt, budget=budget, most_rows=most_rows, item_cost=item_cost)
         for start, stop in cuts:
             if stop - start > 1:
                 items.append(PackItem(rows=tuple(rows[start:stop]), prompt=prefix.prompt, length=rests[start]))
@@ -193,7 +193,9 @@ def _items(
     return items + alone
 
 
-def _cuts(rests: Sequence[int], *, prompt: int, budget: int, most_rows: int, item_cost: int) -> list[tuple[int, int]]:
+def _find_cuts(
+    rests: Sequence[int], *, prompt: int, budget: int, most_rows: int, item_cost: int
+) -> list[tuple[int, int]]:
     """Find the cuts of samples with one prompt, longest rest first, that minimise the processed tokens.
 
     By dynamic programming. More items repeat the prompt more often, fewer items pad more. A single sample runs in full.

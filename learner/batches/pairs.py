@@ -17,7 +17,7 @@ class Pair:
     rejected: TrainingSample
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether both answers have a token with loss."""
         return bool(self.chosen.trained_tokens and self.rejected.trained_tokens)
 
@@ -38,7 +38,7 @@ def build_pair_batch(
     with too few micro-batches gets pairs of weight 0. With `shared_prompts` a prompt runs once for both answers if that is
     cheaper. Pairs without a trained token in one answer are dropped. If no pair remains, ranks have no micro-batch.
     """
-    used = [pair for pair in pairs if pair.usable]
+    used = [pair for pair in pairs if pair.is_usable]
     answers = [answer for pair in used for answer in (pair.chosen, pair.rejected)]
     prompts = [pair.shared_prompt if shared_prompts else 0 for pair in used]
     plan = cheapest_pair_plan([len(answer.ids) for answer in answers], prompts, ranks=ranks, budget=micro_batch_tokens)

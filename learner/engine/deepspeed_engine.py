@@ -38,9 +38,9 @@ from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
 from temper.learner.models.adapters import (
     adapter_names,
     adapter_shapes,
+    base_parameters_by_name,
     is_adapter,
     merge_adapters,
-    merged_names,
     strip_adapters,
 )
 from temper.learner.models.loading import cast, train_without_noise
@@ -190,7 +190,7 @@ class DeepSpeedEngine:
         """Return the shape of each tensor of `checkpoint_parameters`."""
         meta = {
             name: torch.empty(tuple(p.ds_shape if self.zero_stage == 3 else p.shape), device="meta")
-            for name, p in merged_names(self.model)
+            for name, p in base_parameters_by_name(self.model)
         }
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 
@@ -293,17 +293,19 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
 
 
 def _offload_config(learner: LearnerConfig) -> dict[str, Any]:
-    return ({} if learner.offload == "none" else {"offload_optimizer": _place(learner)}) | offload_param_config(learner)
+    return (
+        {} if learner.offload == "none" else {"offload_optimizer": _offload_target(learner)}
+    ) | offload_param_config(learner)
 
 
 def offload_param_config(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
     """Return the storage of stage 3 parameters between uses. Files are in this subfolder of the common folder."""
     if learner.offload == "none" or learner.zero_stage < 3:
         return {}
-    return {"offload_param": _place(learner, folder=folder)}
+    return {"offload_param": _offload_target(learner, folder=folder)}
 
 
-def _place(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
+def _offload_target(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
     place: dict[str, Any] = {"device": learner.offload, "pin_memory": torch.cuda.is_available()}
     if learner.offload_dir is not None:
         place["nvme_path"] = str(Path(learner.offload_dir) / folder)

@@ -110,10 +110,10 @@ def has_nonzero_advantage(rewards_G: list[float], *, kind: str) -> bool:
     """
     if is_custom(kind):
         return any(advantage_function(kind)(rewards_G))
-    return kind in NORMALISED_OVER_BATCH or differ(rewards_G)
+    return kind in NORMALISED_OVER_BATCH or has_different_rewards(rewards_G)
 
 
-def differ(rewards_G: list[float]) -> bool:
+def has_different_rewards(rewards_G: list[float]) -> bool:
     """Return whether the rewards differ. Equal rewards have zero advantage within a group."""
     return len(set(rewards_G)) > 1
 

@@ -129,7 +129,7 @@ class LossConfig:
             raise ValueError(f"loss.error_guard={self.error_guard}: must be above 1, or 0 for none")
 
     def _check_combinations(self) -> None:
-        if self.decoupled and self.against_rollout:
+        if self.is_decoupled and self.against_rollout:
             raise ValueError(
                 "loss.surrogate=decoupled with loss.old_policy=rollout: set loss.old_policy=trainer, or loss.surrogate=ppo"
             )
@@ -164,8 +164,8 @@ class LossConfig:
                 f"loss.advantage={self.advantage} and loss.kl_in=reward: these normalise the advantages of all tokens; "
                 f"leave them out, or set loss.kl_in=loss"
             )
-        weighted_by = "loss.surrogate=decoupled" if self.decoupled else "loss.old_policy=rollout"
-        if self.importance_cap and (self.decoupled or self.against_rollout):
+        weighted_by = "loss.surrogate=decoupled" if self.is_decoupled else "loss.old_policy=rollout"
+        if self.importance_cap and (self.is_decoupled or self.against_rollout):
             raise ValueError(
                 f"loss.importance_cap={self.importance_cap} with {weighted_by}: it weighs by pi / mu itself; leave it out"
             )
@@ -186,7 +186,7 @@ class LossConfig:
         return self.advantage in NORMALISED_OVER_BATCH and self.kl_in == "reward" and self.kl_coefficient > 0
 
     @property
-    def decoupled(self) -> bool:
+    def is_decoupled(self) -> bool:
         """Whether each token's weight is pi / mu itself, inside a range."""
         return self.surrogate == "decoupled"
 
@@ -217,7 +217,7 @@ class LossConfig:
         """Range of pi / mu. Tokens outside carry no loss."""
         if self.token_range:
             return self.token_range[0], self.token_range[1]
-        return DECOUPLED_RANGE if self.decoupled else None
+        return DECOUPLED_RANGE if self.is_decoupled else None
 
     @property
     def sequence_bounds(self) -> tuple[float, float] | None:

@@ -77,7 +77,7 @@ def merge_adapters(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) 
     return whole
 
 
-def merged_names(model: PreTrainedModel) -> list[tuple[str, Any]]:
+def base_parameters_by_name(model: PreTrainedModel) -> list[tuple[str, Any]]:
     """Return the parameters without adapters, by the names of `merge_adapters`."""
     return [(name.replace(BASE, ""), p) for name, p in model.named_parameters() if not is_adapter(name)]
 

@@ -22,7 +22,7 @@ def training_device() -> Device:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def kernel_of(function: Callable[..., Any]) -> tuple[str, bool] | None:
+def find_kernel(function: Callable[..., Any]) -> tuple[str, bool] | None:
     """Return the package of a function's kernel, and whether transformers uses it, or None for other functions."""
     if not inspect.isfunction(function):
         return None
@@ -32,13 +32,13 @@ def kernel_of(function: Callable[..., Any]) -> tuple[str, bool] | None:
     return str(held["package"]), bool(held["is_new_implementation"])
 
 
-def references(model: nn.Module) -> dict[str, list[str]]:
+def find_references(model: nn.Module) -> dict[str, list[str]]:
     """Return the reference functions in the files of a model's layers, by the package that has their kernels."""
     files = {type(module).__module__ for module in model.modules()}
     found: dict[str, list[str]] = {}
     for file in sorted(files):
         for name, function in vars(sys.modules[file]).items():
-            kernel = kernel_of(function)
+            kernel = find_kernel(function)
             if kernel is not None and not kernel[1]:
                 found.setdefault(kernel[0], []).append(name)
     return found
@@ -48,7 +48,7 @@ def require_kernels(model: nn.Module, *, device: Device) -> None:
     """Raise `ValueError` if a GPU would compute a model's recurrent layers by a reference."""
     if device == "cpu":
         return
-    missing = {package: names for package, names in references(model).items() if package not in OPTIONAL}
+    missing = {package: names for package, names in find_references(model).items() if package not in OPTIONAL}
     for package, names in missing.items():
         try:
             importlib.import_module(package)

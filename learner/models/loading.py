@@ -89,7 +89,7 @@ def cast(model: PreTrainedModel, *, bf16: bool) -> None:
         parameter.data = parameter.data.to(torch.bfloat16 if bf16 else torch.float32)
 
 
-def file_names(directory: Path) -> dict[str, str]:
+def map_file_names(directory: Path) -> dict[str, str]:
     """Map the parameter names in a model's file to those in the model, if one corresponds to one. Reads no weights."""
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from temper.learner.models.kernels import Device, kernel_of, training_device
+from temper.learner.models.kernels import Device, find_kernel, training_device
 
 REFERENCE: Callable[..., Any] = modeling_nemotron_h.mamba2_chunk_scan
 
@@ -144,7 +144,7 @@ def install(*, recompute: bool = False, device: Device | None = None) -> None:
     convolution, scan and norm run one after the other.
     """
     if (device or training_device()) == "cuda":
-        if kernel_of(modeling_nemotron_h.causal_conv1d_fn) == ("causal_conv1d", False):
+        if find_kernel(modeling_nemotron_h.causal_conv1d_fn) == ("causal_conv1d", False):
             # None means that there is no kernel of a whole layer, as in transformers' reference
             modeling_nemotron_h.mamba2_split_conv1d_scan_combined = lambda *_, **__: None
         return

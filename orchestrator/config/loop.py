@@ -125,7 +125,9 @@ class LoopConfig:
             chosen.append(f"{stage}.loss.surrogate={loss.surrogate}")
         if self.updates > 1 or loss.against_rollout or is_custom(loss.surrogate) or not (chosen and loss.is_sampled):
             return
-        rollout = "" if loss.decoupled else f"or {stage}.loss.old_policy=rollout (the ratio to the sampling policy), "
+        rollout = (
+            "" if loss.is_decoupled else f"or {stage}.loss.old_policy=rollout (the ratio to the sampling policy), "
+        )
         raise ValueError(
             f"{' and '.join(chosen)} has no effect: a batch makes one update, so the policy ratio is 1; set "
             f"{stage}.updates_per_step or {stage}.epochs above 1, {rollout}or remove it"

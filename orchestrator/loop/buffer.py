@@ -24,7 +24,7 @@ from enum import Enum
 from time import monotonic
 from typing import Literal
 
-from temper.learner.losses.advantages import differ
+from temper.learner.losses.advantages import has_different_rewards
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.rollout.sampling import PLAIN, Sampling
@@ -264,7 +264,7 @@ class Buffer:
         next_ticket: int = 0,
         overridden: Collection[TurnFault] = (),
         sampling: Sampling = PLAIN,
-        has_advantage: Callable[[Group], bool] = lambda group: differ(group.rewards_G),
+        has_advantage: Callable[[Group], bool] = lambda group: has_different_rewards(group.rewards_G),
         event_log: TicketLog = lambda event, values: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:

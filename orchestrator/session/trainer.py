@@ -327,7 +327,7 @@ class Trainer:
 
         An error of the save does not hide `fault`, unless that is a stop.
         """
-        if isinstance(fault, LearnerDied) or self.learner is None or self.learner.stuck:
+        if isinstance(fault, LearnerDied) or self.learner is None or self.learner.is_stuck:
             return
         await self.drain()
         try:
@@ -367,7 +367,7 @@ class Trainer:
 
     async def drain(self) -> None:
         """Wait like `written`, and raise nothing. The ranks end afterwards."""
-        stuck = self.learner is not None and self.learner.stuck
+        stuck = self.learner is not None and self.learner.is_stuck
         await self._writer.drain(at_most_s=STUCK_S if stuck else None)
 
     async def trained(self, name: str) -> Path:

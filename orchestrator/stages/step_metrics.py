@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from temper.envs.core.process import LearnerDied
-from temper.learner.losses.advantages import differ
+from temper.learner.losses.advantages import has_different_rewards
 from temper.learner.token_records import TokenRecord
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.loop.buffer import Occupancy
@@ -86,7 +86,7 @@ def _of_all_groups(groups: list[Group]) -> dict[str, float]:
         return {}
     return {
         "rollout/truncated": fmean(t.truncated for group in answered for t in group.trajectories),
-        "rollout/nonzero_advantage": fmean(differ(earned_rewards(group)) for group in answered),
+        "rollout/nonzero_advantage": fmean(has_different_rewards(earned_rewards(group)) for group in answered),
     }
 
 
@@ -156,7 +156,7 @@ TRUNCATED = "truncated"
 
 async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str) -> list[TokenRecord]:
     """Return the records of the last step; [] if the ranks failed or hang, since the next call raises."""
-    if learner.stuck:
+    if learner.is_stuck:
         return []
     asking: Awaitable[list[TokenRecord]] = learner.token_records()
     try:

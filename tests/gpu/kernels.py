@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h
 
 from temper.learner.models import mamba_scan
-from temper.learner.models.kernels import kernel_of
+from temper.learner.models.kernels import find_kernel
 from temper.learner.models.loading import read_model
 
 BOUNDS = {torch.float32: 5e-3, torch.bfloat16: 5e-2}
@@ -28,7 +28,7 @@ FUNCTIONS = ("mamba2_chunk_scan", "mamba2_split_conv1d_scan_combined", "causal_c
 def run(report: Report, *, small: bool) -> None:
     """Compare values and gradients, in float32 and bfloat16, and measure the scan."""
     for name in FUNCTIONS:
-        bound = kernel_of(vars(modeling_nemotron_h)[name])
+        bound = find_kernel(vars(modeling_nemotron_h)[name])
         report.note(f"{name}: {'a kernel of ' + bound[0] if bound is not None and bound[1] else 'a reference'}")
     scan = modeling_nemotron_h.mamba2_chunk_scan
     for dtype in (torch.float32, torch.bfloat16):

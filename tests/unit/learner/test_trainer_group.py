@@ -194,11 +194,11 @@ def test_ranks_that_nobody_waits_for_while_they_send_are_not_stuck_as_that_ends_
         group = group_of(ranks)
         with pytest.raises(Exception) as caught:  # noqa: PT011
             await asyncio.wait_for(group.send(1), within_s)
-        return caught.value, group.stuck
+        return caught.value, group.is_stuck
 
-    cause, stuck = asyncio.run(given_up(SendingRank(1, after_s=1000.0, fails=None), within_s=0.1))
+    cause, is_stuck = asyncio.run(given_up(SendingRank(1, after_s=1000.0, fails=None), within_s=0.1))
     assert isinstance(cause, TimeoutError)
-    assert not stuck
+    assert not is_stuck
     death = LearnerDied("rank 1 died")
     assert asyncio.run(given_up(SendingRank(1, after_s=0.01, fails=death), within_s=30.0)) == (death, True)
 

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
 from temper.learner.engine.optimizer_state import SHARDS
 from temper.learner.models.layer_types import layer_of, types_of_tensors
-from temper.learner.models.loading import file_names
+from temper.learner.models.loading import map_file_names
 from temper.learner.training_state import STATE_FOLDER
 from temper.orchestrator.tools.debug.replay.training import Start
 
@@ -186,7 +186,7 @@ def effects(before: Start, recorded: Path, changed: Path, *, decays: tuple[float
 
     `decays` belong to the gradient's running mean in each replay, None without gradients.
     """
-    found, names = Effects(), file_names(recorded)
+    found, names = Effects(), map_file_names(recorded)
     began = tensors_of(before.model, with_state=before.has_state, names=names)
     with began as base, tensors_of(recorded, names=names) as one, tensors_of(changed, names=names) as other:
         both = [name for name in one.trained if name in other.trained and name in base.trained]

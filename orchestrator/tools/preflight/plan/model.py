@@ -18,7 +18,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from temper.envs.data.hub import snapshot
 from temper.learner.config import LearnerConfig
 from temper.learner.engine.optimizer import freeze
-from temper.learner.models.adapters import add_adapters, merged_names
+from temper.learner.models.adapters import add_adapters, base_parameters_by_name
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.layer_types import types_of_tensors
 from temper.learner.models.shape import ModelShape, read_shape
@@ -151,7 +151,7 @@ def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
 
 def _push_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors of a push of the whole weights, by their names in a checkpoint."""
-    meta = {name: torch.empty(parameter.shape, device="meta") for name, parameter in merged_names(model)}
+    meta = {name: torch.empty(parameter.shape, device="meta") for name, parameter in base_parameters_by_name(model)}
     return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, meta).items()}
 
 

@@ -11,7 +11,7 @@ from transformers.models.nemotron_h import modeling_nemotron_h
 
 from temper.learner.models import mamba_scan
 from temper.learner.models.fresh import FreshModelConfig, make_model
-from temper.learner.models.kernels import kernel_of, references, require_kernels
+from temper.learner.models.kernels import find_kernel, find_references, require_kernels
 from temper.learner.models.loading import read_model
 
 SMALL = FreshModelConfig(pattern="M*", hidden_size=16, mamba_heads=2)
@@ -47,15 +47,15 @@ def test_a_model_without_recurrent_layers_needs_no_kernels() -> None:
             head_dim=8,
         )
     )
-    assert references(model) == {}
+    assert find_references(model) == {}
     require_kernels(model, device="cuda")
 
 
 @no_kernels
 def test_what_transformers_calls_is_read_from_transformers() -> None:
-    assert kernel_of(mamba_scan.REFERENCE) == ("mamba_ssm", False)
-    assert kernel_of(modeling_nemotron_h.causal_conv1d_fn) == ("causal_conv1d", False)
-    assert kernel_of(mamba_scan.chunk_scan) is None
+    assert find_kernel(mamba_scan.REFERENCE) == ("mamba_ssm", False)
+    assert find_kernel(modeling_nemotron_h.causal_conv1d_fn) == ("causal_conv1d", False)
+    assert find_kernel(mamba_scan.chunk_scan) is None
 
 
 @no_kernels

@@ -102,7 +102,7 @@ class Rollouts:
 class Learner:
     """Trains nothing: each step is skipped, or none."""
 
-    stuck = False
+    is_stuck = False
 
     def __init__(self, *, skipped: bool = False) -> None:
         self.skipped = skipped

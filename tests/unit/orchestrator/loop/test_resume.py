@@ -165,7 +165,7 @@ class Weights:
 class Learner:
     """Learns a batch by heart."""
 
-    stuck = False
+    is_stuck = False
 
     def __init__(self, life: Life, weights: Weights) -> None:
         self.life, self.weights = life, weights

@@ -13,7 +13,7 @@ from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking, up_t
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.batches.samples import samples_from_groups
 from temper.learner.config import LearnerConfig
-from temper.learner.losses.advantages import differ
+from temper.learner.losses.advantages import has_different_rewards
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.mixture import Mixture
@@ -60,7 +60,7 @@ def test_nothing_is_added_where_nothing_is_set() -> None:
 
 def test_thoughts_and_answers_are_rewarded_separately_and_a_group_that_is_all_right_gets_a_signal() -> None:
     before = group([(1.0, [turn(thinking=10, answer=4)]), (1.0, [turn(thinking=20, answer=2)])])
-    assert not differ(before.rewards_G)
+    assert not has_different_rewards(before.rewards_G)
     after = shaped(before, ShapingConfig(thinking_length=0.5, answer_length=0.25))
     # brevity +-0.5 around the mean, in opposite directions for thought and answer
     assert after.rewards_G == pytest.approx([1 + 0.25 - 0.125, 1 - 0.25 + 0.125])
@@ -68,7 +68,7 @@ def test_thoughts_and_answers_are_rewarded_separately_and_a_group_that_is_all_ri
         {CORRECT: 1.0, "thinking_length": 0.25, "answer_length": -0.125}
     )
     assert all(t.correct for t in after.trajectories)
-    assert differ(after.rewards_G)
+    assert has_different_rewards(after.rewards_G)
 
 
 def test_a_group_that_is_all_wrong_gets_no_reward_for_length() -> None:

@@ -37,7 +37,7 @@ SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_
 class Learner:
     """A learner group that hangs in one of its calls, or in none; keeps their names."""
 
-    stuck = False
+    is_stuck = False
 
     def __init__(self, hangs_in: str = "", *, breaks: Exception | None = None) -> None:
         """`breaks` is what the writing of a checkpoint fails with."""
@@ -281,7 +281,7 @@ def test_what_was_learnt_is_saved_before_a_fault_or_a_stop_ends_the_run(
     tmp_path: Path, fault: Exception, stuck: bool, saves: bool
 ) -> None:
     learner = HealthyLearner()
-    learner.stuck = stuck
+    learner.is_stuck = stuck
 
     async def work(run: Run) -> None:
         await run.trainer.save_before_end("rl", fault, lambda: run.trainer.save("rl", 7, {}))

@@ -17,7 +17,7 @@ from unit.rollout.weights.test_push import SHAPES, Weights, nudged, same, weight
 
 from temper.envs.core.process import ProgressCounter, WorkerDied
 from temper.learner.config import LearnerConfig
-from temper.learner.weight_sender import BucketSender, WeightSender, sender_of
+from temper.learner.weight_sender import BucketSender, WeightSender, sender_number
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.engines.config import SLOWEST_PUSH, EngineConfig
 from temper.rollout.trajectory import WeightVersion
@@ -168,11 +168,11 @@ def test_at_most_eight_ranks_send_spread_over_all() -> None:
     many.push(1)
     assert many.offer(1, whole=True, receivers=HERE).senders == 8
     many.close()
-    numbers = [sender_of(rank, ranks=64, senders=8) for rank in range(64)]
+    numbers = [sender_number(rank, ranks=64, senders=8) for rank in range(64)]
     assert [(rank, number) for rank, number in enumerate(numbers) if number is not None] == [
         (8 * number, number) for number in range(8)
     ]
-    assert [sender_of(rank, ranks=3, senders=2) for rank in range(3)] == [0, 1, None]
+    assert [sender_number(rank, ranks=3, senders=2) for rank in range(3)] == [0, 1, None]
 
 
 class SlowEngineBuckets(BucketGroup):
