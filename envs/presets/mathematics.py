@@ -9,10 +9,8 @@ BOXED_FROM = (
     "2501.12948)"
 )
 EXACT = "the last box equals the answer: numbers exactly, other expressions by math-verify"
-STRICTER = (
-    "an unevaluated expression is wrong, and so is an equation where the answer is none, or one over the time limit"
-)
-A_NUMBER = "an answer that is left to be computed, such as 2*17, is wrong, and so is an equation, such as m+n=34"
+STRICTER = "an unevaluated expression, an equation in place of a value, and an answer over the time limit are wrong"
+A_NUMBER = "an unevaluated answer, such as 2*17, is wrong, and so is an equation, such as m+n=34"
 
 GSM8K = Preset(
     name="gsm8k",
@@ -24,7 +22,7 @@ GSM8K = Preset(
     rows=1319,
     options={"prompt": BOXED, "boxes": "last"},
     prompt=BOXED_FROM,
-    rule="the number in the last box, else the answer that the text states, equals the one after ####",
+    rule="the number in the last box, otherwise the stated answer, equals the one after ####",
     tokens=4096,
     samples="1, greedy",
     source="Cobbe et al., Training Verifiers to Solve Math Word Problems, 2021, arXiv 2110.14168",

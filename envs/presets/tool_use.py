@@ -57,15 +57,15 @@ def _of_turns(category: str) -> Preset:
         env="multi_turn_calls",
         data=DataConfig(path=f"{FOLDER}/BFCL_v4_multi_turn_{category}.json", format="bfcl_v4_multi_turn"),
         rows=200,
-        prompt="the user's turns and the functions of the row, as the leaderboard gives them to models that call functions",
-        rule="after each of the user's turns with reference calls the simulators' state is the one after these, and what they "
-        "returned is among what the model's calls did",
+        prompt="the user turns and the functions of the row, as in the leaderboard's prompts with native calls",
+        rule="after each user turn with reference calls the simulators have the state that these leave, and the model's calls "
+        "returned all of their results",
         tokens=2048,
         samples="1, temperature 0.001",
-        source=f"{SOURCE}; the simulators are those of the clone, or of options.simulators, and run sealed",
-        differs="functions are put by the model's chat template, calls read by its own format; functions that are first "
-        "offered in a later turn are told in the user's words, as the leaderboard does for models without calls of their own; "
-        "the first wrong turn ends a dialogue, which nothing later could mend",
+        source=f"{SOURCE}; the simulators come from the clone, or from options.simulators, and run sealed",
+        differs="the model's chat template shows the functions and its format gives the calls; functions that a later turn "
+        "offers are in the user's text, as in the leaderboard's prompts without native calls; the first wrong turn ends the "
+        "dialogue, since it is then wrong anyway",
     )
 
 
