@@ -1,6 +1,6 @@
-"""The keys of all settings, and hints on an unknown one. Nothing here imports the code that the settings configure.
+"""The keys of all settings, and hints for an unknown key, without importing the configured code.
 
-The keys are read from the source of the classes that declare them, because an import of these classes takes ten seconds.
+The keys come from the source of the classes, since importing them takes ten seconds.
 """
 
 import ast
@@ -17,11 +17,11 @@ PACKAGE = Path(__file__).resolve().parents[2]
 REGISTRY = "temper.orchestrator.stages.registry"
 RUN_CONFIG = ("temper.orchestrator.config.run_config", "RunConfig")
 EACH = "*"
-"""The key of a section of which the configuration may hold any number, each under a name of the user."""
+"""Key of a section with any number of entries, each under a name of the user."""
 Keys = dict[str, "Keys | None"]
-"""By name the keys of a section, None for a value."""
+"""Keys of a section by name, None for a value."""
 REMOVED = ("learner.sparse_push",)
-"""Settings of earlier versions without which a run does the same: they are dropped, so that a run begun with one continues."""
+"""Removed settings of earlier versions. They are dropped, so that an older run can resume."""
 OLD_KEYS = {
     "self_sft": "rft",
     "sft.thoughts": "sft.reasoning",
@@ -39,7 +39,7 @@ OLD_KEYS = {
     "rl.bands.logprob_gap": "rl.bands.mismatch_abs",
     "rl.bands.signal": "rl.bands.nonzero_advantage",
 }
-"""Settings that have a new name, by the old one. The error for an unknown key shows the new name."""
+"""Renamed settings: old name to new name. The error for an unknown key shows the new name."""
 PEER_KEYS = {
     # TRL
     "num_generations": "rl.group_size",
@@ -90,13 +90,13 @@ PEER_KEYS = {
     "trainer.save_freq": "rl.checkpoint_every",
     "trainer.test_freq": "rl.eval_every",
 }
-"""Settings of other projects with the nearest one here. A key without a section may be given in any section."""
+"""Settings of other projects with our nearest ones. A key without a section matches in any section."""
 
 
 def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
     """Raise `SettingError`, with a hint, for the first unknown key of a configuration.
 
-    Only a `whole` configuration knows the names of its stages, so another one may have any section.
+    Only a `whole` configuration names its stages, so another one may have any section.
     """
     stages = given.get("stages")
     entries = [entry for entry in stages if isinstance(entry, Mapping)] if isinstance(stages, list) else []
@@ -129,7 +129,7 @@ def _check(given: Mapping[str, Any], known: Keys, under: str) -> None:
 
 
 def unknown_key(key: str, value: Any, known: Sequence[str]) -> SettingError:
-    """Return the error for a key that its section does not have; `known` are those that it has."""
+    """Return the error for a key that its section lacks. `known` are its keys."""
     shown = "..." if isinstance(value, Mapping) else redacted({key: value})[key]
     return SettingError(key, shown, f"unknown key {key.rpartition('.')[2]!r}; {_hint(key, value, known)}")
 
@@ -151,7 +151,7 @@ def _whole(section: str, words: list[str]) -> list[str]:
 
 
 def new_key(key: str) -> str | None:
-    """Return the present name of a setting of `OLD_KEYS`, or of one below it; None for any other key.
+    """Return the new name of a setting of `OLD_KEYS`, or of one below it, None for any other key.
 
     The name of a stage's instance may replace the name of the stage.
     """
@@ -165,7 +165,7 @@ def new_key(key: str) -> str | None:
 
 
 def peer_key(key: str, value: Any = None) -> str | None:
-    """Return our name of another project's setting, or of the first one below it; None for any other key."""
+    """Return our name of another project's setting, or of one below it, None for any other key."""
     keys = [key]
     while isinstance(value, Mapping) and value:
         word, value = next(iter(value.items()))
@@ -178,14 +178,14 @@ def peer_key(key: str, value: Any = None) -> str | None:
 
 
 def dotted(keys: Keys, under: str = "") -> list[str]:
-    """Return the whole keys of all values and sections."""
+    """Return the dotted keys of all values and sections."""
     below = [dotted(inner, f"{under}{name}.") for name, inner in keys.items() if inner is not None]
     return [*(f"{under}{name}" for name in keys if name != EACH), *(key for inner in below for key in inner)]
 
 
 @cache
 def all_keys() -> Keys:
-    """Return the keys of a configuration: those of a run and a section for each stage with settings."""
+    """Return the keys of a configuration: settings of a run and a section for each stage with settings."""
     sections: Keys = {}
     for stage, module in _stages().items():
         for node in ast.walk(_parsed(module)):
@@ -210,7 +210,7 @@ def _parsed(module: str) -> ast.Module:
 
 
 def _class_keys(module: str, name: str) -> Keys | None:
-    """Return the keys of a dataclass that a module declares or imports; None if the name is anything else."""
+    """Return the keys of a dataclass that a module declares or imports, None for any other name."""
     for node in _parsed(module).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("temper."):
             for alias in node.names:
@@ -237,7 +237,7 @@ def _names(field: ast.AnnAssign) -> list[str]:
 
 
 def _name(node: ast.AST) -> str:
-    """Return the name of a node: of a name, or of the function of a call."""
+    """Return the name of a node: a name, or the function of a call."""
     if isinstance(node, ast.Call):
         return _name(node.func)
     return node.id if isinstance(node, ast.Name) else ""

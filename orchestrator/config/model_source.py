@@ -44,7 +44,7 @@ class ModelSource:
 
     @property
     def gguf(self) -> Path | None:
-        """The GGUF file that it is, or that lies in its folder without a model directory; None for any other model.
+        """The GGUF file of the model, or the one in its folder without a model directory, None for any other model.
 
         Raise `ValueError` for a folder with several.
         """

@@ -81,7 +81,7 @@ class ModelConfig:
     """The first model of the run."""
 
     path: str | None = immutable(None)
-    """A Hugging Face causal model directory, its name on the hub, or a GGUF file, which the run converts into its folder; null
+    """A Hugging Face causal model directory, its name on the hub, or a GGUF file, which the run converts. null
     creates a small hybrid model of the shape below."""
     revision: str | None = immutable(None)
     """Commit, tag or branch of a name on the hub; null is the newest commit at the start of the run."""
@@ -126,7 +126,7 @@ class ModelConfig:
 
     @property
     def source(self) -> ModelSource | None:
-        """Source of the model; None for a fresh one."""
+        """Source of the model, None for a fresh one."""
         return None if self.path is None else ModelSource(path=self.path, revision=self.revision)
 
 

@@ -153,7 +153,7 @@ def yaml_text(config: Any) -> str:
 
 
 def written(path: Path, key: str) -> Any:
-    """Return the value of a dotted key in a file of `yaml_text`; None without one."""
+    """Return the value of a dotted key in a file of `yaml_text`, None without one."""
     return OmegaConf.select(OmegaConf.load(path), key)
 
 

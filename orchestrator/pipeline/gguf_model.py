@@ -1,4 +1,4 @@
-"""A run that begins with a GGUF file: the file is converted into the run's folder, once."""
+"""A run from a GGUF file, which is converted once into the run's folder."""
 
 import shutil
 from hashlib import sha256
@@ -10,9 +10,9 @@ from temper.orchestrator.config.text import merged
 
 
 def with_converted_model(given: dict[str, Any]) -> dict[str, Any]:
-    """Return settings whose `model.path` is a model directory. A GGUF file is converted once, into `RUN/model-...`.
+    """Return settings with a model directory as `model.path`. A GGUF file is converted once, into `RUN/model-...`.
 
-    Raise `ValueError` for a file that can't be read.
+    Raise `ValueError` for an unreadable file.
     """
     path = (given.get("model") or {}).get("path")
     file = ModelSource(path=path).gguf if isinstance(path, str) else None
@@ -33,7 +33,7 @@ def _convert(file: Path, target: Path) -> None:
     part = target.with_name(f"{target.name}.tmp")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    print(f"{file}: is converted into {target}", flush=True)
+    print(f"{file}: converting into {target}", flush=True)
     try:
         convert_gguf(file, part)
     except BaseException:

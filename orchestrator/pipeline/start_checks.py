@@ -1,6 +1,6 @@
-"""The checks of a run's start: before an engine is started or a file is written. `temper doctor` makes them too.
+"""The checks at the start of a run, before it starts an engine or writes a file. `temper doctor` makes them too.
 
-A check is a function of `Start` that yields findings. A fault for which a run must not begin is raised.
+A check is a function of `Start` that yields findings. A problem that prevents the run is raised.
 """
 
 import json
@@ -38,13 +38,13 @@ from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.weight_files import require_whole
 
 SURELY_SHORT = 2
-"""A prompt whose characters, this many times over, are fewer than the limit's tokens is not rendered to be counted."""
-LIMITS_REMEDY = "leave the smaller setting out, or raise it"
+"""A prompt is not tokenised if this many times its characters are fewer than the limit's tokens."""
+LIMITS_REMEDY = "remove the smaller setting, or raise it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A configuration, the stages that are ahead, and the folder of the model that they begin with; None for a fresh one."""
+    """A configuration, the stages ahead, and the folder of their first model; None for a fresh one."""
 
     config: Config
     ahead: list[StageInstance]
@@ -74,10 +74,10 @@ class Start:
 def check_before(
     config: Config, ahead: list[StageInstance], root: Path, reached: str | None = None, *, profile_resolved: bool = True
 ) -> list[str]:
-    """Make all checks, and return their warnings as lines for people.
+    """Make all checks. Return their warnings as lines.
 
-    `reached` is the newest whole model of the run in the folder `root`. Limits and deadlines are checked if the profile has
-    `profile_resolved` them. Raise `FileNotFoundError`, `ValueError`, and `OSError` if the disk is too small.
+    `reached` is the newest whole model of the run in the folder `root`. With `profile_resolved`, limits and deadlines are
+    checked too. Raise `FileNotFoundError`, `ValueError`, and `OSError` for a full disk.
     """
     check_stages(config, ahead)
     require_usable(config.tracking.also, config.tracking.wandb)
@@ -101,7 +101,7 @@ def check_before(
 
 
 def check_stages(config: Config, ahead: list[StageInstance]) -> None:
-    """Raise `ValueError` if a stage could not run or an environment can't be imported, whatever model and data hold."""
+    """Raise `ValueError` if a stage cannot run or an environment cannot be imported, for any model and data."""
     for one in ahead:
         config.require_stage(one)
     if any(one.stage.role is not Role.REPORT for one in ahead):
@@ -112,14 +112,14 @@ def check_entry_points(config: Config) -> None:
     for name, env in config.environments.items():
         try:
             env_class(env.ref)
-        except Exception as error:  # whatever a user's module raises
+        except Exception as error:  # a user's module may raise anything
             raise ValueError(
                 f"envs.{name}: {env.ref.entry_point} can't be imported ({type(error).__name__}: {error})"
             ) from error
 
 
 def check_model(model: Path, config: Config) -> None:
-    """Raise `FileNotFoundError` or `ValueError` if the model can't think as configured."""
+    """Raise `FileNotFoundError` or `ValueError` if the model's thinking does not support the configuration."""
     stages = [(one.stage, config.settings(one)) for one in config.instances]
     check_thinking(
         model,
@@ -132,9 +132,9 @@ def check_model(model: Path, config: Config) -> None:
 
 
 def check_format(start: Start) -> Iterator[Finding]:
-    """Check whether the model's format carries the tools, system texts and thoughts of the environments.
+    """Check whether the model's format supports the tools, system texts and reasoning of the environments.
 
-    Raise `ValueError` if a reference dialogue of their kind does not come back as it was.
+    Raise `ValueError` if a reference dialogue of their kind changes in a round trip.
     """
     if not start.plays:
         return
@@ -143,7 +143,7 @@ def check_format(start: Start) -> Iterator[Finding]:
     left_out = any(stage.samples_without_thinking(settings) for stage, settings in stages)
     needs = needs_of(config.environments, seed=config.seed, left_out=left_out)
     for note in check_round_trip(start.tokenizer, needs):
-        yield warning(note, "give the model another template with model.chat_template")
+        yield warning(note, "set another template with model.chat_template")
 
 
 def needs_of(envs: Mapping[str, BoundEnv], *, seed: int, left_out: bool) -> Needs:
@@ -157,7 +157,7 @@ def needs_of(envs: Mapping[str, BoundEnv], *, seed: int, left_out: bool) -> Need
 
 
 def _some_tasks(env: BoundEnv, seed: int) -> Iterable[Task]:
-    """Return tasks with all kinds of tools and system texts: of all rows, or the first block of streamed ones."""
+    """Return tasks with all kinds of tools and system texts: of all rows, or of the first streamed block."""
     data = data_of(env)
     if not data:
         return [] if env.definition.generate is None else [open_source(env, split="train", seed=seed).task(0)]
@@ -173,12 +173,12 @@ def check_rewards(start: Start) -> None:
         try:
             parts = judge(tasks[0], "").parts
         except GraderError as error:
-            raise ValueError(f"envs.{name}.reward, of an empty answer: {error}") from error
+            raise ValueError(f"envs.{name}.reward fails on an empty answer: {error}") from error
         only_known(env.config.weights, (*parts, LENGTH), f"envs.{name}.weights")
 
 
 def check_turns(start: Start) -> Iterator[Finding]:
-    """Warn of environments whose episodes the run's limit of turns cuts short."""
+    """Warn of environments whose episodes the run's limit of turns truncates."""
     limit = start.config.rollout.limits.turns
     if limit is None or not start.plays:
         return
@@ -186,13 +186,13 @@ def check_turns(start: Start) -> Iterator[Finding]:
         settings = env.ref.settings
         own = settings.tool_turns if settings.tools and settings.max_turns is not None else settings.max_turns
         if own is None or limit < own:
-            turns = f"{own} of its own" if own is not None else "as many as it likes"
-            text = f"rollout.limits.turns={limit} cuts the episodes of {name} short, which has {turns}"
+            turns = f"at most {own}" if own is not None else "any number of turns"
+            text = f"rollout.limits.turns={limit} truncates the episodes of {name}, which have {turns}"
             yield warning(text, LIMITS_REMEDY)
 
 
 def check_hangs(start: Start) -> Iterator[Finding]:
-    """Warn of stages that would give up before the supervision finds a hung process."""
+    """Warn of stages whose deadline passes before supervision finds a hung process."""
     stalled = start.config.supervision.stalled_s
     settings = [(one.name, start.config.settings(one)) for one in start.ahead]
     for name, waits in settings:
@@ -205,7 +205,7 @@ def check_hangs(start: Start) -> Iterator[Finding]:
 
 
 def check_prompts(start: Start) -> Iterator[Finding]:
-    """Warn of data with prompts that leave no token for an answer. Raise `ValueError` if its `on_error` is raise."""
+    """Warn of prompts that leave no token for an answer. Raise `ValueError` if the data's `on_error` is raise."""
     if not start.plays:
         return
     total = start.config.rollout.limits.total_tokens
@@ -226,11 +226,11 @@ def check_prompts(start: Start) -> Iterator[Finding]:
             )
             if (data.on_error or env.config.on_error) == "raise":
                 raise ValueError(f"{text}; raise the limit, or let such episodes fail with envs.{name}.on_error=skip")
-            yield warning(f"{text}; their episodes fail as prompt_too_long", "raise the limit, or leave such rows out")
+            yield warning(f"{text}; their episodes fail as prompt_too_long", "raise the limit, or remove such rows")
 
 
 def overlong(tasks: Iterable[Task], renderer: Renderer, *, total_tokens: int) -> list[tuple[str, int]]:
-    """Return keys and lengths in tokens of the prompts that are as long as a whole episode may be."""
+    """Return keys and lengths in tokens of the prompts as long as a whole episode."""
     lengths = ((task.key, len(renderer.prompt_ids(task))) for task in tasks if not _short(task, total_tokens))
     return [(key, length) for key, length in lengths if length >= total_tokens]
 
@@ -247,7 +247,7 @@ def check_data(start: Start) -> Iterator[Finding]:
 
 
 def checkpoint_size(learner: LearnerConfig, parameters: int) -> int:
-    """Return the bytes of a checkpoint. If a part of the model or adapters are trained, only the model counts."""
+    """Return the bytes of a checkpoint. With adapters or a partly trained model, only the model counts."""
     trained = 0 if learner.lora.rank or learner.frozen else parameters
     return model_bytes(parameters, bf16=learner.bf16) + state_bytes(trained, bf16=learner.bf16)
 
@@ -258,5 +258,5 @@ def require_disk(folder: Path, needed: int, parameters: int) -> None:
     if free < needed:
         raise OSError(
             f"{place} has {free:,} bytes free and a checkpoint of {parameters:,} parameters needs {needed:,} or more; "
-            f"free some, or give runs_dir= on a larger disk"
+            f"free some, or set runs_dir= to a larger disk"
         )

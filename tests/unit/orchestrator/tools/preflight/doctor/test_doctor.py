@@ -298,7 +298,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
     "stages": [(FAILURE, "'math'", "", with_rows("stages"))],
     "prompts": [(FAILURE, "64 of 64 rows", "raise the limit", with_rows("prompts", *SHORT))],
     "overlap": [(WARNING, "64 of 64 prompts", "math.drop_overlap=exact", evaluation_that_is_trained_on)],
-    "limits": [(WARNING, "tool_use", "leave the smaller setting out", given("limits", "rollout.limits.turns=2"))],
+    "limits": [(WARNING, "tool_use", "remove the smaller setting", given("limits", "rollout.limits.turns=2"))],
     "environments": [
         (FAILURE, "none for an answer", "rollout.limits.total_tokens", given("environments", *SHORT)),
         (FAILURE, "own: 0 of 8", "temper env check --env backwards", of_environment(REFERENCE, WRONG_REFERENCE)),
