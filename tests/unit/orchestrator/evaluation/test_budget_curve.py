@@ -365,7 +365,7 @@ def test_no_row_is_asked_twice_and_fewer_tasks_than_asked_for_are_said(tmp_path:
     held = [ticket.task.key for ticket in pool.tickets if ticket.task.env.name == "math"]
     assert 0 < len(held) == len(set(held)) < 30
     assert (found["envs"]["math"]["tasks"], found["envs"]["math"]["tasks_asked"]) == (len(held), 30)
-    assert f"math has {len(held)} held-out tasks, 30 were asked for" in screen
+    assert f"math has {len(held)} of 30 requested held-out tasks" in screen
     assert found["envs"]["code"]["tasks"] == 30
     assert "code has" not in screen
 

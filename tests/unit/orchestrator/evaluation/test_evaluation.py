@@ -134,4 +134,4 @@ def test_without_a_number_a_whole_set_is_asked_in_order_each_row_once(tmp_path: 
     assert (found["envs"]["math"]["tasks"], found["envs"]["math"]["tasks_asked"]) == (71, 71)  # two of them equal
     assert len({task["key"] for task in found["tasks"]["math"]}) == 71
     assert found["envs"]["code"]["tasks"] == 64  # which are generated
-    assert "were asked for" not in screen
+    assert "requested held-out tasks" not in screen

@@ -125,7 +125,7 @@ def test_trajectories_that_can_not_be_written_are_told_and_the_run_goes_on(tmp_p
     folder.close()
     assert not path.exists()
     assert (
-        f"rl: no trajectories in {path}, which can't be written (File too large); the run goes on" in screen.getvalue()
+        f"rl: no trajectories: {path} cannot be written (File too large); the run continues" in screen.getvalue()
     )
     (row,) = read_metrics(folder.metrics)
     assert (row.key, row.event) == (
