@@ -124,9 +124,7 @@ def test_trajectories_that_can_not_be_written_are_told_and_the_run_goes_on(tmp_p
             asyncio.run(run.write_trajectories(path, [group(1)], name="rl", step=10))
     folder.close()
     assert not path.exists()
-    assert (
-        f"rl: no trajectories: {path} cannot be written (File too large); the run continues" in screen.getvalue()
-    )
+    assert f"rl: no trajectories: {path} cannot be written (File too large); the run continues" in screen.getvalue()
     (row,) = read_metrics(folder.metrics)
     assert (row.key, row.event) == (
         ("rl", 10),
