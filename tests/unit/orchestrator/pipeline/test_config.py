@@ -30,6 +30,13 @@ def test_the_type_of_the_output_layer_is_set_on_both_sides_or_on_none() -> None:
     assert load_config(DEMO, ["learner.float32_head=true"]).learner.float32_head
 
 
+def test_null_turns_adapters_off(tmp_path: Path) -> None:
+    (tmp_path / "over.yaml").write_text("learner: {lora: {rank: 8, alpha: 16}}")
+    over = str(tmp_path / "over.yaml")
+    assert load_config(DEMO, [over]).learner.lora.rank == 8
+    assert load_config(DEMO, [over, "learner.lora=null"]).learner.lora.rank == 0
+
+
 def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Path) -> None:
     config = load_config(DEMO, ["rl.steps=7", "envs.math.level=2", "name=other"])
     assert (config.section(RlConfig).steps, config.envs["math"].level, config.name) == (7, 2, "other")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from temper.orchestrator.__main__ import main
+from temper.orchestrator.cli.env_commands import FORMS as OFFERED
 from temper.orchestrator.tools.new_env.writing import FORMS, write_env
 
 TAKEN = ("math", "envs", "yaml", "3d", "two-words", "class", "on", "null", "here")
@@ -47,6 +48,10 @@ def test_all_that_is_written_passes_what_the_printed_lines_do(folder: Path, caps
     assert done.returncode == 0, done.stdout
     texts = [file.read_text() for name in FORMS for file in (folder / f"mine_{name}").glob("*.*")]
     assert [text for text in texts if "my_env" in text or "new_env" in text] == []
+
+
+def test_the_command_offers_each_form() -> None:
+    assert tuple(OFFERED) == FORMS
 
 
 @pytest.mark.parametrize("name", TAKEN)
