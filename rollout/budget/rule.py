@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.turn_text import Tags
 from temper.rollout.formats.find import find_format
-from temper.rollout.formats.messages import ASKED, render, set_mode
+from temper.rollout.formats.messages import USER_MESSAGE, render, set_mode
 from temper.rollout.formats.turn_format import opens_thinking
 from temper.rollout.trajectory import Closed, ThinkingStats
 
@@ -88,7 +88,7 @@ class ThinkingTags:
     @cached_property
     def opened_by_prompt(self) -> bool:
         """Whether the prompt of a first turn contains the opening tag. Otherwise the model writes it."""
-        prompt = render(self._tokenizer, set_mode([ASKED], self._think), open_turn=True) or ""
+        prompt = render(self._tokenizer, set_mode([USER_MESSAGE], self._think), open_turn=True) or ""
         return prompt.rstrip().endswith(self.tags.opening)
 
     def before_grammar(self) -> "ThinkingTags":

@@ -32,17 +32,17 @@ class EngineProcess:
 
     async def answer(self, call: Coroutine[Any, Any, T]) -> T:
         """Return the result of a call to the engine. Raise `WorkerDied` if its process dies first."""
-        work, death = asyncio.ensure_future(call), asyncio.ensure_future(self.died())
+        work, failure = asyncio.ensure_future(call), asyncio.ensure_future(self.died())
         try:
-            await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, failure}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                await death
+                await failure
             return await work
         except self._raised as error:
             raise WorkerDied("the engine's process died") from error
         finally:
             work.cancel()
-            death.cancel()
+            failure.cancel()
 
     async def wait_for_progress(self, call: Coroutine[Any, Any, object]) -> None:
         """Wait until the call ends, or until the loading processes use CPU time.

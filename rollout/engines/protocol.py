@@ -86,8 +86,8 @@ def cut_at_stop(
         return rest
     near = TOKENS_PER_CHARACTER * max(map(len, stop))
     for count in range(1, min(near, len(rest.token_ids)) + 1):
-        said = text([*prefix_ids[-near:], *rest.token_ids[:count]])
-        if any(one in said for one in stop):
+        decoded = text([*prefix_ids[-near:], *rest.token_ids[:count]])
+        if any(one in decoded for one in stop):
             return rest.ended(count)
     return rest
 

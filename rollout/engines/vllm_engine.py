@@ -324,17 +324,17 @@ class VllmEngine:
         self._on_pass(tokens)
         self._clocks.look()
 
-    def _stand(self, *, still: bool) -> None:
-        self._stats.stand(still=still)
-        self._clocks.stand(still=still)
+    def _set_paused(self, *, paused: bool) -> None:
+        self._stats.set_paused(paused=paused)
+        self._clocks.set_paused(paused=paused)
 
     def take_stats(self) -> EngineStats:
         return self._stats.take()
 
     async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        self._stand(still=True)
+        self._set_paused(paused=True)
         await self._sleep.set_onloaded(weights=weights, cache=cache, limit_s=limit_s)
-        self._stand(still=not self._sleep.cache)
+        self._set_paused(paused=not self._sleep.cache)
 
     async def memory_usage(self) -> MemoryUsage:
         return await self._sleep.memory_usage()
@@ -398,7 +398,7 @@ class VllmEngine:
     async def _load(self, source: dict[str, Any], version: WeightVersion) -> None:
         await self._llm.pause_generation(mode="keep", clear_cache=False)
         self._served += 1  # not earlier: until the pause the old weights fill the cache
-        self._stand(still=True)
+        self._set_paused(paused=True)
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(source))
         if "incoming" in source and (failure := max(await self._llm.collective_rpc("weight_failure"))):
@@ -409,7 +409,7 @@ class VllmEngine:
         await self._llm.abort([name for name in old if not self._sampled_tokens(name)])
         if self._sleep.cache:  # else it continues when it wakes
             await self._llm.resume_generation()
-            self._stand(still=False)
+            self._set_paused(paused=False)
 
     async def version(self) -> WeightVersion:
         return WeightVersion(step=int(await self._process.answer(self._llm.get_weight_version())))

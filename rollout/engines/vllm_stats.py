@@ -28,7 +28,7 @@ class StatsRecorder(StatLoggerBase):
         self._on_pass = on_pass
         self._clock = clock
         self._requests = 0
-        self._still = False
+        self._paused = False
         self._counted = clock()
         self._busy_s = 0.0
         self._clear()
@@ -72,14 +72,14 @@ class StatsRecorder(StatLoggerBase):
             self._count()
             self._requests -= 1
 
-    def stand(self, *, still: bool) -> None:
+    def set_paused(self, *, paused: bool) -> None:
         """Stop or resume counting time as work."""
         self._count()
-        self._still = still
+        self._paused = paused
 
     def _count(self) -> None:
         now = self._clock()
-        if self._requests and not self._still:
+        if self._requests and not self._paused:
             self._busy_s += now - self._counted
         self._counted = now
 
@@ -108,7 +108,7 @@ class StatsRecorder(StatLoggerBase):
 
 
 class TurnClocks:
-    """Runs a request's clock from its first token on, except while the engine stands still.
+    """Runs a request's clock from its first token on, except while the engine is paused.
 
     Before its first token a request may wait in vLLM's queue.
     """
@@ -118,7 +118,7 @@ class TurnClocks:
         self._has_token = has_token
         self._waiting: dict[str, Clock] = {}
         self._running_clocks: dict[str, Clock] = {}
-        self._still = False
+        self._paused = False
 
     @contextmanager
     def of(self, request: str, clock: Clock | None) -> Iterator[None]:
@@ -137,10 +137,10 @@ class TurnClocks:
         """Start the clocks of requests with a token. Call it after each pass."""
         for request in [one for one in self._waiting if self._has_token(one)]:
             self._running_clocks[request] = clock = self._waiting.pop(request)
-            clock.turn(on=not self._still)
+            clock.turn(on=not self._paused)
 
-    def stand(self, *, still: bool) -> None:
+    def set_paused(self, *, paused: bool) -> None:
         """Stop the running clocks, or start them again."""
-        self._still = still
+        self._paused = paused
         for clock in self._running_clocks.values():
-            clock.turn(on=not still)
+            clock.turn(on=not paused)

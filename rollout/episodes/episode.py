@@ -83,7 +83,7 @@ class Episode:
     """The current turn's new ids. None between two turns."""
     before: Completion | None = None
     """The current turn's tokens from an earlier process."""
-    said: Completion | None = None
+    completion: Completion | None = None
     """The current turn, once it is complete."""
     since: float = field(default_factory=time.monotonic)
     earlier_s: float = 0.0
@@ -106,8 +106,8 @@ class Episode:
         self.turns.extend(partial.turns)
         self.earlier_s, self.earlier = partial.seconds, partial.times
         if partial.turn is not None:
-            self.before = partial.turn.said
-            self.said = partial.turn.said if partial.turn.whole else None
+            self.before = partial.turn.completion
+            self.completion = partial.turn.completion if partial.turn.whole else None
         self.partial, self.resumption = None, Resumption.RESUMED
 
     def restart(self, env: EnvEpisode) -> None:
@@ -118,15 +118,18 @@ class Episode:
     def end_turn(self, turn: Turn) -> None:
         """Add a turn with the environment's response."""
         self.turns.append(turn)
-        self.context = self.before = self.said = None
+        self.context = self.before = self.completion = None
 
     def to_partial(self, of_engine: PartialOf) -> PartialEpisode | None:
         """Return the data from which another process can continue, or None before the first token."""
         if self.partial is not None:
             return self.partial
         turn = None
-        if self.context is not None and (said := self.said or self._sampled(of_engine(self.request))) is not None:
-            turn = PartialTurn(context_ids=self.context, said=said, whole=self.said is not None)
+        if (
+            self.context is not None
+            and (completion := self.completion or self._sampled(of_engine(self.request))) is not None
+        ):
+            turn = PartialTurn(context_ids=self.context, completion=completion, whole=self.completion is not None)
         if turn is None and not self.turns:
             return None
         return PartialEpisode(turns=tuple(self.turns), turn=turn, seconds=self.seconds, times=self.times)
@@ -262,7 +265,7 @@ class EpisodeRunner:
                 return stop, await self._in_thread(episode, functools.partial(episode.env.truncate, LIMITS[stop]))
             episode.context = context
             sampled = await self._sample(episode, ids, room=room)
-            episode.said = sampled.completion
+            episode.completion = sampled.completion
             if turns:
                 turns[-1] = fill_last_experts(turns[-1], context, sampled.completion)
             text = episode.sampling.cut_at_stop_string(self._renderer.text(sampled.completion.token_ids))
@@ -274,9 +277,11 @@ class EpisodeRunner:
                 return stop, result
             if result.done:
                 return (Stop.TURNS if result.truncated else Stop.ENV), result
-            said, calls = sampled.completion.token_ids, parsed.calls
-            context = self._renderer.observation_ids(result.messages, thinks=task.thinks, calls=calls, after=said)
-            ids = (*ids, *said, *context)
+            sampled_ids, calls = sampled.completion.token_ids, parsed.calls
+            context = self._renderer.observation_ids(
+                result.messages, thinks=task.thinks, calls=calls, after=sampled_ids
+            )
+            ids = (*ids, *sampled_ids, *context)
 
     async def _open(self, episode: Episode) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Prepare the environment for the next turn. Return the turn's new ids, and all ids."""
@@ -307,9 +312,11 @@ class EpisodeRunner:
             result = await self._in_thread(episode, functools.partial(env.step, parsed))
             if result.done or result.messages != turn.observation:
                 raise NotReplayed(f"the environment's response to turn {number} changed")
-            said, calls = tokens_of(turn.sampled_ids), parsed.calls
-            context = self._renderer.observation_ids(result.messages, thinks=task.thinks, calls=calls, after=said)
-            ids = (*ids, *said, *context)
+            sampled_ids, calls = tokens_of(turn.sampled_ids), parsed.calls
+            context = self._renderer.observation_ids(
+                result.messages, thinks=task.thinks, calls=calls, after=sampled_ids
+            )
+            ids = (*ids, *sampled_ids, *context)
         if partial.turn is not None and partial.turn.context_ids != context:
             raise NotReplayed("the context of the last turn changed")
         return context, ids
@@ -323,8 +330,8 @@ class EpisodeRunner:
         return ids
 
     async def _sample(self, episode: Episode, ids: tuple[int, ...], *, room: int) -> SampledTurn:
-        if episode.said is not None:  # an earlier process sampled it
-            return self._sampler.measure_turn(episode.said, episode.task.thinking, ids)
+        if episode.completion is not None:  # an earlier process sampled it
+            return self._sampler.measure_turn(episode.completion, episode.task.thinking, ids)
         thinking_so_far = sum(turn.thinking.tokens for turn in episode.turns)
         seed = _turn_seed(episode.seed, len(episode.turns))
         async with episode.watch.place(self._places):

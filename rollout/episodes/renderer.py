@@ -15,10 +15,10 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import (
-    ASKED,
+    ASSISTANT_MESSAGE,
     REASONING,
-    SAID,
-    SPOKEN,
+    TEXT_MARK,
+    USER_MESSAGE,
     prepare_messages,
     set_mode,
     strip_common_prefix,
@@ -35,16 +35,16 @@ def _calling(name: str) -> Message:
     return {"role": "assistant", "content": "", "tool_calls": [call_message(name, {"key": "a"})]}
 
 
-TOLD: Message = {"role": "tool", "content": SAID}
+TOLD: Message = {"role": "tool", "content": TEXT_MARK}
 OFFERED: Tool = {
     "type": "function",
-    "function": {"name": SAID, "description": "-", "parameters": {"type": "object", "properties": {}}},
+    "function": {"name": TEXT_MARK, "description": "-", "parameters": {"type": "object", "properties": {}}},
 }
 PARTS: dict[str, tuple[list[Message], list[Tool]]] = {
-    "tools": ([ASKED], [OFFERED]),
-    "tool_calls": ([ASKED, _calling(SAID)], []),
-    "tool": ([ASKED, _calling("get"), TOLD], []),
-    "system": ([{"role": "system", "content": SAID}, ASKED], []),
+    "tools": ([USER_MESSAGE], [OFFERED]),
+    "tool_calls": ([USER_MESSAGE, _calling(TEXT_MARK)], []),
+    "tool": ([USER_MESSAGE, _calling("get"), TOLD], []),
+    "system": ([{"role": "system", "content": TEXT_MARK}, USER_MESSAGE], []),
 }
 """Parts of a conversation that a template may not support, each with example messages and tools."""
 
@@ -91,8 +91,8 @@ class Renderer:
         if any(message.get("role") == "tool" for message in messages) and self.format.reads_calls:
             text = self._answered_calls(calls, messages, thinks=thinks)
         else:
-            text = self._render([ASKED, SPOKEN, *messages], thinks=thinks)
-        tail = text[text.index(SAID) + len(SAID) :]
+            text = self._render([USER_MESSAGE, ASSISTANT_MESSAGE, *messages], thinks=thinks)
+        tail = text[text.index(TEXT_MARK) + len(TEXT_MARK) :]
         found = [(tail.index(end), -len(end), end) for end in self.format.parted_by if end in tail]
         if not found:
             raise ValueError(
@@ -106,9 +106,9 @@ class Renderer:
     def _answered_calls(self, calls: Sequence[Call | BadCall], messages: Sequence[Message], *, thinks: bool) -> str:
         """Return a turn of calls and their answers. If the template refuses the model's names or ids, use default ones."""
         try:
-            return self._render([ASKED, self._called(calls), *messages], thinks=thinks)
+            return self._render([USER_MESSAGE, self._called(calls), *messages], thinks=thinks)
         except ValueError:
-            return self._render([ASKED, self._called([UNNAMED] * len(calls)), *messages], thinks=thinks)
+            return self._render([USER_MESSAGE, self._called([UNNAMED] * len(calls)), *messages], thinks=thinks)
 
     def _called(self, calls: Sequence[Call | BadCall]) -> Message:
         """Return a turn with calls of these names, with the mark in the last arguments; a single call if the family allows
@@ -118,7 +118,7 @@ class Renderer:
         kept = names if self.format.parallel else names[:1]
         made: list[dict[str, object]] = []
         for number, (name, given) in enumerate(kept):
-            arguments = {"key": SAID} if number == len(kept) - 1 else {}
+            arguments = {"key": TEXT_MARK} if number == len(kept) - 1 else {}
             made.append(call_message(name, arguments) | ({"id": given} if given else {}))
         return {"role": "assistant", "content": "", "tool_calls": made}
 
@@ -144,9 +144,9 @@ class Renderer:
                 f"own turn, followed by its answer"
             )
         if thinks not in self._openings:
-            self._openings[thinks] = self._render([ASKED], thinks=thinks)
+            self._openings[thinks] = self._render([USER_MESSAGE], thinks=thinks)
         given = dict(message) if thinks else {k: v for k, v in message.items() if k != REASONING}
-        whole = self._render([ASKED, given], thinks=thinks, open_turn=False)
+        whole = self._render([USER_MESSAGE, given], thinks=thinks, open_turn=False)
         if self.format.reads_calls and any(call["function"]["name"] not in whole for call in calls):
             whole = self._answered(given, thinks=thinks)
         sampled_text = self._behind(self._openings[thinks], whole, given, thinks=thinks)
@@ -159,8 +159,8 @@ class Renderer:
 
     def _answered(self, message: Message, *, thinks: bool) -> str:
         """Return a dialogue up to the end of a turn of calls, for a template that can't end with one."""
-        told = [{"role": "tool", "content": "-"} for _ in message["tool_calls"]]
-        text = self._render([ASKED, message, *told], thinks=thinks, open_turn=False)
+        answers = [{"role": "tool", "content": "-"} for _ in message["tool_calls"]]
+        text = self._render([USER_MESSAGE, message, *answers], thinks=thinks, open_turn=False)
         turn = strip_common_prefix(text, self._openings[thinks])
         ends = [turn.index(end) + len(end) for end in self.format.ends if end in turn]
         return text[: len(text) - len(turn) + min(ends)] if ends else text
@@ -188,24 +188,26 @@ class Renderer:
                 f"a demonstration can't follow the opening; check whether its reasoning is missing"
             )
         if whole.startswith(opening):
-            said = whole.removeprefix(opening)
+            text_after = whole.removeprefix(opening)
         else:
-            said = whole.removeprefix(before)
-            said = said.removeprefix(tags.opening).lstrip("\n") if tags is not None else said
+            text_after = whole.removeprefix(before)
+            text_after = text_after.removeprefix(tags.opening).lstrip("\n") if tags is not None else text_after
         if not thinks or tags is None or not reasoning:
-            return said
-        empty = said.lstrip().removeprefix(tags.opening).lstrip()
+            return text_after
+        empty = text_after.lstrip().removeprefix(tags.opening).lstrip()
         if empty.startswith(tags.closing):
-            said = empty.removeprefix(tags.closing)
-        if tags.closing in said:
-            return said
+            text_after = empty.removeprefix(tags.closing)
+        if tags.closing in text_after:
+            return text_after
         partial = "" if opened else f"{tags.opening}\n"
-        return partial + self._escaper.text(reasoning) + self.format.closing + said.lstrip()
+        return partial + self._escaper.text(reasoning) + self.format.closing + text_after.lstrip()
 
     @property
     def can_skip_thinking(self) -> bool:
         """Whether turns without thinking are possible: the model does not think, or its template can switch it off."""
-        return self.format.tags is None or self._render([ASKED], thinks=True) != self._render([ASKED], thinks=False)
+        return self.format.tags is None or self._render([USER_MESSAGE], thinks=True) != self._render(
+            [USER_MESSAGE], thinks=False
+        )
 
     def check_modes(self) -> None:
         """Raise `ValueError` if the chat template can't switch a model's thinking off."""
@@ -233,7 +235,9 @@ class Renderer:
         if part not in self._dropped:
             messages, tools = PARTS[part]
             try:
-                self._dropped[part] = SAID not in self._render(messages, tools=tools, thinks=False, open_turn=False)
+                self._dropped[part] = TEXT_MARK not in self._render(
+                    messages, tools=tools, thinks=False, open_turn=False
+                )
             except ValueError:  # an error is not silent
                 self._dropped[part] = False
         return self._dropped[part]
@@ -251,11 +255,11 @@ class Renderer:
         tools: Sequence[Tool] = (),
         open_turn: bool = True,
     ) -> str:
-        told = set_mode(messages, self.format.think if thinks else self.format.no_think)
+        with_mode = set_mode(messages, self.format.think if thinks else self.format.no_think)
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    self._escaper.messages(prepare_messages(told, self.format)),
+                    self._escaper.messages(prepare_messages(with_mode, self.format)),
                     tools=self._escaper.data(tools) or None,
                     add_generation_prompt=open_turn,
                     **thinking_variables(thinks=thinks),

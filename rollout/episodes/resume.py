@@ -25,11 +25,11 @@ from temper.rollout.trajectory_json import (
 class PartialTurn:
     """A turn without the environment's response yet: its new ids, and the sampled tokens.
 
-    `whole`: the turn is complete. Otherwise `said.finished` has no meaning.
+    `whole`: the turn is complete. Otherwise `completion.finished` has no meaning.
     """
 
     context_ids: tuple[int, ...]
-    said: Completion
+    completion: Completion
     whole: bool
 
 
@@ -47,7 +47,9 @@ class PartialEpisode:
 
     @property
     def tokens(self) -> int:
-        return sum(len(turn.sampled_ids) for turn in self.turns) + (len(self.turn.said.token_ids) if self.turn else 0)
+        return sum(len(turn.sampled_ids) for turn in self.turns) + (
+            len(self.turn.completion.token_ids) if self.turn else 0
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,21 +124,21 @@ def _episode_from_json(data: dict[str, Any]) -> PartialEpisode:
 
 
 def _turn_to_json(turn: PartialTurn) -> dict[str, Any]:
-    said = turn.said
+    completion = turn.completion
     return {
         "context_ids": list(turn.context_ids),
-        "sampled_ids": list(said.token_ids),
-        "logprobs": [None if math.isnan(value) else value for value in said.logprobs_T],
-        "versions": list(said.versions_T),
-        "injected": list(said.injected_T),
-        "experts": to_json(said.experts),
-        "finished": said.finished,
+        "sampled_ids": list(completion.token_ids),
+        "logprobs": [None if math.isnan(value) else value for value in completion.logprobs_T],
+        "versions": list(completion.versions_T),
+        "injected": list(completion.injected_T),
+        "experts": to_json(completion.experts),
+        "finished": completion.finished,
         "whole": turn.whole,
     }
 
 
 def _turn_from_json(data: dict[str, Any]) -> PartialTurn:
-    said = Completion(
+    completion = Completion(
         token_ids=tuple(data["sampled_ids"]),
         logprobs_T=tuple(math.nan if value is None else value for value in data["logprobs"]),
         versions_T=tuple(data["versions"]),
@@ -144,7 +146,7 @@ def _turn_from_json(data: dict[str, Any]) -> PartialTurn:
         experts=from_json(data["experts"]),
         finished=data["finished"],
     )
-    return PartialTurn(context_ids=tuple(data["context_ids"]), said=said, whole=data["whole"])
+    return PartialTurn(context_ids=tuple(data["context_ids"]), completion=completion, whole=data["whole"])
 
 
 Row = dict[str, Any]

@@ -70,8 +70,8 @@ def _require_parts(renderer: Renderer, needs: Needs) -> None:
     form = renderer.format
     if needs.tools and not form.reads_calls:
         raise ValueError(f"the environments have tools, but {form.no_calls}; {OTHER_TEMPLATE} ({KNOWN})")
-    asked = (("tools", needs.tools), ("tool", needs.tools), ("system", needs.system))
-    for part in (part for part, needed in asked if needed and renderer.drops(part)):
+    parts = (("tools", needs.tools), ("tool", needs.tools), ("system", needs.system))
+    for part in (part for part, needed in parts if needed and renderer.drops(part)):
         raise ValueError(f"the chat template silently drops messages or schemas of the kind {part!r}; {OTHER_TEMPLATE}")
 
 
@@ -84,10 +84,10 @@ class _Dialogue:
         first = [SYSTEM, USER] if needs.system else [USER]
         tools: tuple[Tool, ...] = PROBE_TOOLS if needs.tools else ()
         self._task = Task(messages=tuple(first), spec={}, tools=tools, thinking=UNLIMITED if thinks else OFF)
-        said = [ASKING, *TOLD, *ANSWERS] if needs.tools else list(ANSWERS)
+        reply = [ASKING, *TOLD, *ANSWERS] if needs.tools else list(ANSWERS)
         if not thinks:
-            said = [{key: value for key, value in message.items() if key != REASONING} for message in said]
-        self._reply = said if renderer.format.parallel else one_call_a_turn(said)
+            reply = [{key: value for key, value in message.items() if key != REASONING} for message in reply]
+        self._reply = reply if renderer.format.parallel else one_call_a_turn(reply)
 
     def check(self) -> list[str]:
         """Return notes. Raises `ValueError` if a part changes."""

@@ -177,12 +177,12 @@ class CallSyntax:
         if not starts:
             return (), answer
         calls: list[Call | BadCall] = []
-        said = answer[: starts[0]]
+        remaining = answer[: starts[0]]
         for start, end in zip(starts, [*starts[1:], len(answer)], strict=True):
             read, rest = self._block(answer[start:end], tools)
             calls += read
-            said += rest
-        return tuple(calls), said
+            remaining += rest
+        return tuple(calls), remaining
 
     def _block(self, block: str, tools: Sequence[Tool]) -> tuple[Sequence[Call | BadCall], str]:
         """Parse the block at a mark. Return its calls and the text after its closing."""

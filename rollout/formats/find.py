@@ -20,14 +20,14 @@ from temper.envs.core.task import Message
 from temper.envs.core.turn_text import OWN_TAGS, Call, Tags
 from temper.rollout.formats.call_syntax import CallSyntax, calls_as_json, declared_syntax
 from temper.rollout.formats.messages import (
-    ASKED,
+    ASSISTANT_MESSAGE,
     PROBE_CALLS,
     PROBE_TOOLS,
     REASONING_FIELDS,
     REASONING_MARK,
-    SAID,
-    SPOKEN,
-    SPOKEN_MODES,
+    SYSTEM_TEXT_MODES,
+    TEXT_MARK,
+    USER_MESSAGE,
     probe_message,
     render,
     strip_common_prefix,
@@ -208,11 +208,15 @@ def find_format(tokenizer: PreTrainedTokenizerBase) -> TurnFormat:
     tags = _tags(tokenizer, between)
     if tags == CHANNEL_TAGS:
         return _channels(tokenizer, field)
-    as_text = render(tokenizer, [ASKED, probe_message(1)], tools=PROBE_TOOLS) is None
+    as_text = render(tokenizer, [USER_MESSAGE, probe_message(1)], tools=PROBE_TOOLS) is None
     syntax, no_calls, end_of_calls = _calls(tokenizer, tags, as_text=as_text)
     parted_by, ends = _ends(tokenizer, end_of_calls)
-    think, no_think = _spoken_modes(tokenizer) if tags is not None else ("", "")
-    behind = (render(tokenizer, [ASKED, SPOKEN, ASKED]) or "").partition(SAID)[2].partition(parted_by[0])[0]
+    think, no_think = _find_system_texts(tokenizer) if tags is not None else ("", "")
+    behind = (
+        (render(tokenizer, [USER_MESSAGE, ASSISTANT_MESSAGE, USER_MESSAGE]) or "")
+        .partition(TEXT_MARK)[2]
+        .partition(parted_by[0])[0]
+    )
     return TurnFormat(
         name=syntax.name if syntax is not None else "text",
         tags=tags,
@@ -250,11 +254,11 @@ def _channels(tokenizer: PreTrainedTokenizerBase, field: str | None) -> TurnForm
 def _find_reasoning_field(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, tuple[str, str]]:
     """Return the message field that the template writes as reasoning, and the text before and after it."""
     for field in REASONING_FIELDS:
-        for message in (SPOKEN, probe_message(1), probe_message(1, as_text=True)):
-            text = render(tokenizer, [ASKED, {**message, field: REASONING_MARK}], tools=PROBE_TOOLS)
+        for message in (ASSISTANT_MESSAGE, probe_message(1), probe_message(1, as_text=True)):
+            text = render(tokenizer, [USER_MESSAGE, {**message, field: REASONING_MARK}], tools=PROBE_TOOLS)
             before, found, after = (text or "").partition(REASONING_MARK)
-            if found and (SAID in after):
-                return field, (before, after.partition(SAID)[0])
+            if found and (TEXT_MARK in after):
+                return field, (before, after.partition(TEXT_MARK)[0])
     return None, ("", "")
 
 
@@ -297,18 +301,18 @@ def _closing(tags: Tags | None, between: tuple[str, str]) -> str:
     return before + closed + after[: len(after) - len(after.lstrip())]
 
 
-def _spoken_modes(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
+def _find_system_texts(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     """Return the system texts that switch thinking on and off; "" if none is needed."""
-    asked: Message = {"role": "user", "content": SAID}
+    question: Message = {"role": "user", "content": TEXT_MARK}
 
     def opening(text: str = "", *, thinks: bool = True) -> str:
-        messages: list[Message] = [{"role": "system", "content": text}, asked] if text else [asked]
-        return (render(tokenizer, messages, thinks=thinks, open_turn=True) or "").partition(SAID)[2]
+        messages: list[Message] = [{"role": "system", "content": text}, question] if text else [question]
+        return (render(tokenizer, messages, thinks=thinks, open_turn=True) or "").partition(TEXT_MARK)[2]
 
     usual = opening()
     if usual != opening(thinks=False):
         return "", ""
-    for on, off in SPOKEN_MODES:
+    for on, off in SYSTEM_TEXT_MODES:
         opened, closed = opening(on), opening(off)
         if opened and closed and opened != closed:
             return "" if opened == usual else on, "" if closed == usual else off
@@ -359,11 +363,11 @@ def named_syntax(given: Any) -> CallSyntax:
 
 def _call_text(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, count: int, *, as_text: bool) -> str | None:
     """Return the template's text of a turn with probe calls and the text after it. None if it can't be rendered."""
-    said = [ASKED, probe_message(count, as_text=as_text)]
-    text = render(tokenizer, [*said, *tool_answers(count)], tools=PROBE_TOOLS) or render(
-        tokenizer, said, tools=PROBE_TOOLS
+    dialogue = [USER_MESSAGE, probe_message(count, as_text=as_text)]
+    text = render(tokenizer, [*dialogue, *tool_answers(count)], tools=PROBE_TOOLS) or render(
+        tokenizer, dialogue, tools=PROBE_TOOLS
     )
-    prompt = render(tokenizer, [ASKED], tools=PROBE_TOOLS, open_turn=True)
+    prompt = render(tokenizer, [USER_MESSAGE], tools=PROBE_TOOLS, open_turn=True)
     if text is None or prompt is None:
         return None
     if tags is not None and tags.opening in prompt:  # a turn without reasoning may begin with another tag
@@ -382,19 +386,19 @@ def _reads(
     wanted = tuple(Call(name=name, arguments=arguments) for name, arguments in PROBE_CALLS[:count])
     ends = [len(text), *(text.find(token) for token in _turn_ends(tokenizer) if token in text)]
     for whole in (text, text[: min(ends)]):  # a syntax that ends with the turn parses only the turn
-        calls, said = syntax.read(whole, PROBE_TOOLS)
+        calls, remaining = syntax.read(whole, PROBE_TOOLS)
         if calls == wanted:
             before = syntax.mark.search(whole).start()
-            return said[before:] if whole is text else ""
+            return remaining[before:] if whole is text else ""
     return None
 
 
 def _turn_ends(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
     """Return the end of a turn of plain text: the first token after it, or the eos token if that follows directly."""
-    text = render(tokenizer, [ASKED, SPOKEN, ASKED])
-    if text is None or SAID not in text:
+    text = render(tokenizer, [USER_MESSAGE, ASSISTANT_MESSAGE, USER_MESSAGE])
+    if text is None or TEXT_MARK not in text:
         raise ValueError("the chat template can't render a text dialogue of a question, an answer and a question")
-    return _end_at(tokenizer, text.partition(SAID)[2])
+    return _end_at(tokenizer, text.partition(TEXT_MARK)[2])
 
 
 def _end_at(tokenizer: PreTrainedTokenizerBase, tail: str) -> tuple[str, ...]:

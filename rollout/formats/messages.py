@@ -10,12 +10,12 @@ from transformers import PreTrainedTokenizerBase
 from temper.envs.core.task import Message, Tool
 from temper.rollout.formats.turn_format import TurnFormat
 
-SAID, REASONING_MARK = "temper-mark", "temper-thought"
+TEXT_MARK, REASONING_MARK = "temper-mark", "temper-thought"
 """Placeholders for an assistant's text and reasoning."""
 REASONING = "reasoning_content"
 """Field of Temper's messages for reasoning."""
-ASKED: Message = {"role": "user", "content": "-"}
-SPOKEN: Message = {"role": "assistant", "content": SAID}
+USER_MESSAGE: Message = {"role": "user", "content": "-"}
+ASSISTANT_MESSAGE: Message = {"role": "assistant", "content": TEXT_MARK}
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Fields in which templates read reasoning."""
 PROBE_TOOLS: tuple[Tool, ...] = tuple(
@@ -38,11 +38,11 @@ PROBE_TOOLS: tuple[Tool, ...] = tuple(
     for name in ("probe_first", "probe_second")
 )
 PROBE_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("probe_first", {"text": SAID, "count": 7}),
+    ("probe_first", {"text": TEXT_MARK, "count": 7}),
     ("probe_second", {"text": "75001", "count": -1, "items": ["a", "b c"]}),
 )
 """Two calls. A number as text shows whether argument types are kept."""
-SPOKEN_MODES = (("/think", "/no_think"),)
+SYSTEM_TEXT_MODES = (("/think", "/no_think"),)
 """System texts that switch thinking on and off, for templates without `thinking_variables`."""
 
 
@@ -122,10 +122,10 @@ def prepare_messages(messages: Sequence[Message], form: TurnFormat) -> list[Mess
             made = _move_reasoning(message, form)
             calls = [_call(call, number, form) for number, call in enumerate(message.get("tool_calls") or ())]
             answered = 0
-            said = {
+            changed = {
                 key: value for key, value in made.items() if key != "tool_calls"
             }  # some templates refuse an empty list
-            done.append({**said, "tool_calls": calls} if calls else said)
+            done.append({**changed, "tool_calls": calls} if calls else changed)
         elif message.get("role") == "tool" and calls:
             done.append(_answer(message, calls[min(answered, len(calls) - 1)]))
             answered += 1
@@ -146,8 +146,8 @@ def set_mode(messages: Sequence[Message], text: str) -> list[Message]:
 def with_line(message: Message, text: str) -> Message:
     """Return a message with one more line. Its content may be text or a list of parts."""
     content = message["content"]
-    said = [*content, {"type": "text", "text": text}] if isinstance(content, list) else f"{content}\n{text}"
-    return {**message, "content": said}
+    changed = [*content, {"type": "text", "text": text}] if isinstance(content, list) else f"{content}\n{text}"
+    return {**message, "content": changed}
 
 
 def _move_reasoning(message: Message, form: TurnFormat) -> Message:

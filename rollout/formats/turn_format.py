@@ -36,7 +36,7 @@ ON_CHANNEL = re.compile(r"<\|channel\|>(\w+)")
 
 def read_channels(text: str, *, thinks: bool) -> ParsedTurn:
     """Parse a turn of channels. Without thinking it may have no analysis."""
-    thoughts, answers, beside, asked = [], [], [], []
+    reasoning_parts, answers, commentary, call_texts = [], [], [], []
     calls: list[Call | BadCall] = []
     well_formed, over = True, False
     for part in text.split(END):
@@ -50,26 +50,26 @@ def read_channels(text: str, *, thinks: bool) -> ParsedTurn:
         channel = ON_CHANNEL.search(head)
         if (name := NAME.search(head)) is not None:
             calls.append(call_from_text(name[1], body))
-            asked.append(f"{head.strip()}{MESSAGE}{body}")
+            call_texts.append(f"{head.strip()}{MESSAGE}{body}")
             over = True
         elif channel is not None and channel[1] == "analysis":
-            thoughts.append(body.strip())
+            reasoning_parts.append(body.strip())
         elif channel is not None and channel[1] == "commentary":
-            beside.append(body)
+            commentary.append(body)
         elif channel is not None and channel[1] == "final":
             answers.append(body)
             over = True
         else:
             well_formed = False
-    content = answer_text("\n".join([*beside, *answers]))
-    readable = bool(answers or calls) and (thinks or not thoughts) and HEAD_TAG.search(content) is None
+    content = answer_text("\n".join([*commentary, *answers]))
+    readable = bool(answers or calls) and (thinks or not reasoning_parts) and HEAD_TAG.search(content) is None
     return ParsedTurn(
         text=text,
-        reasoning="\n".join(thoughts) if thinks else None,
-        answer=answer_text("\n".join([*beside, *answers, *asked])) if readable else "",
+        reasoning="\n".join(reasoning_parts) if thinks else None,
+        answer=answer_text("\n".join([*commentary, *answers, *call_texts])) if readable else "",
         content=content if readable else "",
         readable=readable,
-        well_formed=well_formed and readable and len(thoughts) <= 1,
+        well_formed=well_formed and readable and len(reasoning_parts) <= 1,
         calls=tuple(calls) if readable else (),
     )
 

@@ -94,12 +94,12 @@ class RolloutPool:
         """
         partial = partial or PartialGroup(ticket=ticket, attempt=0)
         slot: WorkerSlot | None = None
-        deaths: list[WorkerDied] = []
+        worker_failures: list[WorkerDied] = []
         try:
             while True:
                 self._partial_groups[ticket.number] = partial
                 wanted = samples if partial.before is None else partial.before.worth_retrying
-                group, slot = await self._sample_attempt(ticket, wanted, partial, deaths, avoided=slot)
+                group, slot = await self._sample_attempt(ticket, wanted, partial, worker_failures, avoided=slot)
                 if partial.before is not None:
                     group = partial.before.merge_retry(group)
                 if slot is None or partial.attempt >= self._retries or not group.worth_retrying:
@@ -118,30 +118,30 @@ class RolloutPool:
         ticket: Ticket,
         samples: int,
         partial: PartialGroup,
-        deaths: list[WorkerDied],
+        worker_failures: list[WorkerDied],
         *,
         avoided: WorkerSlot | None,
     ) -> tuple[Group, WorkerSlot | None]:
         """Return one attempt's answers and its slot. If a worker dies, another one samples with the same seeds.
 
-        `deaths` are the worker failures of this ticket. After `MAX_WORKER_FAILURES` all its answers fail, and the slot is
+        `worker_failures` are those of this ticket. After `MAX_WORKER_FAILURES` all its answers fail, and the slot is
         None.
         """
         own = replace(partial, before=None)
-        while len(deaths) < MAX_WORKER_FAILURES:
+        while len(worker_failures) < MAX_WORKER_FAILURES:
             slot = await self._free(avoided)
             with slot.running(ticket.number) as worker:
                 try:
                     group = await worker.run_group(ticket, samples, partial.attempt, own)
-                except WorkerDied as death:
-                    slot.end(worker, death)
-                    deaths.append(death)
-                    if len(deaths) < MAX_WORKER_FAILURES:
+                except WorkerDied as error:
+                    slot.end(worker, error)
+                    worker_failures.append(error)
+                    if len(worker_failures) < MAX_WORKER_FAILURES:
                         self.on_reissue(ticket.number, "worker_died")
                     continue
-            slot.learn(worker, group)
+            slot.record_result(worker, group)
             return group, slot
-        group = _failed(ticket, samples, deaths)
+        group = _failed(ticket, samples, worker_failures)
         self._log(f"group {ticket.number} failed: {group.failures[0].message}")
         return group, None
 
@@ -273,12 +273,12 @@ class RolloutPool:
                 slot for slot in self._slots if slot.takes_weights and (wanted.non_blocking or slot.joining is None)
             ]
             workers = [slot.worker for slot in slots]
-            outcomes = await give([slot.receiver for slot in slots]) if slots else []
-            confirmed = self._without_dead(slots, workers, outcomes)
+            results = await give([slot.receiver for slot in slots]) if slots else []
+            confirmed = self._without_dead(slots, workers, results)
             assert set(confirmed) <= {wanted.version}, confirmed
             self._keeper.changed()
-            for slot, worker, outcome in zip(slots, workers, outcomes, strict=True):
-                if not isinstance(outcome, WorkerDied):
+            for slot, worker, result in zip(slots, workers, results, strict=True):
+                if not isinstance(result, WorkerDied):
                     self._keeper.serves(slot, worker)
         self._keeper.check()
         return wanted.version
@@ -287,9 +287,10 @@ class RolloutPool:
         await self._keeper.stop(self._slots)
 
 
-def _failed(ticket: Ticket, samples: int, deaths: Sequence[WorkerDied]) -> Group:
+def _failed(ticket: Ticket, samples: int, worker_failures: Sequence[WorkerDied]) -> Group:
     """Return the group of a ticket after too many worker failures: all its answers failed."""
-    why = f"{ticket.task.label} was being sampled when {len(deaths)} rollout workers died; the last death: {deaths[-1]}"
+    count, last = len(worker_failures), worker_failures[-1]
+    why = f"{count} rollout workers failed while they sampled {ticket.task.label}; the last failure: {last}"
     failure = Failure(kind=FailureKind.ENGINE, message=why)
     lost = Trajectory(task=ticket.task, turns=(), stop=Stop.FAILURE, failure=failure)
     return Group(ticket=ticket, trajectories=(), failed=(lost,) * samples)
@@ -300,8 +301,8 @@ async def _newest(known: Iterable[PartialGroup], workers: Sequence[WorkerHandle]
 
     Workers that died or do not answer in time are skipped.
     """
-    asked = [asyncio.ensure_future(_fetch_partial_groups(worker)) for worker in workers]
-    answered, silent = await asyncio.wait(asked, timeout=ANSWER_S) if asked else (set(), set())
+    requests = [asyncio.ensure_future(_fetch_partial_groups(worker)) for worker in workers]
+    answered, silent = await asyncio.wait(requests, timeout=ANSWER_S) if requests else (set(), set())
     for one in silent:
         one.cancel()
     if silent:

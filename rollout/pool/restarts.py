@@ -36,21 +36,21 @@ class RestartLimit:
         self._window_s = window_s
         self._together_s = together_s
         self._clock = clock
-        self._deaths: dict[int, deque[tuple[float, list[str]]]] = {}
+        self._failures: dict[int, deque[tuple[float, list[str]]]] = {}
 
     def count(self, error: BaseException, *, place: int = 0) -> None:
         """Count a failure of the process in this place. Raise `TooManyRestarts` if it failed too often in the window."""
-        now, deaths = self._clock(), self._deaths.setdefault(place, deque())
-        if deaths and now - deaths[-1][0] < self._together_s:
-            deaths[-1][1].append(str(error))
+        now, failures = self._clock(), self._failures.setdefault(place, deque())
+        if failures and now - failures[-1][0] < self._together_s:
+            failures[-1][1].append(str(error))
             return
-        deaths.append((now, [str(error)]))
-        while deaths[0][0] < now - self._window_s:
-            deaths.popleft()
-        if len(deaths) > self._most:
-            listed = "; ".join(f"{now - at:.0f} s ago: {', '.join(texts)}" for at, texts in deaths)
+        failures.append((now, [str(error)]))
+        while failures[0][0] < now - self._window_s:
+            failures.popleft()
+        if len(failures) > self._most:
+            listed = "; ".join(f"{now - at:.0f} s ago: {', '.join(texts)}" for at, texts in failures)
             raise TooManyRestarts(
-                f"{len(deaths)} failures of one process within {self._window_s:.0f} s, more than "
+                f"{len(failures)} failures of one process within {self._window_s:.0f} s, more than "
                 f"supervision.restarts={self._most} ({listed}); rerun the same command to resume from the last "
                 f"checkpoint"
             ) from error

@@ -85,17 +85,17 @@ class ServedWeights:
         sender of the push died. Raises other errors of the delivery: the sender may already prepare the next version.
         """
         if now.push is not None:
-            (outcome,) = await self.deliver_push(now.push, [worker], whole=True)
-            if isinstance(outcome, WorkerDied):
-                raise outcome
+            (result,) = await self.deliver_push(now.push, [worker], whole=True)
+            if isinstance(result, WorkerDied):
+                raise result
         elif (now.model, now.version) == (started.model, started.version):
-            outcome = started.version  # the worker confirmed it at its start
+            result = started.version  # the worker confirmed it at its start
         else:
             assert now.model is not None
             try:
                 async with asyncio.timeout(read_s):
-                    outcome = await worker.load_checkpoint(now.model, now.version)
+                    result = await worker.load_checkpoint(now.model, now.version)
             except TimeoutError:
                 raise WorkerDied(f"{worker.name} did not read {now.model} within {read_s:.0f} s") from None
-        if outcome != now.version:
-            raise WorkerDied(f"{worker.name} confirms version {outcome.step}, but the others serve {now.version.step}")
+        if result != now.version:
+            raise WorkerDied(f"{worker.name} confirms version {result.step}, but the others serve {now.version.step}")

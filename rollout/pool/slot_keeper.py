@@ -48,21 +48,21 @@ class WorkerSlot:
     streak: int = 0
     tickets: list[int] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    death: WorkerDied | None = None
+    failure: WorkerDied | None = None
     joining: asyncio.Task[None] | None = None
     """The separate weight load of this worker, while there is one."""
     load: int = 0
     """Number of groups that it counts as having. Failures add to it: a worker that fails fast would attract all work."""
 
     def begin(self, worker: WorkerHandle) -> None:
-        self.worker, self.state, self.death = worker, WorkerState.STARTING, None
+        self.worker, self.state, self.failure = worker, WorkerState.STARTING, None
         self.streak, self.tickets, self.over = 0, [], asyncio.Event()
         self._weigh()
 
-    def end(self, worker: WorkerHandle, death: WorkerDied) -> None:
+    def end(self, worker: WorkerHandle, failure: WorkerDied) -> None:
         """Accept no more results from a failed worker. Do nothing if it was already replaced."""
         if self.worker is worker and not self.over.is_set():
-            self.death = death
+            self.failure = failure
             if self.state is not WorkerState.DRAINING:
                 self.state = WorkerState.STARTING
             self.over.set()
@@ -82,7 +82,7 @@ class WorkerSlot:
             if self.state is WorkerState.DRAINING and not tickets:
                 self.over.set()
 
-    def learn(self, worker: WorkerHandle, group: Group) -> None:
+    def record_result(self, worker: WorkerHandle, group: Group) -> None:
         """Record the result of a group. A worker whose engine generates nothing counts as dead."""
         if self.worker is not worker:
             return
@@ -94,8 +94,10 @@ class WorkerSlot:
         self._weigh()
         kinds = {failure.kind for failure in group.failures}
         if self.streak >= BROKEN_AFTER and kinds == {FailureKind.ENGINE}:
-            said = group.failures[-1].message
-            self.end(worker, WorkerDied(f"{worker.name} generated nothing for {self.streak} groups in a row: {said}"))
+            message = group.failures[-1].message
+            self.end(
+                worker, WorkerDied(f"{worker.name} generated nothing for {self.streak} groups in a row: {message}")
+            )
 
     def _weigh(self) -> None:
         self.load = len(self.tickets) + 2**self.streak - 1
@@ -136,7 +138,7 @@ class RestartPolicy:
     restarts: RestartLimit = field(default_factory=lambda: RestartLimit(3, window_s=1800.0))
     start_s: float = 300.0
     on_late_start: Callable[[WorkerHandle, str], Awaitable[None]] | None = None
-    on_failure: Callable[[str, WorkerDied], None] = lambda name, death: None
+    on_failure: Callable[[str, WorkerDied], None] = lambda name, failure: None
     on_restart: Callable[[str, str], None] = lambda name, what: None
     log: Callable[[str], None] = lambda line: None
 
@@ -250,12 +252,12 @@ class SlotKeeper:
 
     async def _keep(self, slot: WorkerSlot) -> None:
         try:
-            while (death := await self._life(slot)) is not None:
+            while (failure := await self._life(slot)) is not None:
                 if self._complete and not slot.served and self._serving():
-                    self._restart_policy.log(f"{death}; it is not added, the other workers continue")
+                    self._restart_policy.log(f"{failure}; it is not added, the other workers continue")
                     break
-                self._restart_policy.on_failure(slot.worker.name, death)
-                self._restart_policy.restarts.count(death, place=slot.number)
+                self._restart_policy.on_failure(slot.worker.name, failure)
+                self._restart_policy.restarts.count(failure, place=slot.number)
                 slot.restarts += 1
                 self.restarted_at = loop_time()
                 slot.begin(self._spawn(slot.number))
@@ -276,14 +278,14 @@ class SlotKeeper:
             await asyncio.wait({living, over}, return_when=asyncio.FIRST_COMPLETED)
             if living.done():
                 living.result()  # it ends only with an error, which this raises
-        except WorkerDied as death:
-            slot.end(worker, death)
+        except WorkerDied as failure:
+            slot.end(worker, failure)
         finally:
             living.cancel()
             over.cancel()
         if slot.state is not WorkerState.DRAINING:
-            return slot.death
-        if slot.death is None:
+            return slot.failure
+        if slot.failure is None:
             await worker.close()
         return None
 

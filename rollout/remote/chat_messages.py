@@ -95,12 +95,12 @@ def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
     Calls without a result are dropped: servers refuse them.
     """
-    told: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     waiting: list[str] = []
     count = 0
     for place, message in enumerate(messages):
         if message["role"] == "tool":
-            told.append({**message, "tool_call_id": waiting.pop(0) if waiting else f"call_{count}"})
+            converted.append({**message, "tool_call_id": waiting.pop(0) if waiting else f"call_{count}"})
             continue
         plain = {key: value for key, value in message.items() if key != "tool_calls"}
         calls = (message.get("tool_calls") or [])[: _results(messages[place + 1 :])]
@@ -108,8 +108,8 @@ def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
         count += len(calls)
         if calls:
             plain["tool_calls"] = [_call(call, name) for call, name in zip(calls, waiting, strict=True)]
-        told.append(plain)
-    return told
+        converted.append(plain)
+    return converted
 
 
 def _results(messages: Sequence[Message]) -> int:

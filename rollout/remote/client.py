@@ -76,7 +76,7 @@ class Refused(EnvError):
     kind = "refused"
 
 
-class _Passing(Exception):
+class _Retryable(Exception):
     """An error that a retry may avoid. `pause_s` is the pause that the server asks for, if any."""
 
     def __init__(self, problem: str, pause_s: float | None = None) -> None:
@@ -127,7 +127,7 @@ class ChatClient:
                 raise EpisodeTimeout(f"{method} {url}: no answer in {server.timeout_s:g} s (timeout_s)") from error
             except httpx.HTTPError as error:
                 problem, pause = f"{type(error).__name__}: {error}", None
-            except _Passing as error:
+            except _Retryable as error:
                 problem, pause = str(error), error.pause_s
             if attempt < server.retries:
                 usual = server.backoff_s * 2**attempt * random.uniform(0.5, 1.0)
@@ -145,24 +145,24 @@ class ChatClient:
         return reply, bytes(received)
 
 
-def _answer(asked: str, reply: httpx.Response, content: bytes) -> dict[str, Any]:
+def _answer(request: str, reply: httpx.Response, content: bytes) -> dict[str, Any]:
     """Return the object in a 2xx reply. Raise the error of any other reply."""
     status = reply.status_code
     if status in REPEATED or status >= 500:
-        raise _Passing(f"status {status}: {_shown(content)}", _asked_for(reply))
+        raise _Retryable(f"status {status}: {_shown(content)}", _asked_for(reply))
     if 300 <= status < 400:
-        raise ServerFault(f"{asked}: status {status}: redirects are not followed; use the target URL")
+        raise ServerFault(f"{request}: status {status}: redirects are not followed; use the target URL")
     if not 200 <= status < 300:
-        said = _shown(content)
-        if status in (400, 413, 422) and any(words in said.lower() for words in TOO_LONG):
-            raise PromptTooLong(f"{asked}: status {status}: {said}")
-        raise Refused(f"{asked}: status {status}: {said}")
+        message = _shown(content)
+        if status in (400, 413, 422) and any(words in message.lower() for words in TOO_LONG):
+            raise PromptTooLong(f"{request}: status {status}: {message}")
+        raise Refused(f"{request}: status {status}: {message}")
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise _Passing(f"the reply is not JSON: {_shown(content)!r}") from error
+        raise _Retryable(f"the reply is not JSON: {_shown(content)!r}") from error
     if not isinstance(found, dict) or found.get("error"):
-        raise _Passing(f"the reply is not a JSON object: {_shown(content)!r}")
+        raise _Retryable(f"the reply is not a JSON object: {_shown(content)!r}")
     return found
 
 

@@ -113,20 +113,20 @@ class RemoteEpisodes:
         episode.watch.lap()
         while True:
             try:
-                said = await self._asked(episode, messages)
+                reply = await self._asked(episode, messages)
             except PromptTooLong:
                 if not turns:
                     raise
                 stop = Stop.EPISODE_LENGTH
                 return stop, await self._in_thread(episode, partial(env.truncate, LIMITS[stop]))
-            stop = self._stop(said, turns=len(turns) + 1)
-            result = await self._in_thread(episode, partial(env.step, said.parsed, limit=LIMITS[stop]))
-            turns.append(_turn(task, said, result, times=episode.watch.lap()))
+            stop = self._stop(reply, turns=len(turns) + 1)
+            result = await self._in_thread(episode, partial(env.step, reply.parsed, limit=LIMITS[stop]))
+            turns.append(_turn(task, reply, result, times=episode.watch.lap()))
             if stop is Stop.LENGTH:
                 return stop, result
             if result.done:
                 return (Stop.TURNS if result.truncated else Stop.ENV), result
-            messages += [said.message, *result.messages]
+            messages += [reply.message, *result.messages]
 
     async def _asked(self, episode: _Episode, messages: list[Message]) -> ChatTurn:
         task, sampling = episode.task, episode.sampling
@@ -139,8 +139,8 @@ class RemoteEpisodes:
             finally:
                 self.heard = monotonic()
 
-    def _stop(self, said: ChatTurn, *, turns: int) -> Stop:
-        if not said.finished:
+    def _stop(self, reply: ChatTurn, *, turns: int) -> Stop:
+        if not reply.finished:
             return Stop.LENGTH
         return Stop.ENV if self._limits.turns is None or turns < self._limits.turns else Stop.TURNS
 
@@ -151,7 +151,7 @@ class RemoteEpisodes:
         )
 
 
-def _turn(task: Task, said: ChatTurn, result: StepResult, *, times: Times) -> Turn:
+def _turn(task: Task, reply: ChatTurn, result: StepResult, *, times: Times) -> Turn:
     """Return a turn without ids, which servers do not return."""
     return Turn(
         context_ids=as_ids(()),
@@ -159,12 +159,12 @@ def _turn(task: Task, said: ChatTurn, result: StepResult, *, times: Times) -> Tu
         logprobs_T=as_floats(()),
         versions_T=as_ids(()),
         injected_T=as_marks(()),
-        text=said.parsed.text,
-        reasoning=said.parsed.reasoning,
-        answer=said.parsed.answer,
+        text=reply.parsed.text,
+        reasoning=reply.parsed.reasoning,
+        answer=reply.parsed.answer,
         observation=result.messages,
-        thinking=said.thinking,
-        faults=turn_faults(said.parsed, task),
+        thinking=reply.thinking,
+        faults=turn_faults(reply.parsed, task),
         times=times,
         tool_spans=result.tool_spans,
     )

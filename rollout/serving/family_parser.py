@@ -87,9 +87,9 @@ class FamilyParser(ToolParser):
     ) -> DeltaMessage | None:
         """Return the new part of a streamed answer: text before any call, and closed calls."""
         assert self.form.calls is not None
-        found, said = self.form.calls.read(current_text, self._schemas)
-        begun = self.form.calls.mark.search(said, partial=True)
-        ready = said if begun is None else said[: begun.start()]
+        found, remaining = self.form.calls.read(current_text, self._schemas)
+        opened_call = self.form.calls.mark.search(remaining, partial=True)
+        ready = remaining if opened_call is None else remaining[: opened_call.start()]
         content, self._said = ready[self._said :], max(self._said, len(ready))
         calls = [call for call in found if isinstance(call, Call)]
         new = range(len(self.prev_tool_call_arr), len(calls))

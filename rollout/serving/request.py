@@ -116,9 +116,9 @@ def rewrite_request(body: Body, rules: ThinkingRules) -> Body:
 
 def _mode(body: Body, rules: ThinkingRules) -> Any:
     """Return the request's thinking mode. If the mode needs a system text, template variables set it too."""
-    told = body.get(THINKING)
-    if told is not None or not (rules.think or rules.no_think):
-        return told
+    mode = body.get(THINKING)
+    if mode is not None or not (rules.think or rules.no_think):
+        return mode
     given = _mapping(body, "chat_template_kwargs")
     return next((given[name] for name in thinking_variables(thinks=True) if isinstance(given.get(name), bool)), None)
 
@@ -142,8 +142,8 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
 def _check_limit(body: Body, limit: Mapping[str, Any], thinks: bool | str | None) -> None:
     """Raise `RefusedRequest` if there is no thinking to limit."""
     given = _mapping(body, "chat_template_kwargs")
-    told = [given[name] for name in thinking_variables(thinks=True) if name in given]
-    switched = all(told) if told else body.get("reasoning_effort") != "none"
+    switches = [given[name] for name in thinking_variables(thinks=True) if name in given]
+    switched = all(switches) if switches else body.get("reasoning_effort") != "none"
     if not (switched if thinks is None else thinks):
         raise RefusedRequest(
             f"{BUDGET} is {limit[BUDGET]} while thinking is off; remove it or switch thinking on", parameter=BUDGET

@@ -107,7 +107,7 @@ def _arguments(
 ) -> Namespace:
     """Return the arguments of vLLM's server. `generation` is a folder with the generation configuration."""
     calls = tool_parser(form) if config.tool_call_parser is None else config.tool_call_parser
-    thoughts = reasoning_parser(form) if config.reasoning_parser is None else config.reasoning_parser
+    reasoning = reasoning_parser(form) if config.reasoning_parser is None else config.reasoning_parser
     arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     runner = choose_runner(triton=HAS_TRITON)
     set_runner(runner)
@@ -130,9 +130,9 @@ def _arguments(
     if not rules.no_budget:
         values["logits_processors"] = [THINKING_PROCESSORS[runner]]
         values["additional_config"] = {CLOSING: rules.closing}
-    if form.tags is not None and thoughts:
-        values["reasoning_parser"] = thoughts
-        arguments.structured_outputs_config.reasoning_parser = thoughts
+    if form.tags is not None and reasoning:
+        values["reasoning_parser"] = reasoning
+        arguments.structured_outputs_config.reasoning_parser = reasoning
     for key, value in values.items():
         setattr(arguments, key, value)
     configure_logging_from_args(arguments)
@@ -140,7 +140,7 @@ def _arguments(
 
 
 async def _serve(arguments: Namespace, guard: Middleware, listener: socket.socket, *, line: str) -> int:
-    asked = asyncio.Event()
+    stopped = asyncio.Event()
     async with build_async_engine_client(arguments) as engine:
         await engine.collective_rpc("end_with_parent")
         tasks = await engine.get_supported_tasks()
@@ -148,7 +148,7 @@ async def _serve(arguments: Namespace, guard: Middleware, listener: socket.socke
         app.user_middleware.append(guard)  # innermost: after authentication
         app.middleware_stack = app.build_middleware_stack()  # vLLM has already built it
         await init_app_state(engine, app.state, arguments, tasks)
-        watch = asyncio.create_task(_run_until_asked(app, asked, line))
+        watch = asyncio.create_task(_run_until_stopped(app, stopped, line))
         ended = await serve_http(
             app,
             sock=listener,
@@ -161,17 +161,17 @@ async def _serve(arguments: Namespace, guard: Middleware, listener: socket.socke
         watch.cancel()
     await ended
     listener.close()
-    return 0 if asked.is_set() else 1
+    return 0 if stopped.is_set() else 1
 
 
-async def _run_until_asked(app: Starlette, asked: asyncio.Event, line: str) -> None:
+async def _run_until_stopped(app: Starlette, stopped: asyncio.Event, line: str) -> None:
     """Print the ready line, and stop the server at SIGINT or SIGTERM, before its engine."""
     while not app.state.server.started:
         await asyncio.sleep(READY_CHECK_S)
     for number in (signal.SIGINT, signal.SIGTERM):  # vLLM's handlers end the engine first, which causes an error
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     print(line, flush=True)
-    await asked.wait()
+    await stopped.wait()
     app.state.server.should_exit = True
 
 

@@ -69,22 +69,22 @@ class Delivery:
         gets adapters alone.
         """
         found = await self._try_delivery(manifest, engines, limit_s=limit_s, whole=whole)
-        again = [number for number, outcome in enumerate(found) if _failed(outcome)]
+        again = [number for number, result in enumerate(found) if _failed(result)]
         if again:
             lacking = [engines[number] for number in again]
             repeated = await self._try_delivery(manifest, lacking, limit_s=limit_s, whole=True)
-            for number, outcome in zip(again, repeated, strict=True):
-                found[number] = outcome
-        taken = any(isinstance(outcome, WeightVersion) for outcome in found)
+            for number, result in zip(again, repeated, strict=True):
+                found[number] = result
+        taken = any(isinstance(result, WeightVersion) for result in found)
         confirmed: list[WeightVersion | WorkerDied] = []
-        for outcome in found:
-            if isinstance(outcome, WeightVersion | WorkerDied):
-                confirmed.append(outcome)
-            elif taken and isinstance(outcome, Exception) and not isinstance(outcome, ProcessDied):
-                why = f"did not take weight version {manifest.version}, which others took: {describe_error(outcome)}"
+        for result in found:
+            if isinstance(result, WeightVersion | WorkerDied):
+                confirmed.append(result)
+            elif taken and isinstance(result, Exception) and not isinstance(result, ProcessDied):
+                why = f"did not take weight version {manifest.version}, which others took: {describe_error(result)}"
                 confirmed.append(WorkerDied(why))
             else:
-                raise outcome
+                raise result
         return confirmed
 
     async def _try_delivery(
@@ -128,7 +128,7 @@ class Delivery:
         finally:
             for one in (naming, *loads):
                 one.cancel()
-        fine = not any(isinstance(outcome, BaseException) for outcome in found)
+        fine = not any(isinstance(result, BaseException) for result in found)
         if sent is not None or not fine:
             self._engines = []  # their process groups are unusable now
         if sent is not None and (fine or isinstance(sent, ProcessDied)):
@@ -146,8 +146,8 @@ class Delivery:
         return self._receivers
 
 
-def _failed(outcome: WeightVersion | BaseException) -> bool:
-    return not isinstance(outcome, WeightVersion | WorkerDied | NoLongerHeld)
+def _failed(result: WeightVersion | BaseException) -> bool:
+    return not isinstance(result, WeightVersion | WorkerDied | NoLongerHeld)
 
 
 def _limit_s(manifest: WeightManifest, *, spent_s: float) -> float:

@@ -188,8 +188,8 @@ def segment_contents(segment: torch.Tensor) -> torch.Tensor:
 
 
 def write_footer(segment: torch.Tensor, *, version: int, checksum: str) -> None:
-    said = version.to_bytes(8, "little") + bytes.fromhex(checksum)
-    segment[-FOOTER_BYTES:] = torch.frombuffer(bytearray(said.ljust(FOOTER_BYTES, b"\0")), dtype=torch.uint8)
+    footer = version.to_bytes(8, "little") + bytes.fromhex(checksum)
+    segment[-FOOTER_BYTES:] = torch.frombuffer(bytearray(footer.ljust(FOOTER_BYTES, b"\0")), dtype=torch.uint8)
 
 
 def clear_footer(segment: torch.Tensor) -> None:
@@ -199,8 +199,8 @@ def clear_footer(segment: torch.Tensor) -> None:
 
 def require_footer(segment: torch.Tensor, manifest: WeightManifest) -> None:
     """Raise `ValueError` if the segment no longer holds the manifest's version."""
-    said = segment[-FOOTER_BYTES:].cpu().numpy().tobytes()
-    if said[: 8 + CHECKSUM_BYTES] != manifest.version.to_bytes(8, "little") + bytes.fromhex(manifest.checksum):
+    footer = segment[-FOOTER_BYTES:].cpu().numpy().tobytes()
+    if footer[: 8 + CHECKSUM_BYTES] != manifest.version.to_bytes(8, "little") + bytes.fromhex(manifest.checksum):
         raise ValueError(f"the segment was overwritten and does not hold version {manifest.version}; push again")
 
 

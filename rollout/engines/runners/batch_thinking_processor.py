@@ -39,7 +39,7 @@ class BatchThinkingProcessor(LogitsProcessor):
         self._first = torch.full((req_states.max_num_reqs,), NO_TURN, device=req_states.device)
         """Start of the turn, by slot."""
         self._limited = np.zeros(req_states.max_num_reqs, dtype=bool)
-        self._come: dict[int, SamplingParams] = {}
+        self._new_requests: dict[int, SamplingParams] = {}
         """Requests that came since the last pass, by slot."""
         self._drafts = int(vllm_config.num_speculative_tokens)
 
@@ -50,28 +50,28 @@ class BatchThinkingProcessor(LogitsProcessor):
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
         """Add a new or resumed request. Return whether it has a limit."""
         self._limited[req_idx] = BUDGET in (sampling_params.extra_args or {})
-        self._come[req_idx] = sampling_params
+        self._new_requests[req_idx] = sampling_params
         return bool(self._limited[req_idx])
 
     def apply_staged_writes(self) -> None:
         """Read the prompt's end and the first tokens of each new request."""
-        if not self._come:
+        if not self._new_requests:
             return
-        first = {slot: self._first_of(slot) for slot in self._come}
+        first = {slot: self._first_of(slot) for slot in self._new_requests}
         self._turns.put(list(first), [self._start_turn(slot, first[slot]) for slot in first])
         slots, places = (torch.tensor(list(each)).to(self._first.device) for each in (first.keys(), first.values()))
         self._first[slots] = places
-        self._come.clear()
+        self._new_requests.clear()
 
     def _first_of(self, slot: int) -> int:
         if not self._limited[slot]:
             return NO_TURN
-        return int(self._requests.prompt_len.np[slot]) - int((self._come[slot].extra_args or {}).get(PREFIX, 0))
+        return int(self._requests.prompt_len.np[slot]) - int((self._new_requests[slot].extra_args or {}).get(PREFIX, 0))
 
     def _start_turn(self, slot: int, first: int) -> Turns:
         if not self._limited[slot]:
             return FREE
-        params = self._come[slot]
+        params = self._new_requests[slot]
         given = params.extra_args or {}
         begin = max(0, first - OPENING_TOKENS)
         ids = self._requests.all_token_ids.gpu[slot, begin : int(self._requests.prefill_len.np[slot])].tolist()

@@ -47,14 +47,14 @@ class DraftSampler(RejectionSampler):
         counts, ids = metadata.num_draft_tokens, iter(metadata.draft_token_ids.tolist())
         drafts = [list(islice(ids, count)) for count in counts]
         first = metadata.bonus_logits_indices - torch.tensor(counts, device=logits.device)
-        said: list[list[int]] = [[] for _ in counts]
+        sampled: list[list[int]] = [[] for _ in counts]
         steps: list[LogprobsTensors] = []
         before = self._batch.req_output_token_ids[: len(counts)]
         try:
             for place in range(max(counts) + 1):
                 alive = {
                     row
-                    for row, own in enumerate(said)
+                    for row, own in enumerate(sampled)
                     if len(own) == place <= counts[row] and own == drafts[row][:place]
                 }
                 if not alive:
@@ -65,13 +65,13 @@ class DraftSampler(RejectionSampler):
                 if output.logprobs_tensors is not None:
                     steps.append(output.logprobs_tensors)
                 for row in alive:
-                    said[row].append(int(output.sampled_token_ids[row, 0]))
-                    before[row].append(said[row][-1])  # where the processors read it
+                    sampled[row].append(int(output.sampled_token_ids[row, 0]))
+                    before[row].append(sampled[row][-1])  # where the processors read it
         finally:
-            for tokens, own in zip(before, said, strict=True):
+            for tokens, own in zip(before, sampled, strict=True):
                 del tokens[len(tokens) - len(own) :]
         width = max(counts) + 1
-        padded = [[*own, *[PLACEHOLDER_TOKEN_ID] * (width - len(own))] for own in said]
+        padded = [[*own, *[PLACEHOLDER_TOKEN_ID] * (width - len(own))] for own in sampled]
         return SamplerOutput(
             sampled_token_ids=torch.tensor(padded, dtype=torch.int32, device=logits.device),
             logprobs_tensors=_side_by_side([*steps, *steps[-1:] * (width - len(steps))]) if steps else None,

@@ -85,7 +85,7 @@ def check_kept(trajectory: Trajectory, group: PartialGroup, sample: int) -> None
     if partial is None:
         assert (trajectory.resumption, set(versions)) == (Resumption.NO, {AFTER})
         return
-    last = partial.turn.said if partial.turn else None
+    last = partial.turn.completion if partial.turn else None
     kept = [token for turn in partial.turns for token in turn.sampled_ids] + list(last.token_ids if last else ())
     known = [value for turn in partial.turns for value in turn.logprobs_T] + list(last.logprobs_T if last else ())
     assert trajectory.resumption is Resumption.RESUMED
@@ -165,7 +165,9 @@ async def story(model_dir: Path, say: pytest.CaptureFixture[str]) -> None:
     with say.disabled():
         print(f"\ngroups in flight: {tokens} tokens in {took * 1000:.1f} ms, {sum(map(len, lines))} bytes")
     left = [partial_group_from_json(json.loads(line), ticket) for line, ticket in zip(lines, tickets, strict=True)]
-    assert any(one.turn is not None and one.turn.said.token_ids for group in left for one in group.unfinished.values())
+    assert any(
+        one.turn is not None and one.turn.completion.token_ids for group in left for one in group.unfinished.values()
+    )
     second = await worker_on(model_dir, version=AFTER)
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     try:

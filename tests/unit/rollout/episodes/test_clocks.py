@@ -138,9 +138,9 @@ class PausedEngine(ScriptedEngine):
             partial.add(name)
             clocks.look()
             for _ in range(3):
-                clocks.stand(still=True)
+                clocks.set_paused(paused=True)
                 await asyncio.sleep(0.3)
-                clocks.stand(still=False)
+                clocks.set_paused(paused=False)
                 await asyncio.sleep(self._seconds / 3)
         return completion("</think>go")
 

@@ -14,7 +14,7 @@ from temper.envs.core.turn_text import Call, call_message
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.formats.call_syntax import CallSyntax
 from temper.rollout.formats.find import CALL_SYNTAXES
-from temper.rollout.formats.messages import SAID, call_id
+from temper.rollout.formats.messages import TEXT_MARK, call_id
 
 NAME, VALUE, COUNT = "NAME", "VALUE", "1234567"
 REFERENCE: Message = {
@@ -36,7 +36,7 @@ TOOLS = (
 WORDS = (
     *("", " ", "\n", "\\", '"', "\\ud800", "\\udc00\\ud800", "\\u0000", "\x00\x01\x02", "\ufffd", "\U0001f600"),
     *(
-        SAID,
+        TEXT_MARK,
         "{{ 1 / 0 }}",
         "%s{0}",
         "]",

