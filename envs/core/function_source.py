@@ -1,4 +1,4 @@
-"""Names for functions of the caller, so that the processes of a run can import them: the inverse of `named_function`."""
+"""Names for the caller's functions, so that the processes of a run can import them. The inverse of `load_function`."""
 
 import ast
 import builtins
@@ -12,20 +12,20 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-REMEDY = "put it into a module, a file such as mine.py, and import it from there"
+REMEDY = "put it into a module such as mine.py and import it"
 PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 def name_of_function(function: Callable[..., Any] | str, folder: Path) -> str:
-    """Return `module.function`. Write the source of a function of a notebook or a script into `folder`, and name it there.
+    """Return `module.function`. Write a function of a notebook or script to a file in `folder`, and return its name there.
 
-    The file has the source of the function, and of all that it uses from the same place. Raise `ValueError` if
-    it is a lambda or a closure, or uses a value that is no plain data.
+    The file has the function's source and all definitions that it uses from the same place. Raise `ValueError` for a
+    lambda, a closure, or a value that is not plain data.
     """
     if isinstance(function, str):
         return function
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
-        raise ValueError(f"{function!r:.80} is no function with a name: define it by def")
+        raise ValueError(f"{function!r:.80} is not a named function; define it by def")
     module = sys.modules.get(function.__module__)
     if function.__module__ != "__main__" and vars(module or object).get(function.__name__) is function:
         return f"{function.__module__}.{function.__name__}"
@@ -37,14 +37,14 @@ def name_of_function(function: Callable[..., Any] | str, folder: Path) -> str:
 
 
 def _sources(owner: Any, *, seen: set[int]) -> Iterator[str]:
-    """Yield the definitions that a function or class needs, each before the one that uses it, itself last."""
+    """Yield the definitions that a function or class needs, each before its user, and the owner last."""
     seen.add(id(owner))
     if isinstance(owner, FunctionType) and owner.__closure__:
-        raise ValueError(f"{owner.__name__} uses variables of the function around it: {REMEDY}")
+        raise ValueError(f"{owner.__name__} uses variables of its enclosing function; {REMEDY}")
     try:
         source = textwrap.dedent(inspect.getsource(owner))
     except (OSError, TypeError) as error:
-        raise ValueError(f"the source of {owner.__name__} can't be found: {REMEDY}") from error
+        raise ValueError(f"the source of {owner.__name__} can't be found; {REMEDY}") from error
     namespace = owner.__globals__ if isinstance(owner, FunctionType) else vars(sys.modules[owner.__module__])
     for name in sorted(_global_names(compile(ast.parse(source), owner.__name__, "exec")) - {owner.__name__}):
         if name in namespace:
@@ -66,7 +66,7 @@ def _definition(name: str, value: Any, *, user: str, seen: set[int]) -> Iterator
     elif _is_plain(value):
         yield f"{name} = {value!r}"
     else:
-        raise ValueError(f"{user} uses {name}, a {type(value).__name__} that can't be written to a file: {REMEDY}")
+        raise ValueError(f"{user} uses {name}, a {type(value).__name__} that can't be written to a file; {REMEDY}")
 
 
 def _is_plain(value: Any) -> bool:

@@ -26,7 +26,7 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
     if isinstance(asked, str) and asked.strip():
         return Task(messages=prompts.messages(QUESTION, asked, {QUESTION: asked}), spec={})
     if not isinstance(asked, list) or not asked or not all(map(_is_message, asked)) or asked[-1]["role"] != "user":
-        raise ValueError(f"the prompt must be a text, or messages of which the user's is the last, not {asked!r:.80}")
+        raise ValueError(f"the prompt must be a text, or messages that end with the user's, not {asked!r:.80}")
     return Task(messages=tuple(_message(each) for each in asked), spec={})
 
 
