@@ -30,6 +30,7 @@ OLD_KEYS = {
     "learner.threads_beside": "learner.threads_during_generation",
     "model.thought_tags": "model.thinking_tags",
     "eval.no_thought": "eval.no_thinking",
+    "sft.reasoning.thinking.no_thought": "sft.reasoning.thinking.no_thinking",
     "rl.thinking.no_thought": "rl.thinking.no_thinking",
     "rl.loss.malformed_thought": "rl.loss.malformed_thinking",
     "rl.shaping.thought_length": "rl.shaping.thinking_length",
@@ -155,12 +156,18 @@ def new_key(key: str) -> str | None:
 
     The name of a stage's instance may replace the name of the stage.
     """
+    new = _renamed(key)
+    return None if new is None else new_key(new) or new
+
+
+def _renamed(key: str) -> str | None:
     owner, _, rest = key.partition(".")
     for old, new in OLD_KEYS.items():
         if key == old or key.startswith(f"{old}."):
             return new + key.removeprefix(old)
-        if rest and rest == old.partition(".")[2]:
-            return f"{owner}.{new.partition('.')[2]}"
+        below = old.partition(".")[2]
+        if below and (rest == below or rest.startswith(f"{below}.")):
+            return f"{owner}.{new.partition('.')[2]}{rest.removeprefix(below)}"
     return None
 
 

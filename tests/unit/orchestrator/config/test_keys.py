@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from temper.envs.core.bounds import SettingError
-from temper.orchestrator.config.keys import EACH, OLD_KEYS, PEER_KEYS, Keys, all_keys, check_keys, dotted
+from temper.orchestrator.config.keys import EACH, OLD_KEYS, PEER_KEYS, Keys, all_keys, check_keys, dotted, new_key
 from temper.orchestrator.config.schema import _hints, part_of
 from temper.orchestrator.config.text import overridden
 from temper.orchestrator.pipeline.config import SCHEMA
@@ -29,6 +29,7 @@ def test_old_keys_and_those_of_other_projects_lead_to_present_ones() -> None:
     there = {*dotted(all_keys())}
     assert {new.replace("NAME", EACH) for new in (*OLD_KEYS.values(), *PEER_KEYS.values())} <= there
     assert not {*OLD_KEYS, *PEER_KEYS} & there
+    assert [key for key in there if new_key(key) is not None] == []
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,20 @@ def test_an_unknown_key_is_answered_with_the_right_one(override: str, key: str, 
     with pytest.raises(SettingError, match=f"{wanted}(\\?| or |$)") as found:
         check_keys(overridden({}, [override]))
     assert found.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sft.thoughts.thinking.no_thought", "sft.reasoning.thinking.no_thinking"),
+        ("self_sft.thinking.no_thought", "rft.thinking.no_thinking"),
+        ("distill.bands.signal.low", "distill.bands.nonzero_advantage.low"),
+        ("rl-2.max_drops", "rl-2.max_replaced_groups"),
+        ("rl.steps", None),
+    ],
+)
+def test_a_setting_of_an_old_run_has_its_present_name(old: str, new: str | None) -> None:
+    assert new_key(old) == new
 
 
 @pytest.mark.parametrize(
