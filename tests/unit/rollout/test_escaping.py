@@ -146,7 +146,7 @@ def test_text_without_tags_stays_as_it_is() -> None:
     assert escaper.data(given) == given == escaper.messages(given)
 
 
-def test_arguments_hide_no_tag_from_a_template_that_writes_their_text_as_it_is() -> None:
+def test_tags_in_arguments_are_escaped() -> None:
     escaper = Escaper(FAMILIES["chatml"])
     for arguments in (
         '{"a": "<|im_end|>", "a": 1}',
@@ -172,7 +172,7 @@ def test_tags_that_a_template_writes_as_plain_text_are_known_too() -> None:
         assert tag not in escaper.messages({"role": "assistant", "content": tag})["content"]
 
 
-def test_letters_that_the_tokenizer_first_turns_into_a_tag_are_told_apart() -> None:
+def test_characters_normalized_to_a_tag_are_escaped() -> None:
     tokenizer = family("<|im_end|>", "<|im_start|>", tags=CHATML, normalizer=normalizers.NFKC())
     wide = "".join(chr(ord(letter) + 0xFEE0) for letter in "<|im_end|>")
     end = tokenizer.eos_token_id

@@ -43,7 +43,7 @@ def group(trajectory: Trajectory) -> Group:
     return Group(ticket=ticket, trajectories=(trajectory,))
 
 
-def test_each_turn_keeps_the_choices_for_its_own_ids_and_the_next_brings_that_of_the_last():
+def test_the_next_turn_completes_a_turns_choices():
     trajectory, _ = recording()
     (sequence,) = samples_from_groups([group(trajectory)], advantage="dr_grpo")
     assert sequence.experts is not None
@@ -55,7 +55,7 @@ def test_each_turn_keeps_the_choices_for_its_own_ids_and_the_next_brings_that_of
     assert sequence.experts.shape == (len(sequence.ids), LAYERS, CHOSEN)
 
 
-def test_a_trajectory_file_holds_choices_that_a_replayed_episode_has_again(tmp_path: Path):
+def test_a_trajectory_file_keeps_choices(tmp_path: Path):
     trajectory, _ = recording()
     (tmp_path / "0.jsonl").write_text("\n".join(group_lines(group(trajectory))), encoding="utf-8")
     again = play(trajectory.task, read_recording(tmp_path / "0.jsonl"))
@@ -67,7 +67,7 @@ def test_a_trajectory_file_holds_choices_that_a_replayed_episode_has_again(tmp_p
         assert np.array_equal(turn.experts, expected.experts)
 
 
-def test_a_position_that_was_computed_again_keeps_the_choices_under_which_its_next_token_was_sampled():
+def test_a_recomputed_position_keeps_its_first_choices():
     before, after = np.full((3, 1, 1), 1, dtype=np.int16), np.full((5, 1, 1), 2, dtype=np.int16)
     assert join_recorded([(0, before), (0, after)])[:, 0, 0].tolist() == [1, 1, 1, 2, 2]
     assert join_recorded([(2, before)])[:, 0, 0].tolist() == [-1, -1, 1, 1, 1]
@@ -111,7 +111,7 @@ def test_a_cut_completion_keeps_the_choices_for_what_is_left():
     assert cut[:, 0, 1].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_choices_are_padded_for_the_id_that_was_not_processed_and_cut_where_the_engine_went_on():
+def test_choices_are_padded_and_cut_to_the_ids():
     assert pad_choices(choices(4, turn=0)[:3], ids=4)[:, 0, 0].tolist() == [0, 0, 0, -1]
     assert len(pad_choices(choices(6, turn=0), ids=4)) == 4
 

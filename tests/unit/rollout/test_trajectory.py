@@ -47,7 +47,7 @@ def test_times_add_up() -> None:
     assert one + Times(step_s=0.5) == Times(queue_s=1.0, generate_s=2.0, step_s=3.5)
 
 
-def test_a_group_is_read_back_as_it_was_written_with_its_task_made_again() -> None:
+def test_a_group_is_read_back_as_written() -> None:
     task = Task(env=EnvRef(name="math"), key="7", messages=({"role": "user", "content": "1+1"},), spec={"answer": "2"})
     turn = Turn(
         context_ids=as_ids((1,)),
@@ -70,7 +70,7 @@ def test_a_group_is_read_back_as_it_was_written_with_its_task_made_again() -> No
     assert group_from_json(json.loads(json.dumps(group_to_json(group))), task) == group
 
 
-def test_the_tokens_of_a_group_travel_beside_its_pickle_and_are_read_where_they_lie() -> None:
+def test_token_arrays_are_pickled_out_of_band() -> None:
     count = 10_000
     turn = Turn(
         context_ids=fill_array(count, np.int32(7)),

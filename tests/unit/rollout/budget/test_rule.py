@@ -51,7 +51,7 @@ def test_the_tags_of_the_second_tokenizer_are_several_tokens() -> None:
 
 
 @BOTH
-def test_the_closing_is_what_the_template_puts_between_thought_and_answer(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_the_closing_comes_from_the_template(tokenizer: PreTrainedTokenizerBase) -> None:
     assert ThinkingTags(tokenizer).closing == "\n</think>\n"
 
 
@@ -69,7 +69,7 @@ def test_the_closing_is_what_the_template_puts_between_thought_and_answer(tokeni
         ("", 0, 0, (0, "\n</think>\n")),
     ],
 )
-def test_a_thought_is_closed_at_its_budget_or_at_the_end_of_its_line(
+def test_thinking_ends_at_its_budget_or_line_end(
     tokenizer: PreTrainedTokenizerBase, said: str, tokens: int, grace: int, expected: tuple[int, str] | None
 ) -> None:
     assert injected_text(tokenizer, said, tokens=tokens, grace=grace) == expected
@@ -111,7 +111,7 @@ def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTo
     assert (forced.tokens, forced.answer_tokens, forced.closed) == (3, 2, Closed.ABRUPT)
 
 
-def test_a_tokenizer_without_thinking_tags_and_a_closing_without_one_are_refused() -> None:
+def test_missing_tags_are_refused() -> None:
     plain = spelt_out()
     plain.chat_template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
     with pytest.raises(ValueError, match="no thinking tags"):
@@ -124,7 +124,7 @@ def test_a_tokenizer_without_thinking_tags_and_a_closing_without_one_are_refused
             tags(ONE_TOKEN, closing="done")
 
 
-def test_a_template_that_leaves_thoughts_out_closes_them_in_the_usual_way() -> None:
+def test_a_template_without_reasoning_has_the_usual_closing() -> None:
     mute = spelt_out()
     mute.chat_template = (
         "{% for m in messages %}{{ m.content.split('</think>')[-1] }}<|im_end|>{% endfor %}"
@@ -170,9 +170,7 @@ def played(tags: ThinkingTags, free: str, limit: ThinkingLimit) -> tuple[list[in
 @pytest.mark.parametrize("tokens", [0, 1, 3, 9])
 @pytest.mark.parametrize("grace", [0, 4])
 @pytest.mark.parametrize("before", ["", "\n  \n"])
-def test_a_thought_that_the_model_opens_itself_has_its_budget_behind_the_opening(
-    before: str, tokens: int, grace: int
-) -> None:
+def test_a_budget_counts_from_the_models_opening(before: str, tokens: int, grace: int) -> None:
     tags, limit = ThinkingTags(opening_itself()), ThinkingLimit(tokens=tokens, grace=grace)
     assert not tags.opened_by_prompt
     said, inserted = played(tags, f"{before}<think>7+8 is 15 as I think", limit)
@@ -186,7 +184,7 @@ def test_a_thought_that_the_model_opens_itself_has_its_budget_behind_the_opening
     assert (parts.well_formed, parts.reasoning) == (True, "7+8 is 15 as I think"[: tokens + grace].strip())
 
 
-def test_within_the_grace_a_line_of_the_opening_is_none_of_the_thought() -> None:
+def test_a_line_end_in_the_opening_does_not_count() -> None:
     tags = ThinkingTags(opening_itself())
     _, inserted = played(tags, "\n<think>7+8\n=15 and so on", ThinkingLimit(tokens=2, grace=6))
     assert inserted is not None
@@ -202,5 +200,5 @@ def test_an_answer_without_a_thought_is_left_alone(free: str, tokens: int) -> No
     assert tags.measure(said, thinks=True).closed == Closed.NONE
 
 
-def test_a_turn_that_ends_inside_an_opening_is_a_thought_that_never_closed() -> None:
+def test_a_turn_that_ends_in_an_opening_never_closed() -> None:
     assert ThinkingTags(opening_itself()).measure(ids(SPELT_OUT, "<thi"), thinks=True).closed == Closed.NEVER

@@ -87,7 +87,7 @@ def swapped(said: Completion) -> Completion:
     )
 
 
-def test_the_trainer_agrees_with_an_engine_whose_experts_it_replays(tmp_path: Path) -> None:
+def test_trainer_and_engine_agree_with_replayed_experts(tmp_path: Path) -> None:
     asyncio.run(story(tiny_models.qwen3_moe(tmp_path / "model")))
 
 

@@ -19,7 +19,7 @@ def asked(*prompt: int, most: int = 100, name: str = "a") -> TurnRequest:
 
 
 @in_loop
-async def test_prompts_have_their_completions_in_turn_and_others_what_is_there_for_them() -> None:
+async def test_completions_come_in_order_and_others_get_the_rest() -> None:
     engine = ReplayEngine({(1,): [completion(5), completion(6)]}, others=[completion(7, 8, 9)])
     asking = [asked(1), asked(1), asked(1), asked(2), asked(3, most=2)]
     assert [(await engine.generate(request)).token_ids for request in asking] == [(5,), (6,), (5,), (7, 8, 9), (7, 8)]
@@ -28,13 +28,13 @@ async def test_prompts_have_their_completions_in_turn_and_others_what_is_there_f
     assert engine.take_stats().sampled_tokens == 0
 
 
-def test_a_prompt_that_was_not_recorded_is_an_error_where_there_is_nothing_for_it() -> None:
+def test_an_unrecorded_prompt_is_an_error() -> None:
     with pytest.raises(KeyError):
         asyncio.run(ReplayEngine({(1,): [completion(5)]}).generate(asked(2)))
 
 
 @in_loop
-async def test_a_completion_takes_its_time_and_can_be_seen_while_it_plays() -> None:
+async def test_a_slow_completion_is_partial_meanwhile() -> None:
     engine = ReplayEngine({}, others=[completion(*range(100))], token_s=0.003)
     began = monotonic()
     playing = asyncio.create_task(engine.generate(asked(1)))

@@ -77,9 +77,7 @@ def holder(base: Path) -> Iterator[Holder]:
     made.close()
 
 
-def test_what_a_killed_one_left_goes_when_another_one_comes_though_its_child_still_lives(
-    base: Path, holder: Holder
-) -> None:
+def test_the_next_folder_removes_a_killed_owners_folder(base: Path, holder: Holder) -> None:
     assert (holder.path / "socket").exists()
     holder.kill()
     os.kill(holder.child, 0)
@@ -112,7 +110,7 @@ def test_two_engines_of_one_process_have_a_folder_each(base: Path) -> None:
     assert folders(base) == []
 
 
-def test_what_was_begun_only_is_removed_and_what_is_not_ours_is_not(base: Path) -> None:
+def test_unlocked_folders_are_removed_and_foreign_ones_stay(base: Path) -> None:
     (base / f"{PREFIX}begun").mkdir()
     (base / "others").mkdir()
     (base / f"{PREFIX}link").symlink_to(base / "others")
@@ -122,7 +120,7 @@ def test_what_was_begun_only_is_removed_and_what_is_not_ours_is_not(base: Path) 
     assert list((base / "others").iterdir()) == []
 
 
-def test_many_that_come_and_go_at_once_take_no_folder_from_each_other(base: Path) -> None:
+def test_concurrent_owners_keep_their_folders(base: Path) -> None:
     def come_and_go(_number: int) -> int:
         held = 0
         for _ in range(40):
@@ -137,7 +135,7 @@ def test_many_that_come_and_go_at_once_take_no_folder_from_each_other(base: Path
     assert folders(base) == []
 
 
-def test_within_it_children_and_sockets_are_there_and_afterwards_all_is_as_before(base: Path) -> None:
+def test_the_block_sets_and_restores_the_temporary_folder(base: Path) -> None:
     before = dict(os.environ), tempfile.gettempdir()
     scratch = ScratchFolder(base)
     with scratch.used():
@@ -152,9 +150,7 @@ def test_within_it_children_and_sockets_are_there_and_afterwards_all_is_as_befor
 
 
 @pytest.mark.parametrize("length", [8, 40, 47, 48, 90, 200])
-def test_however_long_the_temporary_folder_is_named_a_socket_fits_below_the_scratch_folder(
-    base: Path, length: int
-) -> None:
+def test_a_socket_fits_below_any_temporary_folder(base: Path, length: int) -> None:
     usual = base / ("x" * (length - len(str(base)) - 1)) if length > len(str(base)) + 1 else base
     usual.mkdir(exist_ok=True)
     tempdir, tempfile.tempdir = tempfile.tempdir, str(usual)

@@ -4,7 +4,7 @@ from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.engines.vllm_stats import StatsRecorder
 
 
-def test_requests_and_tokens_add_up_over_engines_and_the_use_of_the_cache_is_their_mean() -> None:
+def test_stats_of_several_engines_are_combined() -> None:
     one = EngineStats(
         passes=10,
         running=8.0,
@@ -35,7 +35,7 @@ def test_requests_and_tokens_add_up_over_engines_and_the_use_of_the_cache_is_the
     assert EngineStats.together([]) == idle
 
 
-def test_an_engine_is_busy_while_it_has_a_request_and_does_not_stand_still() -> None:
+def test_an_engine_is_busy_with_requests_unless_paused() -> None:
     now = [0.0]
     stats = StatsRecorder(clock=lambda: now[0])
 

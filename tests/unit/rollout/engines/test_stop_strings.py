@@ -56,5 +56,5 @@ def decodes(tokens: int) -> tuple[int, int]:
     return len(asked), sum(asked)
 
 
-def test_the_rest_of_a_long_turn_takes_no_more_decodes_than_that_of_a_short_one() -> None:
+def test_decodes_do_not_grow_with_the_turn() -> None:
     assert decodes(8000) == decodes(100)

@@ -159,7 +159,7 @@ def opening_itself(directory: Path) -> Path:
     ("make", "config", "forced"),
     [(tiny_models.qwen3, DRAFTING, 12), (tiny_models.qwen3, CONFIG, 12), (opening_itself, CONFIG, 0)],
 )
-def test_thoughts_are_closed_at_their_limits_and_sampled_tokens_agree_with_the_trainer(
+def test_thinking_ends_at_its_limit_and_tokens_agree(
     make: Callable[[Path], Path], config: EngineConfig, forced: int, tmp_path: Path
 ) -> None:
     asyncio.run(story(make(tmp_path / "model"), config, forced=forced))

@@ -422,7 +422,7 @@ async def adapters_and_a_new_engine(model_dir: Path, config: EngineConfig) -> No
     [(tiny_models.qwen3_tied, CONFIG), (tiny_models.qwen3, replace(CONFIG, tensor_parallel=2))],
     ids=["qwen3_tied", "qwen3 on two"],
 )
-def test_an_engine_that_gets_adapters_alone_agrees_with_the_trainer(
+def test_an_engine_with_adapters_agrees_with_the_trainer(
     make: Callable[[Path], Path], config: EngineConfig, tmp_path: Path
 ) -> None:
     asyncio.run(adapters_and_a_new_engine(make(tmp_path / "model"), config))
@@ -525,7 +525,7 @@ def test_prefixes_of_hybrids_on_gpus_match_inside_of_blocks(
     assert (arguments.prefix_match_unit, arguments.enable_prefix_caching) == (unit, config.prefix_caching != "off")
 
 
-def test_what_was_reloaded_is_known_of_a_model_that_does_not_name_it() -> None:
+def test_reloaded_layers_are_detected() -> None:
     from vllm.model_executor.model_loader.reload import initialize_layerwise_reload, record_metadata_for_reloading
 
     model = torch.nn.ModuleDict({name: torch.nn.Linear(4, 3, bias=False) for name in ("whole", "lacking")})

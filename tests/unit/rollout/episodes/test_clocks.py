@@ -65,7 +65,7 @@ def slow_tools(*, episodes: int, seconds: float) -> float:
     return took
 
 
-def test_256_episodes_wait_for_a_slow_tool_less_than_three_times_as_long_as_one() -> None:
+def test_256_slow_tools_take_less_than_three_times_one() -> None:
     work = slow_tools(episodes=256, seconds=0.0)  # with this machine's load
     assert slow_tools(episodes=256, seconds=1.2) - work < 3 * 2 * 1.2
 
@@ -92,7 +92,7 @@ def test_four_episodes_that_hang_cost_nobody_but_themselves(threads: int) -> Non
     assert took < 10  # two deadlines: two threads run the four hanging calls
 
 
-def test_the_wait_for_a_thread_and_for_the_engine_is_off_the_clock() -> None:
+def test_waiting_for_threads_and_engine_is_off_the_clock() -> None:
     engine = ScriptedEngine(["</think>go"], seconds=0.1)
     runner = runner_of(
         engine,
@@ -119,7 +119,7 @@ def test_the_times_of_an_episode_say_who_made_it_wait() -> None:
     assert max(one.times.queue_s for one in played) >= 0.2  # the first one's 0.3, less the second one's delay
 
 
-def test_an_engine_that_does_not_answer_is_a_timeout_of_its_episode() -> None:
+def test_a_silent_engine_is_an_episode_timeout() -> None:
     runner = runner_of(ScriptedEngine(["x"], seconds=60), limits=replace(ROOM, timeout_s=0.2))
     (lost,), _ = together(runner, [bound(Task(key="1", messages=QUICK.messages, spec={"answer": "1"}), "math")])
     assert lost.failure is not None
@@ -146,7 +146,7 @@ class PausedEngine(ScriptedEngine):
 
 
 @pytest.mark.parametrize(("sampling_s", "in_time"), [(0.2, True), (30.0, False)])
-def test_the_wait_for_room_and_the_pauses_of_the_engine_are_off_the_clock(sampling_s: float, in_time: bool) -> None:
+def test_queueing_and_pauses_are_off_the_clock(sampling_s: float, in_time: bool) -> None:
     engine = PausedEngine([""], seconds=sampling_s)
     runner = runner_of(engine, limits=replace(ROOM, timeout_s=0.6), make=lambda _: Waiting(lambda _task: None))
     (one,), took = together(runner, [QUICK])
@@ -212,7 +212,7 @@ async def test_a_call_whose_thread_does_not_start_never_runs(monkeypatch: pytest
     assert ran == ["later"] * 3
 
 
-def test_programs_that_use_up_their_time_are_scored_however_many_there_are_and_short_the_clock() -> None:
+def test_programs_at_their_time_limit_are_scored() -> None:
     task = Task(
         key="1",
         messages=({"role": "user", "content": "f(x): x"},),

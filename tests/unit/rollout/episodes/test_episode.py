@@ -62,7 +62,7 @@ def math_task() -> Task:
     return bound(Task(key="t", messages=(question,), spec={"answer": "4", "question": "2+2=?"}), "math")
 
 
-def test_a_right_answer_is_scored_and_keeps_ids_logprobs_and_versions() -> None:
+def test_a_right_answer_keeps_ids_logprobs_and_versions() -> None:
     task, said = math_task(), completion("2+2=4\n</think>\n\\boxed{4}")
     trajectory = play(task, {RENDERER.prompt_ids(task): [said]})
     (turn,) = trajectory.turns
@@ -98,7 +98,7 @@ def demonstration(index: int = 0) -> tuple[Task, Recording]:
     return task, recording
 
 
-def test_the_expert_of_a_multi_turn_environment_is_rewarded_through_the_whole_stack() -> None:
+def test_the_expert_of_a_multi_turn_environment_earns_1() -> None:
     task, recording = demonstration()
     trajectory = play(task, recording)
     assert trajectory.reward == 1.0
@@ -151,9 +151,7 @@ def hanging() -> float:
         (hanging, FailureKind.TIMEOUT),
     ],
 )
-def test_a_fault_outside_the_model_is_a_typed_failure_without_a_reward(
-    step: Callable[[], float], kind: FailureKind
-) -> None:
+def test_a_failure_outside_the_model_has_no_reward(step: Callable[[], float], kind: FailureKind) -> None:
     task = math_task()
     recording = {RENDERER.prompt_ids(task): [completion("x")]}
     limits = EpisodeLimits(timeout_s=0.3 if kind is FailureKind.TIMEOUT else 60.0)

@@ -70,7 +70,7 @@ def worker_of(engine: SickEngine) -> RolloutWorker:
 
 
 @in_loop
-async def test_a_worker_whose_engine_hangs_is_silent_but_for_one_that_is_at_work_on_a_load() -> None:
+async def test_a_hanging_engine_is_silent_unless_it_loads() -> None:
     worker = worker_of(engine := SickEngine())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(worker.heartbeat(), 0.1)
@@ -93,7 +93,7 @@ async def test_a_worker_whose_engine_hangs_is_silent_but_for_one_that_is_at_work
 
 
 @in_loop
-async def test_a_worker_that_is_asleep_gets_on_although_its_groups_wait() -> None:
+async def test_a_sleeping_worker_makes_progress() -> None:
     worker = worker_of(engine := SickEngine())
     engine.well.set()
     await worker.set_onloaded(weights=False, cache=False, limit_s=1.0)
@@ -141,7 +141,7 @@ def test_the_death_of_an_engine_is_no_failure_of_an_episode() -> None:
 
 
 @in_loop
-async def test_a_group_in_flight_makes_a_worker_busy_and_its_calls_are_progress() -> None:
+async def test_a_group_makes_a_worker_busy() -> None:
     worker = worker_of(engine := SickEngine())
     engine.well.set()
     before = (await worker.heartbeat()).progress

@@ -66,7 +66,7 @@ FAMILIES = [mathematics, program, tool_use, shop, puzzle, game, own]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
-def test_an_episode_stopped_anywhere_comes_to_the_end_that_it_would_have_had(family: Any, tmp_path: Path) -> None:
+def test_an_interrupted_episode_reaches_the_same_end(family: Any, tmp_path: Path) -> None:
     if family is puzzle and importlib.util.find_spec("reasoning_gym") is None:
         pytest.skip("reasoning-gym is not installed (its pycosat needs a C compiler)")
     task, texts = family(tmp_path)
@@ -86,9 +86,7 @@ def test_an_episode_stopped_anywhere_comes_to_the_end_that_it_would_have_had(fam
 
 
 @pytest.mark.parametrize("protocol", ["verify", "step"])
-def test_an_environment_on_a_server_begins_again_unless_no_turn_was_answered(
-    server: CounterServer, protocol: str
-) -> None:
+def test_a_remote_environment_starts_anew(server: CounterServer, protocol: str) -> None:
     task = remote_task(server, protocol)
     said = {
         "verify": [

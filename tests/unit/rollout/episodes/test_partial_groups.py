@@ -46,7 +46,7 @@ def test_what_is_in_flight_is_read_back_and_handed_out_once() -> None:
     assert notes == []
 
 
-def test_a_group_that_was_not_handed_out_yet_is_in_the_next_checkpoint_too() -> None:
+def test_an_untaken_group_is_in_the_next_checkpoint() -> None:
     rows = read(PartialGroups(note=print).lines([partial(4), partial(5)], unfinished={4, 5}))
     groups = PartialGroups(rows, note=print)
     groups.take(ticket_of(4))
@@ -54,7 +54,7 @@ def test_a_group_that_was_not_handed_out_yet_is_in_the_next_checkpoint_too() -> 
     assert [row["ticket"] for row in again] == [5, 7]
 
 
-def test_a_group_whose_task_is_another_now_begins_again_and_says_so() -> None:
+def test_a_group_with_another_task_starts_anew() -> None:
     notes: list[str] = []
     groups = PartialGroups(read(PartialGroups(note=print).lines([partial(4)], unfinished={4})), note=notes.append)
     assert groups.take(replace(ticket_of(4), task=replace(TASK, key="2"))) is None

@@ -52,9 +52,7 @@ class Moody(Echo):
 
 
 @pytest.mark.parametrize("second", ["other", "refuses", "ends"])
-def test_an_episode_begins_again_where_its_environment_answers_a_turn_otherwise(
-    second: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_episode_restarts_if_its_environment_differs(second: str, caplog: pytest.LogCaptureFixture) -> None:
     task, texts = own(Path())
     whole = play(task, texts, make=lambda _: with_moods(iter(["same"] * 3)))
     moods = iter(["same", second, *["same"] * 3])
@@ -83,7 +81,7 @@ class Gated(Echo):
         return super().step(action)
 
 
-def test_a_turn_that_waits_for_its_environment_is_not_sampled_again() -> None:
+def test_a_whole_turn_is_not_sampled_again() -> None:
     task, texts = own(Path())
     whole = play(task, texts)
     opened, waiting = threading.Event(), threading.Event()
@@ -169,7 +167,7 @@ def test_a_thought_has_one_limit_however_often_it_is_interrupted() -> None:
         assert partial + most == undisturbed.most[0]
 
 
-def test_the_rest_of_a_turn_has_a_seed_of_its_own_which_the_turn_and_its_tokens_decide() -> None:
+def test_turn_and_tokens_decide_the_seed_of_the_rest() -> None:
     task, texts = mathematics(Path())
     said = said_in(play(task, texts))
 

@@ -41,13 +41,13 @@ def test_any_text_round_trips_through_the_byte_tokenizer(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER(text, add_special_tokens=False)["input_ids"]) == text
 
 
-def test_the_parts_of_a_dialogue_are_what_the_template_renders_whole() -> None:
+def test_parts_of_a_dialogue_add_up_to_the_whole() -> None:
     sample = TOKENS.sample(Dialogue(task=TASK, reply=REPLY))
     whole = TOKENIZER.apply_chat_template([*TASK.messages, *REPLY], tokenize=False)
     assert TOKENIZER.decode(sample.ids) == whole.removesuffix("\n")
 
 
-def test_only_the_assistants_own_tokens_are_trained_never_the_opening_of_its_turn() -> None:
+def test_only_the_assistants_tokens_are_trained() -> None:
     sample = TOKENS.sample(Dialogue(task=TASK, reply=REPLY))
     said = TOKENIZER.decode(trained(sample))
     assert said == (
@@ -56,7 +56,7 @@ def test_only_the_assistants_own_tokens_are_trained_never_the_opening_of_its_tur
     )
 
 
-def test_with_thinking_off_the_thought_is_gone_and_its_tags_are_not_trained() -> None:
+def test_with_thinking_off_no_reasoning_is_trained() -> None:
     task = Task(env=EnvRef(name="math"), key="k", messages=TASK.messages, spec={}, thinking=OFF)
     sample = TOKENS.sample(Dialogue(task=task, reply=REPLY[2:]))
     assert TOKENIZER.decode(sample.ids).endswith("assistant\n<think></think>\\boxed{17}<|im_end|>")

@@ -47,7 +47,7 @@ def say(
 
 
 @pytest.mark.parametrize("thinking", [UNLIMITED, OFF])
-def test_without_a_budget_a_turn_has_its_own_limit_or_what_is_left_of_the_episode(thinking: Thinking) -> None:
+def test_without_a_budget_turn_and_episode_limits_hold(thinking: Thinking) -> None:
     engine = Asked("a")
     say(engine, thinking, ThinkingConfig())
     say(engine, thinking, ThinkingConfig(), room=7)
@@ -88,14 +88,14 @@ def test_the_most_tokens_of_a_turn_hold_its_thought_too(
     assert engine.asked == [(asked[0], ThinkingLimit(tokens=asked[1], grace=4))]
 
 
-def test_where_the_model_opens_its_thought_itself_there_is_room_for_that() -> None:
+def test_there_is_room_for_the_models_opening() -> None:
     engine = Asked("a", prompt=(1, 2, 3))
     sampler = TurnSampler(engine, TAGS, ThinkingConfig(answer_tokens=30), turn_tokens=100)
     asyncio.run(sampler.sample((1, 2, 3), up_to(20), room=500, thinking_so_far=0, seed=1))
     assert engine.asked == [(1 + 20 + CLOSING + 30, ThinkingLimit(tokens=20))]
 
 
-def test_a_budget_of_the_episode_is_what_earlier_turns_have_left_of_it() -> None:
+def test_earlier_turns_use_an_episodes_budget() -> None:
     engine = Asked("a")
     for scope in ("turn", "episode"):
         say(engine, up_to(20), ThinkingConfig(scope=scope, answer_tokens=9), thinking_so_far=15)
@@ -103,7 +103,7 @@ def test_a_budget_of_the_episode_is_what_earlier_turns_have_left_of_it() -> None
     assert [limit and limit.tokens for _, limit in engine.asked] == [20, 5, 0]
 
 
-def test_an_answer_stops_at_its_own_limit_where_the_thought_ended_early() -> None:
+def test_an_answer_after_early_thinking_has_its_limit() -> None:
     said = say(Asked("ab\n</think>\n123456"), up_to(50), ThinkingConfig(answer_tokens=4))
     assert TOKENIZER.decode(list(said.completion.token_ids)) == "ab\n</think>\n123"
     assert (said.completion.finished, said.thinking.tokens, said.thinking.answer_tokens) == (False, 3, 4)

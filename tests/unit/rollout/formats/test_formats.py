@@ -56,7 +56,7 @@ CALLLESS = [
 
 
 @pytest.mark.parametrize(("name", "calls", "opening", "ends"), FAMILIES, ids=[family[0] for family in FAMILIES])
-def test_a_family_is_known_by_what_its_template_renders_and_carries_a_dialogue(
+def test_a_family_is_detected_and_passes_the_round_trip(
     name: str, calls: str, opening: str | None, ends: tuple[str, ...]
 ) -> None:
     tokenizer = tokenizer_of(name)
@@ -66,9 +66,7 @@ def test_a_family_is_known_by_what_its_template_renders_and_carries_a_dialogue(
 
 
 @pytest.mark.parametrize(("name", "ends"), CALLLESS, ids=[family[0] for family in CALLLESS])
-def test_a_family_without_calls_carries_a_dialogue_without_and_is_refused_with_tools(
-    name: str, ends: tuple[str, ...]
-) -> None:
+def test_a_family_without_calls_is_refused_with_tools(name: str, ends: tuple[str, ...]) -> None:
     tokenizer = tokenizer_of(name)
     assert find_format(tokenizer).ends == ends
     check_round_trip(tokenizer, TEXT)
@@ -76,7 +74,7 @@ def test_a_family_without_calls_carries_a_dialogue_without_and_is_refused_with_t
         check_round_trip(tokenizer, ALL)
 
 
-def test_a_template_that_shows_no_tools_is_refused_where_tools_are_needed() -> None:
+def test_a_template_that_drops_tools_is_refused() -> None:
     tokenizer = tokenizer_of("deepseekv3")
     assert find_format(tokenizer).name == "deepseek"
     check_round_trip(tokenizer, TEXT)
@@ -109,7 +107,7 @@ def test_the_fresh_model_has_our_own_format() -> None:
         "plain",
     ],
 )
-def test_our_own_dialect_is_read_alike_with_and_without_a_tokenizer(text: str) -> None:
+def test_the_default_format_needs_no_tokenizer(text: str) -> None:
     (syntax,) = (one for one in CALL_SYNTAXES if one.name == "json")
     calls, said = syntax.read(text, ())
     assert list(calls) == parse_calls(text)
@@ -141,7 +139,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("name", "text", "error"), MALFORMED)
-def test_what_begins_like_a_call_and_can_not_be_read_is_told_to_the_model(name: str, text: str, error: str) -> None:
+def test_an_unreadable_call_is_a_bad_call(name: str, text: str, error: str) -> None:
     (syntax,) = (one for one in CALL_SYNTAXES if one.name == name)
     calls, _ = syntax.read(text, GET)
     assert len(calls) == 1
@@ -160,7 +158,7 @@ def test_pythonic_calls_have_literals_and_the_words_of_json() -> None:
     assert said == " so"
 
 
-def test_the_types_of_untyped_arguments_are_those_of_the_tools_schema() -> None:
+def test_untyped_arguments_get_the_schemas_types() -> None:
     (xml,) = (one for one in CALL_SYNTAXES if one.name == "xml")
     text = (
         "<tool_call>\n<function=get>\n<parameter=key>\n75001\n</parameter>\n<parameter=n>\n7\n</parameter>\n"
@@ -199,9 +197,7 @@ def test_a_bare_call_is_one_only_where_tools_are_offered() -> None:
 
 
 @pytest.mark.parametrize(("usual", "said"), [("true", ("", "/no_think")), ("false", ("/think", ""))])
-def test_a_family_without_a_variable_for_it_is_told_in_the_system_text_whether_to_think(
-    usual: str, said: tuple[str, str]
-) -> None:
+def test_a_system_text_sets_the_mode_without_variables(usual: str, said: tuple[str, str]) -> None:
     template = NEMOTRON_NANO_V2.replace("namespace(thinks=true)", f"namespace(thinks={usual})")
     tokenizer = tokenizer_of("nemotron_nano_v2", template)
     renderer, tags = Renderer(tokenizer), ThinkingTags(tokenizer)
@@ -217,7 +213,7 @@ def test_a_family_without_a_variable_for_it_is_told_in_the_system_text_whether_t
     check_round_trip(tokenizer, Needs(tools=True, system=True, no_thinking=True))
 
 
-def test_a_model_that_opens_its_thoughts_itself_may_answer_without_one() -> None:
+def test_a_model_with_its_own_opening_may_not_think() -> None:
     renderer = Renderer(tokenizer_of("qwen3"))
     direct = renderer.format.parse("17", thinks=True, opened=False)
     assert (direct.reasoning, direct.answer, direct.readable, direct.well_formed) == ("", "17", True, True)
@@ -263,7 +259,7 @@ def test_channels_are_told_apart(text: str, expected: tuple[str, str, bool, bool
         '<|channel|>commentary to=functions.get <|constrain|>json<|message|>{"key": "a"}',
     ],
 )
-def test_a_call_on_a_channel_may_name_its_tool_before_or_behind_the_channel(text: str) -> None:
+def test_a_channel_call_names_its_tool_on_either_side(text: str) -> None:
     parsed = find_format(tokenizer_of("gptoss")).parse(text, thinks=True)
     assert parsed.calls == (Call(name="get", arguments={"key": "a"}),)
     assert (parsed.content, parsed.readable) == ("", True)
@@ -281,7 +277,7 @@ def test_the_answers_of_tools_name_the_calls_of_the_turn_before() -> None:
     assert '"call_id": "abcdefghi"' in named.decode(ids)
 
 
-def test_an_end_that_opens_another_part_than_what_follows_does_not_stand_for_it() -> None:
+def test_another_parts_end_does_not_replace_the_turns() -> None:
     renderer = Renderer(tokenizer_of("glm4moe"))
     user, observation = renderer.format.end_ids[:2]
     said = renderer.observation_ids([{"role": "user", "content": "go on"}], thinks=True, after=[user])

@@ -98,7 +98,7 @@ def test_no_text_of_a_model_makes_a_failure(name: str) -> None:
             assert renderer.observation_ids(more, thinks=task.thinks, calls=parsed.calls), text[:200]
 
 
-def test_a_call_of_mistral_needs_no_id_and_one_that_is_no_id_is_replaced() -> None:
+def test_missing_and_invalid_mistral_ids_are_replaced() -> None:
     renderer = Renderer(tokenizer_of("mistral"))
     task = Task(messages=({"role": "user", "content": "-"},), spec={}, tools=TOOLS)
     for given in ("", ', "id": "call_0"'):
@@ -125,7 +125,7 @@ CHARACTERS = 60_000
 
 
 @pytest.mark.parametrize("syntax", CALL_SYNTAXES, ids=lambda syntax: syntax.name)
-def test_a_text_that_repeats_what_opens_something_is_read_at_once(syntax: CallSyntax) -> None:
+def test_repeated_openings_are_parsed_in_linear_time(syntax: CallSyntax) -> None:
     began = time.process_time()
     for word in REPEATED:
         for frame in FRAMES:

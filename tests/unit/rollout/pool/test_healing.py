@@ -32,7 +32,7 @@ def states(pool: RolloutPool) -> list[tuple[str, int]]:
 
 
 @in_loop
-async def test_a_group_whose_worker_dies_is_done_again_by_another_one_with_the_same_seeds() -> None:
+async def test_a_dead_workers_group_keeps_its_seeds() -> None:
     reissued: list[tuple[int, str]] = []
     first, other = Worker(held=True), Worker()
     pool = await pool_of([first, other], new_workers=[Worker(unplaced=True)])
@@ -50,7 +50,7 @@ async def test_a_group_whose_worker_dies_is_done_again_by_another_one_with_the_s
 
 
 @in_loop
-async def test_the_only_worker_is_replaced_and_its_groups_wait_for_the_newcomer() -> None:
+async def test_groups_wait_for_the_only_workers_replacement() -> None:
     said: list[str] = []
     first, second = Worker(name="worker 0", held=True), Worker(name="worker 0")
     pool = await pool_of([first], new_workers=[second], tell=said.append)
@@ -63,7 +63,7 @@ async def test_the_only_worker_is_replaced_and_its_groups_wait_for_the_newcomer(
 
 
 @in_loop
-async def test_while_no_worker_serves_and_one_starts_nobody_counts_the_time_for_the_groups() -> None:
+async def test_a_start_stops_the_groups_deadline() -> None:
     first, new_worker = Worker(), Worker(unplaced=True)
     pool = await pool_of([first], new_workers=[new_worker])
     healed = [pool.last_restart_at()]
@@ -82,7 +82,7 @@ async def test_while_no_worker_serves_and_one_starts_nobody_counts_the_time_for_
 
 
 @in_loop
-async def test_a_newcomer_reads_the_checkpoint_that_the_others_read_while_it_started() -> None:
+async def test_a_new_worker_reads_the_others_checkpoint() -> None:
     first, new_worker = Worker(), Worker()
     pool = await pool_of([first, Worker()], new_workers=[new_worker])
     new_worker.broken = None
@@ -95,7 +95,7 @@ async def test_a_newcomer_reads_the_checkpoint_that_the_others_read_while_it_sta
 
 
 @in_loop
-async def test_weights_that_are_those_of_a_directory_are_read_from_it_by_a_newcomer() -> None:
+async def test_a_new_worker_reads_saved_weights_from_disk() -> None:
     first, new_worker = Worker(), Worker()
     pool = await pool_of([first], new_workers=[new_worker])
     await pool.load_weights(empty_push(5, nbytes=64))
@@ -108,7 +108,7 @@ async def test_weights_that_are_those_of_a_directory_are_read_from_it_by_a_newco
 
 
 @in_loop
-async def test_those_that_die_in_a_push_are_replaced_and_the_others_confirm_it() -> None:
+async def test_workers_that_die_in_a_push_are_replaced() -> None:
     dies, lives, new_worker = Worker(), Worker(), Worker()
     pool = await pool_of([dies, lives], new_workers=[new_worker])
     dies.loads.clear()
@@ -136,7 +136,7 @@ async def test_a_push_in_which_all_die_is_what_their_successors_serve() -> None:
 
 
 @in_loop
-async def test_one_that_fails_again_in_a_push_that_others_took_is_replaced() -> None:
+async def test_a_worker_that_fails_a_push_twice_is_replaced() -> None:
     said: list[str] = []
     fails, lives, new_worker = Worker(), Worker(), Worker()
     pool = await pool_of([fails, lives], new_workers=[new_worker], tell=said.append)
@@ -165,7 +165,7 @@ def test_a_push_that_is_damaged_again_is_a_fault() -> None:
 
 
 @in_loop
-async def test_an_engine_that_gets_no_bytes_is_replaced_and_the_push_returns() -> None:
+async def test_an_engine_without_bytes_is_replaced() -> None:
     said: list[str] = []
     fleet, new_worker = [Worker(name=f"{n}") for n in range(4)], Worker()
     pool = await pool_of(fleet, new_workers=[new_worker], push_s=0.2, tell=said.append)
@@ -179,7 +179,7 @@ async def test_an_engine_that_gets_no_bytes_is_replaced_and_the_push_returns() -
 
 
 @in_loop
-async def test_a_newcomer_that_gets_no_bytes_holds_up_no_other_engine_in_a_push() -> None:
+async def test_a_stuck_new_worker_does_not_delay_a_push() -> None:
     first, healthy, stuck, last = (Worker() for _ in range(4))
     pool = await pool_of([first, healthy], new_workers=[stuck, last], push_s=0.5)
     await pool.load_weights(empty_push(1, nbytes=64))
@@ -217,7 +217,7 @@ class DeadSender:
 
 
 @in_loop
-async def test_a_newcomer_whose_push_can_not_be_sent_any_more_joins_with_the_next_weights() -> None:
+async def test_a_new_worker_joins_with_the_next_weights() -> None:
     first, new_worker = Worker(), Worker()
     pool = await pool_of([first, Worker()], new_workers=[new_worker])
     await pool.load_weights(
@@ -233,7 +233,7 @@ async def test_a_newcomer_whose_push_can_not_be_sent_any_more_joins_with_the_nex
 
 
 @in_loop
-async def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_given_it_again() -> None:
+async def test_a_new_worker_gets_each_push_once() -> None:
     first, second, one, other = Worker(), Worker(), Worker(), Worker(unplaced=True)
     pool = await pool_of([first, second, Worker()], new_workers=[one, other])
     await pool.load_weights(empty_push(1, nbytes=64))
@@ -254,7 +254,7 @@ async def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_giv
 
 
 @in_loop
-async def test_a_broadcast_does_not_wait_for_a_newcomer_that_still_waits_for_the_one_before() -> None:
+async def test_a_broadcast_skips_a_joining_worker() -> None:
     first, new_worker = Worker(), Worker()
     pool = await pool_of([first, Worker()], new_workers=[new_worker])
     await pool.load_weights(empty_push(1, nbytes=64, transport="broadcast"))
@@ -283,7 +283,7 @@ class StartsLate(Worker):
 
 
 @in_loop
-async def test_a_newcomer_that_does_not_start_in_time_is_looked_at_before_it_is_replaced() -> None:
+async def test_a_late_start_is_examined_before_replacement() -> None:
     said: list[str] = []
     first, late = Worker(name="0"), StartsLate()
     pool = await pool_of([first, Worker()], new_workers=[late, Worker()], start_s=0.1, tell=said.append)
@@ -295,7 +295,7 @@ async def test_a_newcomer_that_does_not_start_in_time_is_looked_at_before_it_is_
 
 
 @in_loop
-async def test_a_newcomer_that_never_reads_the_weights_of_the_others_is_replaced_and_holds_up_no_push() -> None:
+async def test_a_new_worker_that_never_reads_is_replaced() -> None:
     said: list[str] = []
     first, hangs = Worker(), StartsLate()
     new_workers = [hangs, Worker()]
@@ -371,7 +371,7 @@ def test_deaths_that_come_together_count_once() -> None:
         limit.count(WorkerDied("at 11"))
 
 
-def test_what_goes_wrong_when_the_first_workers_start_is_raised_and_ends_them() -> None:
+def test_an_error_at_the_first_start_ends_all_workers() -> None:
     workers = []
 
     async def work() -> None:
@@ -384,7 +384,7 @@ def test_what_goes_wrong_when_the_first_workers_start_is_raised_and_ends_them() 
 
 
 @in_loop
-async def test_a_successor_that_can_not_start_is_a_death_and_the_next_one_is_tried() -> None:
+async def test_a_replacement_that_can_not_start_is_replaced() -> None:
     first = Worker()
     pool = await pool_of([first], new_workers=[Worker(broken=RuntimeError("no memory")), Worker()])
     first.kill()
@@ -412,7 +412,7 @@ async def test_an_engine_that_generates_nothing_is_taken_for_dead() -> None:
 
 
 @in_loop
-async def test_workers_are_added_and_those_that_are_too_many_finish_their_groups_first() -> None:
+async def test_superfluous_workers_finish_their_groups() -> None:
     first, second = Worker(name="0", held=True), Worker(name="1", held=True)
     pool = await pool_of([first], new_workers=[second, Worker()])
     pool.resize(2)
@@ -443,7 +443,7 @@ async def test_workers_are_added_and_those_that_are_too_many_finish_their_groups
 
 
 @in_loop
-async def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_its_groups_go_to_others() -> None:
+async def test_a_draining_worker_is_not_replaced() -> None:
     stays, leaves = Worker(name="stays", held=True), Worker(name="leaves", held=True)
     pool = await pool_of([stays, leaves])
     groups = [asyncio.create_task(pool.run_group(TICKET, 1)) for _ in range(2)]
@@ -459,7 +459,7 @@ async def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_its_groups
 
 
 @in_loop
-async def test_a_worker_without_a_machine_waits_for_one_beside_those_that_serve_and_can_be_given_up() -> None:
+async def test_a_worker_waits_for_a_machine_while_others_serve() -> None:
     said: list[str] = []
     pool = await pool_of([Worker()], new_workers=[Worker(name="2nd", unplaced=True)], start_s=0.05, tell=said.append)
     pool.resize(2)
@@ -472,7 +472,7 @@ async def test_a_worker_without_a_machine_waits_for_one_beside_those_that_serve_
 
 
 @in_loop
-async def test_a_worker_that_was_to_be_added_and_can_not_start_costs_the_run_nothing() -> None:
+async def test_a_failed_additional_worker_is_dropped() -> None:
     said: list[str] = []
     added = Worker(name="2nd", broken=RuntimeError("no memory"))
     pool = await pool_of([Worker()], new_workers=[added], restarts=0, tell=said.append)
@@ -498,7 +498,7 @@ class Poisoned(Worker):
 
 
 @in_loop
-async def test_a_task_that_kills_every_worker_fails_and_is_named_and_the_others_are_answered() -> None:
+async def test_a_task_that_kills_every_worker_fails() -> None:
     said: list[str] = []
     reissued: list[int] = []
     lives = [Poisoned(name=f"life {n}") for n in range(7)]

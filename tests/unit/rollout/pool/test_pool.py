@@ -60,7 +60,7 @@ class Interrupted(Worker):
 
 
 @in_loop
-async def test_a_group_goes_on_in_its_second_attempt_with_what_the_first_left() -> None:
+async def test_a_second_attempt_keeps_the_firsts_answers() -> None:
     pool = await pool_of([Interrupted(3), Interrupted(held=True, finished=1)], retries=1)
     playing = asyncio.create_task(pool.run_group(TICKET, 4))
     await settle()
@@ -118,7 +118,7 @@ async def test_groups_go_to_the_worker_with_the_fewest_in_flight() -> None:
 
 
 @in_loop
-async def test_a_group_that_is_given_up_is_cancelled_in_its_worker_and_leaves_it_free() -> None:
+async def test_a_cancelled_group_frees_its_worker() -> None:
     workers = [Worker(held=True), Worker(held=True)]
     pool = await pool_of(workers, retries=3)
     given_up = asyncio.create_task(pool.run_group(TICKET, 1))
@@ -132,7 +132,7 @@ async def test_a_group_that_is_given_up_is_cancelled_in_its_worker_and_leaves_it
 
 
 @in_loop
-async def test_every_worker_takes_weights_and_a_checkpoint_samples_a_share_and_is_counted() -> None:
+async def test_every_worker_loads_samples_and_is_counted() -> None:
     workers = [Worker(), Worker()]
     workers[1].lacks_base = True
     pool = await pool_of(workers)

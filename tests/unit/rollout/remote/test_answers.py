@@ -23,7 +23,7 @@ def read(content: str | None, *, reason: Any = "stop", thinks: bool = True, **me
     return read_turn({"choices": [told(content, reason=reason, **message)]}, thinks=thinks, sampling=PLAIN)
 
 
-def test_structured_calls_beside_a_thought_that_was_left_in_the_text_are_kept() -> None:
+def test_structured_calls_with_reasoning_in_the_text_are_kept() -> None:
     turn = read("I look it up\n</think>\n\nSo:", reason="tool_calls", tool_calls=[CALL])
     assert turn.parsed.calls == (GET,)
     assert (turn.parsed.reasoning, turn.parsed.content, turn.parsed.well_formed) == ("I look it up", "So:", True)
@@ -32,7 +32,7 @@ def test_structured_calls_beside_a_thought_that_was_left_in_the_text_are_kept() 
 
 
 @pytest.mark.parametrize("reason", ["length", "MAX_TOKENS", "model_length"])
-def test_a_text_that_was_cut_off_may_be_a_thought_that_the_template_opened(reason: str) -> None:
+def test_a_truncated_text_may_be_thinking(reason: str) -> None:
     turn = read(GUESS, reason=reason)
     assert (turn.parsed.readable, turn.parsed.answer, turn.finished) == (False, "", False)
     assert (turn.parsed.text, turn.thinking.closed) == (GUESS, Closed.NEVER)
@@ -41,19 +41,19 @@ def test_a_text_that_was_cut_off_may_be_a_thought_that_the_template_opened(reaso
     assert (answer.reward, answer.stop) == (0.0, Stop.LENGTH)
 
 
-def test_a_text_that_was_cut_off_behind_its_thought_or_without_thinking_is_an_answer() -> None:
+def test_a_truncated_text_after_thinking_is_an_answer() -> None:
     assert read("so</think>\\boxed{4}, that is", reason="length").parsed.answer == "\\boxed{4}, that is"
     assert read("\\boxed{4}, that", reason="length", reasoning_content="so").parsed.answer == "\\boxed{4}, that"
     assert read(GUESS, reason="length", thinks=False).parsed.answer == GUESS
 
 
 @pytest.mark.parametrize("reason", [None, "", "abort", "error", "insufficient_system_resource"])
-def test_an_answer_of_which_it_is_not_known_whether_it_is_whole_is_none(reason: Any) -> None:
+def test_an_unknown_finish_reason_is_an_error(reason: Any) -> None:
     with pytest.raises(ServerFault, match=f"finish_reason is {reason!r}"):
         read("\\boxed{4", reason=reason)
 
 
-def test_with_thinking_off_a_tag_makes_a_turn_unreadable_as_one_of_a_local_engine() -> None:
+def test_with_thinking_off_a_tag_is_unreadable() -> None:
     turn = read("In HTML </think> is a tag", thinks=False)
     assert (turn.parsed.readable, turn.parsed.answer) == (False, "")
     assert read("4\n", thinks=False).parsed.answer == "4"

@@ -46,7 +46,7 @@ def expert(task: Task) -> Say:
     return say
 
 
-def test_an_answer_is_scored_and_its_lengths_are_those_that_the_server_tells() -> None:
+def test_an_answer_has_a_score_and_the_servers_lengths() -> None:
     with ChatServerDouble(lambda body: RIGHT) as server:
         group = asked(
             server, MATH, samples=3, sampling=Sampling(temperature=0.6, top_p=0.9, max_tokens=50, stop=["\n\n"])
@@ -82,7 +82,7 @@ def test_an_expert_behind_a_server_earns_1_with_tools() -> None:
     assert [span.name for span in spans] == [call["function"]["name"] for m in last for call in m.get("tool_calls", ())]
 
 
-def test_calls_and_thoughts_that_the_server_left_in_the_text_are_read_there() -> None:
+def test_calls_and_reasoning_in_the_text_are_parsed() -> None:
     text = 'I look.</think>\nSo:<tool_call>{"name": "get", "arguments": {"key": "a"}}</tool_call>'
     turn = read_turn({"choices": [told(text)]}, thinks=True, sampling=PLAIN)
     assert turn.parsed.calls == (Call(name="get", arguments={"key": "a"}),)
@@ -92,7 +92,7 @@ def test_calls_and_thoughts_that_the_server_left_in_the_text_are_read_there() ->
     assert (plain.parsed.answer, plain.parsed.readable, plain.thinking.closed) == ("no thought", True, Closed.NONE)
 
 
-def test_a_call_whose_arguments_are_no_json_is_an_error_for_the_model() -> None:
+def test_a_call_without_json_arguments_is_a_bad_call() -> None:
     bad = {"id": "x", "type": "function", "function": {"name": "get", "arguments": '{"key": '}}
     turn = read_turn({"choices": [told(None, tool_calls=[bad, CALL])]}, thinks=True, sampling=PLAIN)
     assert turn.parsed.calls == (
@@ -125,7 +125,7 @@ def test_every_call_that_goes_back_has_its_result() -> None:
     assert "tool_calls" not in told_[4]
 
 
-def test_a_mode_of_thinking_is_asked_for_in_the_words_that_servers_know() -> None:
+def test_a_thinking_mode_becomes_request_fields() -> None:
     def body(thinking: Any) -> Body:
         return request_body("m", MATH.messages, (), thinking, PLAIN, seed=2**40)
 
@@ -135,7 +135,7 @@ def test_a_mode_of_thinking_is_asked_for_in_the_words_that_servers_know() -> Non
     assert body(up_to(64))["thinking_budget"] == 64
 
 
-def test_an_answer_that_is_cut_off_is_cut_and_a_thought_that_never_ended_is_no_answer() -> None:
+def test_truncated_thinking_is_not_an_answer() -> None:
     with ChatServerDouble(lambda body: told(None, reason="length", reasoning_content="hm, hm")) as server:
         (answer,) = asked(server, MATH).trajectories
     assert (answer.stop, answer.reward, answer.truncated) == (Stop.LENGTH, 0.0, True)
@@ -175,7 +175,7 @@ def test_what_goes_wrong_outside_the_model_is_a_typed_failure(fault: str, kind: 
     assert said in lost.failure.message
 
 
-def test_an_answer_that_was_filtered_out_is_a_refusal_and_is_not_asked_for_again() -> None:
+def test_a_filtered_answer_is_not_retried() -> None:
     with ChatServerDouble(lambda body: told(None, reason="content_filter")) as server:
         group = asked(server, MATH, again=3)
     assert [one.failure.kind for one in group.failed if one.failure] == [FailureKind.REFUSED]

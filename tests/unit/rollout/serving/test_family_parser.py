@@ -77,7 +77,7 @@ def test_a_call_that_can_not_be_read_stays_in_the_text() -> None:
     assert (read.tools_called, read.tool_calls, read.content) == (False, [], text)
 
 
-def test_the_marks_of_calls_are_kept_in_the_text_where_tools_are_offered() -> None:
+def test_marks_of_calls_are_kept_with_tools() -> None:
     assert not parser_of("gemma4_v5").adjust_request(request()).skip_special_tokens
     assert parser_of("gemma4_v5").adjust_request(request(tool_choice="none")).skip_special_tokens
 

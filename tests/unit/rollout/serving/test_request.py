@@ -40,7 +40,7 @@ def test_a_budget_becomes_extra_arguments() -> None:
     assert new == body(max_tokens=9, vllm_xargs={"other": 1, **limit})
 
 
-def test_the_plain_keys_go_before_vllms_own_and_before_the_servers_grace() -> None:
+def test_plain_keys_override_vllm_xargs_and_grace() -> None:
     own = {"thinking_budget": 7, "thinking_grace": 2}
     assert rewrite_request(body(vllm_xargs=own), RULES)["vllm_xargs"] == own
     new = rewrite_request(body(thinking_budget=0, thinking_grace=0, vllm_xargs=own), RULES)
@@ -61,7 +61,7 @@ def test_thinking_becomes_an_argument_of_the_chat_template() -> None:
     assert on["chat_template_kwargs"] == {"a": 1, "enable_thinking": True, "thinking": True}
 
 
-def test_where_the_template_has_no_variable_for_it_the_system_message_switches_thinking_off() -> None:
+def test_a_system_message_switches_thinking_off() -> None:
     rules = load_thinking_rules(tokenizer_of("nemotron_nano_v2"), ThinkingConfig())
     assert (rules.no_switch, rules.no_think) == ("", "/no_think")
     for said in ({"thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}):
@@ -74,7 +74,7 @@ def test_where_the_template_has_no_variable_for_it_the_system_message_switches_t
         assert rewrite_request({"messages": malformed, "thinking": False}, rules)["messages"] == malformed
 
 
-def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_message() -> None:
+def test_notices_end_the_last_user_message() -> None:
     assert last_text(RULES, thinking="low") == "2+2=?\n{low effort}"
     assert last_text(RULES, thinking_budget=5) == "2+2=?"
     assert last_text(ANNOUNCING, thinking_budget=5) == "2+2=?\n{thinking token budget: 5}"
@@ -173,7 +173,7 @@ def through_the_middleware(
     return (*(got[0] if got else (b"", 0)), sent)
 
 
-def test_the_middleware_rewrites_chat_requests_alone_and_keeps_their_length_right() -> None:
+def test_the_middleware_rewrites_only_chat_requests() -> None:
     content = json.dumps(body(thinking_budget=5)).encode()
     new, length, _ = through_the_middleware(CHAT, content)
     assert json.loads(new)["vllm_xargs"]["thinking_budget"] == 5
@@ -215,7 +215,7 @@ def test_no_text_of_a_conversation_brings_a_tag(path: str) -> None:
     assert got["messages"][0]["content"][1]["text"].startswith(BREAK)
 
 
-def test_raw_prompts_are_answered_where_clients_are_trusted_and_nothing_else_is_at_all() -> None:
+def test_raw_prompts_need_trusted_clients() -> None:
     content = json.dumps({"prompt": [5, 6]}).encode()
     for path in RAW_PROMPTS:
         _, _, (start, answer) = through_the_middleware(path, content)

@@ -183,7 +183,7 @@ def test_a_turn_ends_at_each_end_that_its_family_has(served: Served, end: str) -
     assert not answer.choices[0].message.content
 
 
-def test_calls_are_read_by_the_format_of_the_family_whole_and_in_a_stream(served: Served) -> None:
+def test_calls_are_parsed_whole_and_in_a_stream(served: Served) -> None:
     said: Any = {"ignore_eos": False, "max_tokens": 200, "tools": [GET]}
     message = served.ask(**said, **forced(f"so {ASKING}{ASKING}")).choices[0].message
     assert message.content == "so "
@@ -285,13 +285,13 @@ def test_a_bad_budget_is_answered_with_400(served: Served) -> None:
         served.ask(thinking_budget=-5)
 
 
-def test_a_run_brings_its_own_settings_of_thoughts_and_options_go_before_them(served: Served) -> None:
+def test_options_override_the_runs_thinking_settings(served: Served) -> None:
     answer = served.ask(thinking_budget=5, return_prompt_text=True, logit_bias=NEVER_CLOSING)
     assert "2+2=?\n{thinking token budget: 5}<|im_end|>" in answer.prompt_text
     assert served.closed(answer.choices[0].token_ids, ThinkingLimit(tokens=5)) == (5, Closed.ABRUPT)
 
 
-def test_a_raw_prompt_has_a_budget_too_and_what_closes_it_is_the_servers_own(served: Served) -> None:
+def test_a_raw_prompt_has_a_budget_with_the_servers_closing(served: Served) -> None:
     def complete(**limit: Any) -> Any:
         more = {"vllm_xargs": {"thinking_budget": 2, **limit}, "return_token_ids": True, "ignore_eos": True}
         return served.client.completions.create(

@@ -46,7 +46,7 @@ def manifest_of(shapes: Shapes) -> WeightManifest:
     return WeightManifest.of(shapes, dtype="bfloat16", transport="broadcast", version=1)
 
 
-def test_buckets_hold_whole_tensors_in_their_order_and_few_more_bytes_than_they_may() -> None:
+def test_buckets_hold_whole_tensors_in_order() -> None:
     shapes: Shapes = {f"w{number}": (size,) for number, size in enumerate((100, 3000, 10, 10, 1000, 1, 5000))}
     buckets = split_push(manifest_of(shapes), senders=2, most_bytes=4096)
     assert [bucket.manifest.names for bucket in buckets] == [
@@ -66,7 +66,7 @@ def sealed(gathered: list[Weights], *, rank: int, senders: int) -> dict[int, tup
     return {bucket.number: (bucket, buffer[: bucket.manifest.nbytes]) for bucket, buffer in packing}
 
 
-def test_ranks_pack_shares_that_together_are_all_whatever_order_they_are_gathered_in() -> None:
+def test_ranks_pack_all_buckets_in_any_gathering_order() -> None:
     given = weights(seed=0)
     names = list(given)
     gathered = [{names[2]: given[names[2]]}, {names[0]: given[names[0]], names[1]: given[names[1]]}]
@@ -87,7 +87,7 @@ def test_what_was_not_gathered_or_is_not_known_is_named() -> None:
         sealed([given | {"c": torch.zeros(2)}], rank=0, senders=1)
 
 
-def test_a_damaged_bucket_and_one_in_the_place_of_another_are_refused() -> None:
+def test_damaged_and_misplaced_buckets_are_refused() -> None:
     first, second, _ = sealed([weights(seed=0)], rank=0, senders=1).values()
     with pytest.raises(ValueError, match="push again"):
         open_bucket(first[1], replace(first[0], number=1))
@@ -109,7 +109,7 @@ def arriving(
     return begin
 
 
-def test_the_next_bucket_is_on_its_way_while_one_is_loaded_and_none_is_loaded_after_a_damaged_one() -> None:
+def test_receiving_overlaps_loading_until_a_damaged_bucket() -> None:
     sent = sealed([weights(seed=0)], rank=0, senders=1)
     sent[1][1][3] ^= 1
     did: list[str] = []
@@ -123,7 +123,7 @@ def test_the_next_bucket_is_on_its_way_while_one_is_loaded_and_none_is_loaded_af
     assert did == ["begin 0", "begin 1", "wait 0", "load a.weight", "begin 2", "wait 1", "wait 2"]
 
 
-def test_the_rest_is_received_after_a_bucket_that_a_model_does_not_take_as_others_share_the_way() -> None:
+def test_the_rest_is_received_after_a_refused_bucket() -> None:
     sent, did = sealed([weights(seed=0)], rank=0, senders=1), list[str]()
 
     def load(named: Named) -> None:
@@ -183,7 +183,7 @@ class SlowEngineBuckets(BucketGroup):
         return super().group(store, sender=sender, member=member)
 
 
-def test_a_sender_that_waits_for_engines_to_meet_the_others_does_not_give_up() -> None:
+def test_a_sender_waits_for_engines_at_other_senders() -> None:
     first, store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=1.0))
     bucket_group = BucketGroup(rendezvous=first, senders=3, bucket_bytes=64)
     manifest, wanted, engine = manifest_of(SHAPES), weights(seed=0), BucketReceiver()
@@ -205,7 +205,7 @@ def test_a_sender_that_waits_for_engines_to_meet_the_others_does_not_give_up() -
     assert same(got, wanted)
 
 
-def test_a_sender_whose_engines_are_missing_ends_the_wait_of_the_next_one() -> None:
+def test_missing_engines_end_the_wait_of_all_senders() -> None:
     first, store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=1.0))
     bucket_group = BucketGroup(rendezvous=first, senders=3)
     stores = [store, connect_store(first), connect_store(first)]
@@ -228,7 +228,7 @@ def delivery(sender: BucketSender, *, version: int) -> tuple[Delivery, WeightMan
 
 
 @in_loop
-async def test_pushes_reach_all_engines_by_the_same_groups_one_after_the_other(sender: BucketSender) -> None:
+async def test_consecutive_pushes_reuse_the_groups(sender: BucketSender) -> None:
     engines = [Engine(), Engine()]
     bucket_group, _, _ = delivery(sender, version=1)
     for version in (1, 2, 3):
@@ -238,7 +238,7 @@ async def test_pushes_reach_all_engines_by_the_same_groups_one_after_the_other(s
 
 
 @in_loop
-async def test_a_push_that_was_damaged_on_its_way_to_one_engine_comes_again_to_that_one_alone(
+async def test_only_the_engine_with_a_damaged_push_gets_it_again(
     sender: BucketSender,
 ) -> None:
     engines = [Engine(), Engine(damaged=1)]
@@ -259,7 +259,7 @@ class HangingEngine(Engine):
         return await asyncio.Future()
 
 
-def test_an_engine_that_never_joins_is_named_and_holds_up_the_others_for_a_limited_time(
+def test_a_missing_engine_is_named_and_delays_others_briefly(
     sender: BucketSender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("temper.rollout.weights.process_group.ALONE_S", 2.0)
@@ -281,7 +281,7 @@ def test_an_engine_that_never_joins_is_named_and_holds_up_the_others_for_a_limit
     assert "weight version 1 waits for hanging" in caplog.text
 
 
-def test_engines_of_a_push_that_the_learner_gives_up_do_not_wait_for_it(sender: BucketSender) -> None:
+def test_engines_do_not_wait_for_an_aborted_push(sender: BucketSender) -> None:
     manifest, engine, failed = sender.push(1), BucketReceiver(), list[Exception]()
     bucket_group = sender.offer(1, whole=True, receivers=HERE)
 
@@ -303,7 +303,7 @@ def test_engines_of_a_push_that_the_learner_gives_up_do_not_wait_for_it(sender: 
     assert failed
 
 
-def test_a_push_that_is_sent_too_late_leaves_the_offer_of_the_next_one(sender: BucketSender) -> None:
+def test_a_late_push_keeps_the_next_offer(sender: BucketSender) -> None:
     sender.push(1)
     sender.forget()
     sender.push(2)
@@ -313,14 +313,14 @@ def test_a_push_that_is_sent_too_late_leaves_the_offer_of_the_next_one(sender: B
     assert sender.offer(2, whole=True, receivers=HERE) == bucket_group
 
 
-def test_a_rank_that_has_published_nothing_yet_says_that_newcomers_wait_for_the_next_push() -> None:
+def test_an_offer_without_a_push_is_refused() -> None:
     for transport in ("shared_memory", "broadcast"):
         pushes = WeightSender(LearnerConfig(transport=transport), rank=0, progress_counter=ProgressCounter())
         with pytest.raises(NoLongerHeld, match="version 4"):
             pushes.offer(4, whole=True, receivers=HERE)
 
 
-def test_whoever_waits_for_a_dead_one_gives_up_long_before_an_engine_has_to_have_taken_the_push() -> None:
+def test_the_group_timeout_is_below_the_push_deadline() -> None:
     member = GroupMember(host="127.0.0.1", port=0, rank=0, size=2, timeout_s=LearnerConfig().collective_timeout_s)
     for nbytes in (0, BUCKET_BYTES, 10**10):
         assert member.limit(nbytes).total_seconds() < 0.5 * EngineConfig().push_timeout_s + nbytes / SLOWEST_PUSH

@@ -48,7 +48,7 @@ async def test_a_push_reaches_every_engine_by_one_offer() -> None:
 
 
 @in_loop
-async def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_that_it_lacks() -> None:
+async def test_a_busy_learner_does_not_use_up_the_engines_time() -> None:
     class Busy(PlainSender):
         """Works sequentially, and is in its next step when whole weights are requested."""
 
@@ -84,7 +84,7 @@ async def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_tha
     ]
 
 
-def test_an_engine_lets_go_of_a_segment_that_the_learner_has_freed() -> None:
+def test_an_engine_unmaps_a_freed_segment() -> None:
     engine = MappedFiles()
 
     def taken(memory: HostMemory) -> weakref.ref[torch.Tensor]:

@@ -26,7 +26,7 @@ def group(folder: Path, limit_file: str, *, limit: str, used: int) -> None:
 
 
 @pytest.mark.parametrize("limit_file", MEMBER)
-def test_the_limits_of_all_groups_of_a_process_count_without_files_in_memory(tmp_path: Path, limit_file: str) -> None:
+def test_all_group_limits_count_without_cached_files(tmp_path: Path, limit_file: str) -> None:
     base = tmp_path / "memory" if limit_file == "memory.limit_in_bytes" else tmp_path
     group(base / "job", limit_file, limit="100", used=80)
     group(base / "other", limit_file, limit="7", used=7)
@@ -36,7 +36,7 @@ def test_the_limits_of_all_groups_of_a_process_count_without_files_in_memory(tmp
     assert group_limits(tmp_path, MEMBER[limit_file]) == []
 
 
-def test_a_container_has_what_its_limit_leaves_and_no_more_than_the_machine(tmp_path: Path) -> None:
+def test_a_container_is_limited_by_group_and_machine(tmp_path: Path) -> None:
     bare = tmp_path / "none"
     machine, total = available_bytes(bare)
     assert 0 < machine <= total

@@ -297,7 +297,7 @@ async def what_has_no_room_is_said_at_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_weights_reach_engines_on_another_host_and_what_is_given_up_or_can_not_be_placed_ends_there():
+def test_two_hosts():
     for module in MODULES:
         ray.cloudpickle.register_pickle_by_value(module)
     head = {"num_cpus": 1, "num_gpus": 16, "resources": {"learner": 3}, "include_dashboard": False}

@@ -61,7 +61,7 @@ def test_every_push_arrives_on_this_machine_and_on_others(receiver, receivers):
     sender.close()
 
 
-def test_the_shared_memory_of_a_sender_that_is_killed_is_gone_with_it():
+def test_a_killed_senders_shared_memory_is_freed():
     named = set(os.listdir("/dev/shm"))
     ours, theirs = multiprocessing.Pipe()
     child = os.fork()
@@ -88,7 +88,7 @@ def test_weights_that_were_damaged_on_the_way_are_refused(receiver, receivers):
         receiver.receive(manifest, np.array(offered(sender, manifest, ELSEWHERE))[:10])
 
 
-def test_a_segment_that_was_overwritten_after_it_was_verified_is_noticed(receiver):
+def test_an_overwritten_segment_is_detected(receiver):
     sender = segment_sender()
     taken = accepted(receiver, sender, sender.push(1, gathered=[weights(seed=0)]))
     segment = taken.map()
@@ -141,7 +141,7 @@ def test_large_and_turned_tensors_are_pushed_in_any_order(receiver, dtype, backw
     sender.close()
 
 
-def test_an_unknown_transport_is_an_error_and_that_of_earlier_versions_is_auto():
+def test_an_unknown_transport_is_an_error():
     with pytest.raises(ValueError, match="learner.transport"):
         LearnerConfig(transport="nccl")
     assert LearnerConfig(transport="ray").transport == "auto"

@@ -43,7 +43,7 @@ class Turn:
     said: list[int] = field(default_factory=list)
 
 
-def test_turns_of_requests_that_come_and_go_are_closed_where_the_rule_closes_them(tmp_path: Path) -> None:
+def test_changing_batches_follow_the_thinking_rule(tmp_path: Path) -> None:
     rng, tokenizer = random.Random(2), byte_tokenizer()
     model = tiny_models.llama(tmp_path)
     tags = ThinkingTags(tokenizer)

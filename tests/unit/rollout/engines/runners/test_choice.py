@@ -79,7 +79,7 @@ def test_heads_guess_where_a_model_has_them(tmp_path: Path) -> None:
         speculative_config(config, "v2", none, on_cpu=False)
 
 
-def test_what_was_said_before_is_looked_up_by_either_runner_on_its_own_machine(tmp_path: Path) -> None:
+def test_both_runners_support_ngram_speculation(tmp_path: Path) -> None:
     config = EngineConfig(speculation="ngram")
     here, there = (
         speculative_config(config, "v1", tmp_path, on_cpu=True),

@@ -13,7 +13,7 @@ LIMIT_S = 900.0
 
 
 @pytest.mark.slow
-def test_the_second_runner_closes_thoughts_where_the_rule_does_and_agrees_with_the_trainer(tmp_path: Path) -> None:
+def test_the_second_runner_follows_the_thinking_rule(tmp_path: Path) -> None:
     model = tiny_models.qwen3(tmp_path / "model")
     ran = subprocess.run(
         [sys.executable, str(SCRIPT), str(model)],
