@@ -138,7 +138,7 @@ def _add(group: Any, options: dict[str, tuple[type, str, str]]) -> None:
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=shown, help=explained)
 
 
-def told(given: argparse.Namespace) -> dict[str, Any]:
+def settings_of_options(given: argparse.Namespace) -> dict[str, Any]:
     """Return the settings `eval` and `seed` of the options, as a configuration. Raise `ValueError` for contradictions."""
     sampling = {name: value for name in SAMPLING if (value := vars(given)[name]) is not None}
     if given.greedy and sampling.setdefault("temperature", 0.0) != 0:

@@ -37,18 +37,18 @@ def exit_status(work: Callable[[], int]) -> int:
         print(f"error: {blanked(str(error))}", file=sys.stderr)
         return MISTAKE
     except (StuckError, TooManyRestarts) as error:
-        _tell_fault(error)
+        _print_fault(error)
         return GAVE_UP
     except BrokenPipeError as error:
         if is_unread():
             raise
-        _tell_fault(error)
+        _print_fault(error)
     except (DamagedCheckpointError, OSError, RuntimeError) as error:
-        _tell_fault(error)
+        _print_fault(error)
     return FAULT
 
 
-def _tell_fault(error: Exception) -> None:
+def _print_fault(error: Exception) -> None:
     print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
 
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from temper.orchestrator.cli.arguments import RUNS, model_source, newest_model, run_folder
-from temper.orchestrator.cli.eval_command import KEY_VARIABLE, environments, presets, told
+from temper.orchestrator.cli.eval_command import KEY_VARIABLE, environments, presets, settings_of_options
 from temper.orchestrator.cli.run_commands import show_dry_run
 from temper.orchestrator.config.text import is_file, merged, overridden, read_text
 from temper.orchestrator.evaluation.remote import evaluate_server
@@ -59,7 +59,7 @@ def config_of(given: argparse.Namespace) -> Config:
 
 
 def _asked(given: argparse.Namespace) -> EvalRequest:
-    return EvalRequest(overrides=told(given), envs=environments(given), presets=presets(given))
+    return EvalRequest(overrides=settings_of_options(given), envs=environments(given), presets=presets(given))
 
 
 def _of_model_or_run(given: argparse.Namespace, asked: EvalRequest) -> RawConfig:

@@ -64,15 +64,15 @@ def _shown(given: argparse.Namespace, found: Comparison, setup: Setup) -> int:
 def _compared(given: argparse.Namespace, setup: Setup, model: Path, prompts: list[Prompt], *, end: int) -> Comparison:
     with os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8") as screen:
 
-        def tell(text: str) -> None:
+        def notify(text: str) -> None:
             if not given.quiet:
                 print(f"parity: {text}", file=screen)
 
-        tell(f"the output of libraries is in {LOG}")
+        notify(f"the output of libraries is in {LOG}")
         progress = Progress("parity", stream=io.StringIO() if given.quiet else screen)
         try:
             with noise_to(LOG):
-                return compare(model, setup, prompts, tokens=given.tokens, end=end, tell=tell, progress=progress)
+                return compare(model, setup, prompts, tokens=given.tokens, end=end, notify=notify, progress=progress)
         except RuntimeError as error:  # from vLLM, which logs the reason
             raise RuntimeError(f"{error}; see {LOG} for the output") from error
 

@@ -59,8 +59,8 @@ def add_serve_command(commands: "Commands") -> None:
     for name, (kind, shown, explained) in (OPTIONS | THINKING_OPTIONS).items():
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
-    told = "announce budgets in the prompt (default: as in the run, else no)"
-    command.add_argument("--announce", action=argparse.BooleanOptionalAction, help=told, default=argparse.SUPPRESS)
+    help_text = "announce budgets in the prompt (default: as in the run, else no)"
+    command.add_argument("--announce", action=argparse.BooleanOptionalAction, help=help_text, default=argparse.SUPPRESS)
     answered = "also serve /v1/completions. Its prompts can forge turns, so use it for trusted clients only"
     command.add_argument("--raw-prompts", action="store_true", help=answered)
 

@@ -104,8 +104,8 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
 
 def _case(task: Task, name: str, scored: TranscriptScore) -> str:
     outcome = scored.score.outcome
-    said = scored.failure or (None if outcome is None else outcome.value)
-    return f"{task.key}, {name}: {said} {scored.score.detail}"[:300]
+    message = scored.failure or (None if outcome is None else outcome.value)
+    return f"{task.key}, {name}: {message} {scored.score.detail}"[:300]
 
 
 def _same_tasks(env: EnvDefinition) -> CaseCheck:

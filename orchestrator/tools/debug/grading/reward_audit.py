@@ -95,7 +95,7 @@ def _nothing(tasks: Sequence[Task]) -> CaseCheck:
     for task in tasks:
         for turns in ([""], [""] * REPEATED):
             scored = score_turns(task, turns)
-            finding.add(not _right(scored), f"{task.key}, {len(turns)} empty turns: {_said(scored)}")
+            finding.add(not _right(scored), f"{task.key}, {len(turns)} empty turns: {_describe_score(scored)}")
     return finding
 
 
@@ -125,27 +125,29 @@ def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[s
         if flooded != turns and not _right(score_turns(task, flooded)):
             own = " ".join(NUMBER.findall(" ".join(CALL_BLOCK.sub("", turn) for turn in turns)))
             scored = score_turns(task, [f"{FLOOD} {own} {FLOOD}\n{flooded[0]}", *flooded[1:]])
-            finding.add(not _right(scored), f"{task.key}, every number: {_said(scored)}")
+            finding.add(not _right(scored), f"{task.key}, every number: {_describe_score(scored)}")
         if task.key in single:
             others = [text for text in dict.fromkeys(single.values()) if text != turns[0]][:OTHERS]
             listed = "\n".join((*others[: OTHERS // 2], turns[0], *others[OTHERS // 2 :]))
             if len(others) == OTHERS:
                 scored = score_turns(task, [listed])
-                finding.add(not _right(scored), f"{task.key}, in the middle of {OTHERS} others: {_said(scored)}")
+                finding.add(
+                    not _right(scored), f"{task.key}, in the middle of {OTHERS} others: {_describe_score(scored)}"
+                )
     return finding
 
 
 def _copied(task: Task, *, references: Mapping[str, list[str]], copy: Copy) -> TranscriptScore:
     settings = replace(task.env.settings, max_turns=COPIED_TURNS, tool_turns=COPIED_TURNS)
     episode = EnvEpisode(replace(task, env=replace(task.env, settings=settings)))
-    reference, heard = "\n".join(references[task.key]), list[str]()
+    reference, replies = "\n".join(references[task.key]), list[str]()
     try:
         episode.begin()
-        while (text := copy(reference, heard)) is not None:
+        while (text := copy(reference, replies)) is not None:
             result = episode.step(parse_own_turn(text))
             if result.done:
                 return TranscriptScore(reward=result.reward, score=result.score)
-            heard += [str(message["content"]) for message in result.messages]
+            replies += [str(message["content"]) for message in result.messages]
         result = episode.truncate("for it had nothing to copy")
         return TranscriptScore(reward=result.reward, score=result.score)
     except Exception as error:  # any error of an environment
@@ -154,32 +156,32 @@ def _copied(task: Task, *, references: Mapping[str, list[str]], copy: Copy) -> T
         episode.close()
 
 
-def _last_line(_reference: str, heard: list[str]) -> str:
-    return heard[-1].strip().rpartition("\n")[2] if heard else "0"
+def _last_line(_reference: str, replies: list[str]) -> str:
+    return replies[-1].strip().rpartition("\n")[2] if replies else "0"
 
 
-def _last_number(_reference: str, heard: list[str]) -> str:
-    return (NUMBER.findall(heard[-1]) or ["0"])[-1] if heard else "0"
+def _last_number(_reference: str, replies: list[str]) -> str:
+    return (NUMBER.findall(replies[-1]) or ["0"])[-1] if replies else "0"
 
 
-def _last_word(_reference: str, heard: list[str]) -> str:
-    return (re.findall(r"[^\s:]+", heard[-1]) or ["0"])[-1].rstrip(".!?") if heard else "0"
+def _last_word(_reference: str, replies: list[str]) -> str:
+    return (re.findall(r"[^\s:]+", replies[-1]) or ["0"])[-1].rstrip(".!?") if replies else "0"
 
 
 COPIES: Mapping[str, Copy] = {
-    "the whole reply": lambda _reference, heard: heard[-1] if heard else "0",
+    "the whole reply": lambda _reference, replies: replies[-1] if replies else "0",
     "the last line": _last_line,
     "the last number": _last_number,
     "the last word": _last_word,
 }
 
 
-def _table(reference: str, heard: list[str]) -> str | None:
+def _table(reference: str, replies: list[str]) -> str | None:
     """Write a program that looks up its results among the expected results of failed tests."""
-    names, said = DEFINED.findall(reference), "\n".join(heard)
+    names, said = DEFINED.findall(reference), "\n".join(replies)
     calls = [found for rule in (RETURNED, ASSERTED) for found in rule.findall(said) if _literal(f"({found[1]},)")]
     printed = PRINTED.findall(said)
-    if heard and not calls and not printed:
+    if replies and not calls and not printed:
         return None
     rows = ", ".join(f"(({arguments},), {value})" for _, arguments, value in calls if _literal(value))
     body = f"TABLE = [{rows}]\ndef look_up(*given):\n    return next((value for key, value in TABLE if key == given), None)\n"
@@ -220,5 +222,5 @@ def _right(scored: TranscriptScore) -> bool:
     return scored.failure is not None or correctness(scored.score.parts, scored.reward) >= 1.0
 
 
-def _said(scored: TranscriptScore) -> str:
+def _describe_score(scored: TranscriptScore) -> str:
     return str(scored.failure or scored.score.detail)[:200]

@@ -82,20 +82,20 @@ def compare(
     *,
     tokens: int,
     end: int,
-    tell: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare engine and trainer of a model.
 
-    `tokens` is the maximum length of an answer, which the id `end` ends. `tell` receives notes, `progress` shows the sampling.
+    `tokens` is the maximum length of an answer, which `end` ends. `notify` receives notes, `progress` shows the sampling.
     Raise the engine's errors, and `ValueError` for logprobs that are not finite.
     """
     began = time.monotonic()
-    tell("the engine samples and scores")
+    notify("the engine samples and scores")
     shown = progress or Progress(stream=io.StringIO())
     with as_pushed(model, setup) as pushed:
         answered = asyncio.run(sample_answers(pushed, setup, prompts, tokens=tokens, end=end, progress=shown))
-    tell("the trainer scores")
+    notify("the trainer scores")
     trainer, layers, untraced_reason = Trainer(model), None, answered.untraced_reason
     rows = [_row(trainer, answered, setup.learner)]
     if answered.traced is not None:
@@ -104,11 +104,11 @@ def compare(
         except ValueError as error:
             untraced_reason = str(error)
     for setting, learner in variants(setup):
-        tell(f"the trainer scores with {setting}")
+        notify(f"the trainer scores with {setting}")
         try:
             rows.append(_row(trainer, answered, learner, setting=setting))
         except (ValueError, RuntimeError) as error:  # too little memory, or a precision that overflows
-            tell(f"{setting}: {error}")
+            notify(f"{setting}: {error}")
     return Comparison(
         rows=tuple(rows),
         engine=compare_logprobs((one.prefill_T for one in answered.plain), (one.decoded_T for one in answered.plain)),

@@ -32,12 +32,12 @@ def _rows_of(env: BoundEnv, data: DataConfig) -> Finding:
     """Count the rows of data by their use. Raise as reading them does."""
     read = all_rows(env, data)
     heldout = sum(each.heldout for each in read.tasks)
-    said = f"{env.name}: {data.name}: {len(read.tasks) - heldout} rows to train on, {heldout} held out"
+    message = f"{env.name}: {data.name}: {len(read.tasks) - heldout} rows to train on, {heldout} held out"
     if read.skipped:
         return warning(
-            f"{said}, {read.skipped} unusable", f"correct them; envs.{env.name}.on_error=raise shows the first"
+            f"{message}, {read.skipped} unusable", f"correct them; envs.{env.name}.on_error=raise shows the first"
         )
-    return ok(said)
+    return ok(message)
 
 
 def inspect_stages(target: CheckTarget) -> Iterator[Finding]:

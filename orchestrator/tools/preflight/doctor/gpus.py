@@ -25,29 +25,29 @@ IN_USE_MIB = 2048
 
 def inspect_driver(target: CheckTarget) -> Iterator[Finding]:
     """Compare the driver with torch's CUDA, and report GPUs in use."""
-    told = _ask_driver()
-    yield check_driver(told[0][0] if told else None, cuda=torch.version.cuda, gpus=target.hardware.gpus)
+    drivers = _ask_driver()
+    yield check_driver(drivers[0][0] if drivers else None, cuda=torch.version.cuda, gpus=target.hardware.gpus)
     if torch.version.cuda is not None:
-        yield from gpus_in_use(told, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        yield from gpus_in_use(drivers, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _ask_driver() -> list[tuple[str, int]]:
     """Return the driver's version and the used MiB by GPU. Empty if nvidia-smi is missing or finds no GPU."""
     if shutil.which(ASK_DRIVER[0]) is None:
         return []
-    told = subprocess.run(ASK_DRIVER, capture_output=True, text=True, timeout=QUERY_S, check=False)
-    return read_driver(told.stdout) if told.returncode == 0 else []
+    drivers = subprocess.run(ASK_DRIVER, capture_output=True, text=True, timeout=QUERY_S, check=False)
+    return read_driver(drivers.stdout) if drivers.returncode == 0 else []
 
 
-def read_driver(told: str) -> list[tuple[str, int]]:
+def read_driver(drivers: str) -> list[tuple[str, int]]:
     """Parse the output of nvidia-smi. Unknown memory (`[N/A]`) counts as free."""
-    rows = [line.split(", ") for line in told.splitlines()]
+    rows = [line.split(", ") for line in drivers.splitlines()]
     return [(version, int(used) if used.isdecimal() else 0) for version, used in rows]
 
 
-def gpus_in_use(told: list[tuple[str, int]], chosen: str | None) -> Iterator[Finding]:
+def gpus_in_use(drivers: list[tuple[str, int]], chosen: str | None) -> Iterator[Finding]:
     """Warn if memory of a GPU is in use. `chosen` has the GPUs of CUDA_VISIBLE_DEVICES, None means all."""
-    ours = select_visible(list(enumerate(told)), chosen)
+    ours = select_visible(list(enumerate(drivers)), chosen)
     used = [f"GPU {number} has {mib} MiB in use" for number, (_, mib) in ours if mib > IN_USE_MIB]
     if used:
         yield warning(", ".join(used), "end the processes that use them, or exclude them with CUDA_VISIBLE_DEVICES")

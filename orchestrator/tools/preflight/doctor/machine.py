@@ -46,8 +46,8 @@ def check_versions(locked: Mapping[str, str], found: Mapping[str, str], *, name:
     if missing:
         yield failure(f"{len(missing)} of {len(locked)} packages of {name} are missing: {_listed(missing)}", SETUP)
     if other:
-        said = [f"{package} {found[package]} in place of {locked[package]}" for package in other]
-        yield warning(f"{len(other)} of {len(locked)} packages differ from {name}: {_listed(said)}", SETUP)
+        message = [f"{package} {found[package]} in place of {locked[package]}" for package in other]
+        yield warning(f"{len(other)} of {len(locked)} packages differ from {name}: {_listed(message)}", SETUP)
     if not missing and not other:
         yield ok(f"{len(locked)} packages as in {name}")
 
@@ -118,7 +118,7 @@ def check_isolation(isolation: Isolation, *, least: int, programs: bool) -> Find
     """Check whether a sandbox isolates enough. `programs` is true if environments run programs of the model."""
     level = isolation.level
     if level < least:
-        said = f"level {level} of {MAX_LEVEL}, and sandbox.min_level={least}"
-        through = f"{said}: NOT STOPPED: {', '.join(isolation.succeeded)}"
+        message = f"level {level} of {MAX_LEVEL}, and sandbox.min_level={least}"
+        through = f"{message}: NOT STOPPED: {', '.join(isolation.succeeded)}"
         return failure(through, REMEDY) if programs else warning(f"{through}. No environment needs it", REMEDY)
     return ok(f"level {level} of {MAX_LEVEL} ({', '.join(isolation.layers)})")

@@ -51,12 +51,12 @@ def check_memory(plan: Plan) -> Iterator[Finding]:
 
 def check_limit(limit: Limit, *, within: bool = False) -> Finding:
     """Check a limit. If it fails `within` the margin, it is a warning."""
-    said = f"{limit.what}: needs {limit.needed}" + (f", available {limit.has}" if limit.has else "")
+    message = f"{limit.what}: needs {limit.needed}" + (f", available {limit.has}" if limit.has else "")
     if limit.holds:
-        return ok(said)
+        return ok(message)
     if within:
-        return warning(f"{said}; less than {MARGIN:.0%} of a GPU over, and this is an estimate", limit.remedy)
-    return failure(said, limit.remedy)
+        return warning(f"{message}; less than {MARGIN:.0%} of a GPU over, and this is an estimate", limit.remedy)
+    return failure(message, limit.remedy)
 
 
 def check_available(needed: int, available: int) -> Finding:
@@ -101,7 +101,7 @@ def check_disk_space(folder: Path, *, free: int, size: int, keep: int, there: li
     needed = size + sum(max(0, keep * size - nbytes) for nbytes in there)
     more = " more" if any(there) else ""
     kept = f"{keep * len(there) + 1} checkpoints of {size / GB:.3g} GB take {needed / GB:.3g}{more}"
-    said = f"{folder} has {free / GB:.1f} GB free, {kept}"
+    message = f"{folder} has {free / GB:.1f} GB free, {kept}"
     if needed > free:
-        return warning(said, "lower checkpoints.keep, free some space, or set runs_dir= on a larger disk")
-    return ok(said)
+        return warning(message, "lower checkpoints.keep, free some space, or set runs_dir= on a larger disk")
+    return ok(message)

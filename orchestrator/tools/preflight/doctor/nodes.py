@@ -65,11 +65,11 @@ def _check_node(node: NodeReport, *, like: NodeReport) -> Iterator[Finding]:
         pairs = ((name, version, like.facts.versions[name]) for name, version in facts.versions.items())
         others = [f"{name} {here} instead of {wanted}" for name, here, wanted in pairs if here != wanted]
         if others:
-            said = f"{at} has other versions than {like.address}: {', '.join(others)}"
-            yield failure(said, "run make setup on it, in the same checkout")
+            message = f"{at} has other versions than {like.address}: {', '.join(others)}"
+            yield failure(message, "run make setup on it, in the same checkout")
         if facts.code != like.facts.code:
-            said = f"{at} has other code than {like.address}: {facts.code} in place of {like.facts.code}"
-            yield failure(said, "check out the same commit on it")
+            message = f"{at} has other code than {like.address}: {facts.code} in place of {like.facts.code}"
+            yield failure(message, "check out the same commit on it")
     for other in node.unreached:
         ports = f"open the ports {PORTS.start} to {PORTS.stop - 1} between the machines"
         yield failure(f"{at} can't connect to {other}", ports)
@@ -80,8 +80,8 @@ def _check_node(node: NodeReport, *, like: NodeReport) -> Iterator[Finding]:
             "set both by the same time server (timedatectl set-ntp true)",
         )
     if facts.shm_bytes is not None and facts.shm_bytes < LEAST_SHM:
-        said = f"/dev/shm of {at} has {size(facts.shm_bytes)} free for Ray's objects"
-        yield warning(said, "make it larger (in a container --shm-size=8g)")
+        message = f"/dev/shm of {at} has {size(facts.shm_bytes)} free for Ray's objects"
+        yield warning(message, "make it larger (in a container --shm-size=8g)")
     if facts.disk_share < LEAST_DISK:
         yield warning(
             f"the disk of temporary files of {at} has {size(facts.disk_bytes)} free, {facts.disk_share:.1%} of it",

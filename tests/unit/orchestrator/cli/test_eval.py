@@ -13,8 +13,7 @@ from support.chat_server import KEY, Body, ChatServerDouble, told
 from temper.envs.data.config import DataConfig
 from temper.envs.presets.catalog import PRESETS
 from temper.orchestrator.__main__ import main, parser
-from temper.orchestrator.cli.eval_command import environments, read_escapes
-from temper.orchestrator.cli.eval_command import told as said_of_settings
+from temper.orchestrator.cli.eval_command import environments, read_escapes, settings_of_options
 from temper.orchestrator.cli.look_commands import parse_groups
 from temper.orchestrator.cli.run_eval import config_of
 from temper.orchestrator.config.model_source import ModelSource
@@ -52,9 +51,9 @@ def sums(body: Body) -> dict[str, Any]:
 
 
 def test_options_are_settings_of_an_evaluation() -> None:
-    assert said_of_settings(given("m", "--greedy")) == {"eval": {"samples": 1, "sampling": {"temperature": 0.0}}}
-    assert said_of_settings(given("m", "--greedy", "--samples", "3"))["eval"]["samples"] == 3
-    assert said_of_settings(given("m")) == {}
+    assert settings_of_options(given("m", "--greedy")) == {"eval": {"samples": 1, "sampling": {"temperature": 0.0}}}
+    assert settings_of_options(given("m", "--greedy", "--samples", "3"))["eval"]["samples"] == 3
+    assert settings_of_options(given("m")) == {}
     everything = given(
         *("m", "--temperature", "0.6", "--top-p", "0.9", "--top-k", "20", "--min-p", "0.1", "--max-tokens", "64"),
         *("--stop", "\\n\\n", "--stop", "Question:", "--seed", "3", "--limit", "7"),
@@ -67,9 +66,9 @@ def test_options_are_settings_of_an_evaluation() -> None:
         "max_tokens": 64,
         "stop": ["\n\n", "Question:"],
     }
-    assert said_of_settings(everything) == {"seed": 3, "eval": {"tasks": 7, "sampling": sampling}}
+    assert settings_of_options(everything) == {"seed": 3, "eval": {"tasks": 7, "sampling": sampling}}
     with pytest.raises(ValueError, match="--greedy with --temperature"):
-        said_of_settings(given("m", "--greedy", "--temperature", "1"))
+        settings_of_options(given("m", "--greedy", "--temperature", "1"))
 
 
 def test_escapes_of_a_stop_text_are_what_they_mean() -> None:
