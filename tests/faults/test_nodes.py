@@ -50,7 +50,7 @@ def heals_on_the_other_node(job: Job) -> str:
     event = faults(job)[0].event
     assert event is not None
     text = (job.run / event["what"]["evidence"]).read_text(encoding="utf-8")
-    assert f"(process {other.pid} on {other.host}, node {other.node[:8]}) hung: no answer for" in text
+    assert f"(process {other.pid} on {other.host}, node {other.node[:8]}) hung: no heartbeat for" in text
     assert f"== process {other.pid} ray::RolloutWorker" in text
     assert ": stopped," in text
     assert "Thread" in text or "no stacks:" in text

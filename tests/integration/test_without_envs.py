@@ -85,9 +85,7 @@ def test_a_stage_that_takes_tasks_is_named_where_there_are_no_environments(
 
 
 def test_a_share_of_no_environment_is_refused(files_alone: Path) -> None:
-    with pytest.raises(
-        ValueError, match=re.escape("sft.shares.math: not among the run's envs, of which there are none")
-    ):
+    with pytest.raises(ValueError, match=re.escape("sft.shares.math")):
         load_config(files_alone, ["sft.shares.math=1"])
 
 

@@ -103,7 +103,11 @@ def differences(first: ResolvedFile, second: ResolvedFile) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
     other = [key for key, _, _, kind in rows if kind == Kind.IMMUTABLE.value]
-    end = f"another run: {len(other)} of {len(rows)} are immutable" if other else "no other run: none is identity"
+    end = (
+        f"another run: {len(other)} of {len(rows)} are immutable"
+        if other
+        else "the same run: no immutable setting differs"
+    )
     return [*lines, end]
 
 

@@ -62,9 +62,9 @@ class Engines(Rollouts):
             raise self.fails.pop(version.step)
         return version
 
-    def set_served(self, directory: Path) -> None: ...
+    def hold(self, directory: Path) -> None: ...
 
-    def run_with_restart(self) -> float:
+    def last_restart_at(self) -> float:
         return 0.0
 
     def processes(self) -> list[ProcessInfo]:

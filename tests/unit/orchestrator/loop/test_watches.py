@@ -82,7 +82,7 @@ def test_without_a_setting_answers_that_are_cut_off_and_groups_without_signal_ar
     told = watch.add(cut)
     assert list(told) == ["rl.bands.truncated", "rl.bands.nonzero_advantage"]
     assert told["rl.bands.truncated"].startswith(
-        "rollout/truncated 1 is above high=0.5 in 3 steps (rollout.limits.turn_"
+        "rollout/truncated 1 is above high=0.5 in 3 steps (raise rollout.limits.turn_"
     )
     assert told["rl.bands.nonzero_advantage"].startswith(
         "rollout/nonzero_advantage 0 is below low=0.1 in 3 steps (tasks are too hard or too easy"

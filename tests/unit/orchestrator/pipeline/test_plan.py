@@ -103,7 +103,7 @@ def test_an_instance_has_the_settings_of_its_stage_and_over_them_its_own_also_fr
     [
         ("rl_tools.stepz=1", "rl_tools.stepz.*did you mean 'steps'"),
         ("rl_tools.steps=0", "rl_tools: rl.steps=0"),
-        ("rl_tools.shares.maths=1", "rl_tools.shares.maths: not among"),
+        ("rl_tools.shares.maths=1", "rl_tools.shares.maths"),
         ("stages=[init,{rl: {name: envs}}]", "stages: 'envs'"),
         ("stages=[init,{dpo: {name: metrics}}]", "stages: 'metrics'"),
         ("stages=[{report: {steps: 3}}]", "the stage report takes no settings"),

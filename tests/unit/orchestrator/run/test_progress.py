@@ -99,7 +99,7 @@ def test_a_line_has_answers_speed_since_the_last_one_and_time_left() -> None:
     clock, sampled = HandClock(50.0), [1000]
     count = SamplingCount("evaluation of a", asked=40, tokens=lambda: sampled[0], clock=clock)
     clock.now, sampled[0] = 60.0, 3000
-    assert count.text() == "evaluation of a: 0 of 40 answers | 200 tokens/s | time left not known yet"
+    assert count.text() == "evaluation of a: 0 of 40 answers | 200 tokens/s | time left unknown"
     clock.now, sampled[0], count.finished = 80.0, 23000, 10
     assert count.text() == "evaluation of a: 10 of 40 answers | 1,000 tokens/s | 1:30 left"  # 30 s for 10, 30 to come
     clock.now, sampled[0] = 90.0, 500  # an engine that died takes its count along

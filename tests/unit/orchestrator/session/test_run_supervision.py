@@ -124,7 +124,7 @@ def test_a_request_for_workers_reaches_the_pool_and_stands_among_the_metrics(tmp
 
     desk = watched(tmp_path, work)
     assert desk.events() == [{"kind": "scaled", "what": {"rollout_workers": "3"}}]
-    assert "3 rollout workers are asked for" in desk.said.getvalue()
+    assert "3 rollout workers requested" in desk.said.getvalue()
 
 
 def test_a_death_leaves_a_file_a_line_and_an_event(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_a_start_that_is_waited_for_in_vain_leaves_the_stacks_of_those_that_star
 def test_a_folder_that_takes_no_status_is_told_once_and_the_watch_goes_on(tmp_path: Path) -> None:
     async def work(desk: Desk) -> None:
         (desk.folder.root / "status.json").mkdir()
-        await desk.until(lambda: "goes on without status.json" in desk.said.getvalue())
+        await desk.until(lambda: "continues without status.json" in desk.said.getvalue())
         await asyncio.sleep(0.2)
 
-    assert watched(tmp_path, work).said.getvalue().count("goes on without status.json") == 1
+    assert watched(tmp_path, work).said.getvalue().count("continues without status.json") == 1
 
 
 def test_the_supervision_survives_its_first_error(tmp_path: Path) -> None:

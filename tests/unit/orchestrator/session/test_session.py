@@ -254,7 +254,7 @@ def test_a_stage_whose_learner_dies_goes_on_from_its_newest_checkpoint_with_new_
         ["use_threads", "load", "restore", "checkpoint_bytes", "kill"],
         ["use_threads", "load", "restore", "checkpoint_bytes"],
     ]
-    assert "the learner has new ranks, which go on after step 5" in said
+    assert "the learner has new ranks, which resume after step 5" in said
     events = [row.event for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
     assert [event and event["kind"] for event in events] == ["fault", "restarted"] * 2
 

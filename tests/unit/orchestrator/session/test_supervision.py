@@ -117,7 +117,7 @@ def test_a_member_that_does_not_answer_is_looked_at_and_ended_once() -> None:
         await watched.pass_seconds(20)
         assert (actor.killed, other.killed) == (1, 0)
         (fault,) = watched.faults
-        assert fault.line.startswith(f"rollout worker 0 (process {actor.place.pid} on here) hung: no answer for")
+        assert fault.line.startswith(f"rollout worker 0 (process {actor.place.pid} on here) hung: no heartbeat for")
         assert "supervision.silent_s=5" in fault.what
         assert "has ended" in fault.evidence
 
@@ -133,7 +133,7 @@ def test_a_member_that_answers_but_gets_nothing_done_is_ended() -> None:
         assert not actor.killed
         await watched.pass_seconds(5)
         await watched.ended(actor)
-        assert watched.faults[0].what == "train: nothing done for 21 s (supervision.stalled_s=20)"
+        assert watched.faults[0].what == "train: no progress for 21 s (supervision.stalled_s=20)"
 
     asyncio.run(scene())
 
@@ -317,7 +317,7 @@ def test_faults_are_numbered_and_named_by_who_is_at_fault(tmp_path: Path) -> Non
     text = second.read_text()
     assert text.startswith("the learner's rank 0 hung: no answer for 61 s\n")
     assert "in stage rl after step 4" in text
-    assert "in the middle of 1 groups: #7 code (12 s)" in text
+    assert "interrupted 1 groups: #7 code (12 s)" in text
     assert text.endswith("\nstacks\n")
 
 

@@ -211,8 +211,8 @@ def test_a_teacher_that_is_no_whole_model_is_refused(tmp_path: Path) -> None:
         ("distill.loss.advantage=grpo", "distill.loss.advantage=grpo"),
         ("distill.group_size=0", "distill.group_size=0 must be at least 1"),
         ("distill.steps=0", "distill.steps=0"),
-        ("distill.thinking.budget=0.5", "give distill.thinking.budgets"),
-        ("stages=[init,distill] distill.shares.maths=1", "distill.shares.maths: not among"),
+        ("distill.thinking.budget=0.5", "distill.thinking.budgets"),
+        ("stages=[init,distill] distill.shares.maths=1", "distill.shares.maths"),
         ("rl.loss.objective=distill", "rl.loss.objective=distill "),
         (
             "stages=[init,distill] learner.ranks=4 distill.groups_per_step=3 distill.group_size=1",
