@@ -48,6 +48,13 @@ def test_named_files_exist(page: str) -> None:
     assert sorted(name for name in named if not (ROOT / name).exists() and not pattern().fullmatch(name)) == []
 
 
+@pytest.mark.parametrize("folder", ["configs", "envs", "learner", "orchestrator", "requirements", "rewards", "rollout"])
+def test_pages_that_code_names_exist(folder: str) -> None:
+    files = [path for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".yaml", ".sh"}]
+    named = {name for path in files for name in re.findall(r"docs/\w+\.md", path.read_text(encoding="utf-8"))}
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
 def test_the_site_and_the_list_of_pages_have_every_page() -> None:
     lines = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     nav = yaml.safe_load(lines[lines.index("nav:") :])["nav"]
