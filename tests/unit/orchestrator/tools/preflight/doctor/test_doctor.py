@@ -286,7 +286,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (WARNING, "3 checkpoints of 0.4 GB take 1.2", "checkpoints.keep", little_room),
     ],
     "thinking": [
-        (FAILURE, "thought", "", with_template("thinking", PLAIN, "rl.thinking={budget: 0.5, budgets: [16]}"))
+        (FAILURE, "thinking", "", with_template("thinking", PLAIN, "rl.thinking={budget: 0.5, budgets: [16]}"))
     ],
     "end of turn": [(FAILURE, "turn", "model.end_of_turn", with_template("end of turn", NO_TURNS))],
     "tool calls": [(FAILURE, "tools", "model.tool_calls", with_template("tool calls", PLAIN))],
