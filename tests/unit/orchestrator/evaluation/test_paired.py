@@ -156,7 +156,7 @@ def test_compare_takes_two_files_or_runs(tmp_path: Path, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     for text in ("0.250", "0.750", "+0.500", "0.0010"):
         assert text in said
-    assert "math: left out are 1 only in the first" in said
+    assert "math: 1 only in the first" in said
     found = json.loads(out.read_text())["envs"]
     assert found["math"]["p"] == pytest.approx(2 / 2**11)
     assert (found["code"]["difference"], found["code"]["p"], found["code"]["deviation"]) == (0.0, 1.0, None)
@@ -166,7 +166,7 @@ def test_compare_takes_two_files_or_runs(tmp_path: Path, capsys: pytest.CaptureF
     ("given", "named"),
     [
         ([], "--runs"),
-        (["one"], "1 evaluations"),
+        (["one"], "not 1"),
         (["one", "gone"], "gone"),
         (["one", "notes"], "notes.json"),
         (["one", "other", "--label", "rl"], "--label rl"),
@@ -201,7 +201,7 @@ def test_what_two_evaluations_were_asked_differently_is_said(
         file.write_text(json.dumps(json.loads(file.read_text()) | said))
     assert main(["report", "--compare", *map(str, files)]) == 0
     head = capsys.readouterr().out.splitlines()[2]
-    told = "samples 1 and 4; sampling.temperature 0.0 and 1.5; rollout.limits.turn_tokens 128 and 8192; only one has x"
-    assert head == f"asked differently: {told}"
+    told = "samples 1 and 4; sampling.temperature 0.0 and 1.5; rollout.limits.turn_tokens 128 and 8192; only one sets x"
+    assert head == f"different settings: {told}"
     assert main(["report", "--compare", str(files[0]), str(files[0])]) == 0
-    assert "asked differently" not in capsys.readouterr().out
+    assert "different settings" not in capsys.readouterr().out

@@ -94,7 +94,7 @@ def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str
         ("distill.sampling.min_p=0.1", ["distill.sampling.top_p=1.0", "min_p=0.1", "distill.sampling.temperature"]),
         ("distill.sampling.temperature=0", ["distill.sampling.temperature=0", "above 0"]),
         ("rft.sampling.temperature=0", ["rft.sampling.temperature=0", "rft.samples=4", "above 0"]),
-        ("rft.sampling.stop=[x]", ["rft.sampling.stop=['x']", "leave it out"]),
+        ("rft.sampling.stop=[x]", ["rft.sampling.stop=['x']"]),
         ("dpo.sampling.temperature=0", ["dpo.sampling.temperature=0", "dpo.samples=8", "above 0"]),
         (
             "dpo.sampling.top_p=0.9 dpo.data=pairs.jsonl",
@@ -114,7 +114,7 @@ def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str
         ("stages=[init", ["'stages=[init' holds no YAML behind its equals sign", "]"]),
         ("name=${", ["'name=${' holds no YAML behind its equals sign"]),
         ("envs=[math,code]", ["envs=['math', 'code']: must be a mapping, such as {math: {}, code: {}}"]),
-        ("envs.math=null", ["envs.math=null: must be settings, such as {share: ...}; {} leaves all"]),
+        ("envs.math=null", ["envs.math=null: must be settings, such as {share: ...}"]),
         ("envs.math.data=[a.jsonl]", ["envs.math.data=['a.jsonl']: must be settings, such as {path: ...}"]),
         ("envs.math.data.nope=3", ["envs.math.data.nope", "known keys are path, config"]),
         ("model=some/model", ["model=some/model: must be settings, such as {path: some/model}"]),

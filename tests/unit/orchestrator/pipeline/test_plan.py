@@ -60,12 +60,12 @@ def test_instances_have_names_of_their_own_or_of_their_stage_with_a_number() -> 
 @pytest.mark.parametrize(
     ("stages", "said"),
     [
-        (["sleep"], "'sleep' is no stage; there are init, sft"),
+        (["sleep"], "stages: 'sleep'"),
         ([{"rl": {}, "sft": {}}], "is no stage"),
         ([{"rl": {"name": "../x"}}], "must consist of letters"),
         ([{"rl": {"name": "a"}}, {"sft": {"name": "a"}}], "two stages have the name 'a'"),
-        (["init", "sft", "init"], "entry 3 is 'init'; init comes first, once"),
-        ([{"init": {"name": "again"}}], "init comes first, once, and takes no settings"),
+        (["init", "sft", "init"], "entry 3 is 'init'"),
+        ([{"init": {"name": "again"}}], "entry 1 is .*init"),
         ([{"rl": {"name": "sft"}}], "of the stage rl but has the name of the stage sft"),
     ],
 )
@@ -101,12 +101,12 @@ def test_an_instance_has_the_settings_of_its_stage_and_over_them_its_own_also_fr
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("rl_tools.stepz=1", "rl_tools.stepz.*did you mean 'steps'"),
+        ("rl_tools.stepz=1", "rl_tools.stepz.*rl_tools.steps"),
         ("rl_tools.steps=0", "rl_tools: rl.steps=0"),
         ("rl_tools.shares.maths=1", "rl_tools.shares.maths"),
         ("stages=[init,{rl: {name: envs}}]", "stages: 'envs'"),
         ("stages=[init,{dpo: {name: metrics}}]", "stages: 'metrics'"),
-        ("stages=[{report: {steps: 3}}]", "the stage report takes no settings"),
+        ("stages=[{report: {steps: 3}}]", "the stage report"),
     ],
 )
 def test_a_mistake_in_the_settings_of_an_instance_is_named(override: str, said: str) -> None:
@@ -136,15 +136,15 @@ def test_a_report_is_written_again_after_what_was_added() -> None:
 @pytest.mark.parametrize(
     ("stages", "state", "said"),
     [
-        (["init", "dpo", "sft"], reached("init", "sft"), "dpo stands before sft, which is done"),
-        (["init", "eval", "sft"], reached("init", "sft"), "eval-init stands before sft, which is done"),
-        (["init", "rl", "sft"], reached("init", "sft", "rl"), "in this order, but they were done as init, sft, rl"),
+        (["init", "dpo", "sft"], reached("init", "sft"), "dpo comes before sft"),
+        (["init", "eval", "sft"], reached("init", "sft"), "eval-init comes before sft"),
+        (["init", "rl", "sft"], reached("init", "sft", "rl"), "the run did init, sft, rl"),
         (
             ["init", "sft", "dpo", "rl"],
             reached("init", "sft", begun={"rl": "sft"}),
-            "rl was begun, and dpo stands before",
+            "rl has started, and dpo before it",
         ),
-        (["init", "sft", "dpo", "rl"], reached("init", "sft", "dpo", begun={"rl": "sft"}), "rl was begun with sft"),
+        (["init", "sft", "dpo", "rl"], reached("init", "sft", "dpo", begun={"rl": "sft"}), "rl started from sft"),
         (["init", {"dpo": {"name": "sft-2"}}], reached("init", "sft", "sft-2"), "sft-2 was a stage sft and is now dpo"),
     ],
 )
@@ -166,7 +166,7 @@ def test_the_last_trained_stage_goes_on_where_more_steps_are_asked_for_and_what_
     stages = ["init", "eval", "sft", "eval", "report"]
     whole = reached("init", "eval-init", "sft", "eval-sft", "report")
     assert ahead(stages, whole, sft=EVERY + 1) == ["sft", "eval-sft", "report"]
-    with pytest.raises(ValueError, match="would take the run back: add one more `- sft`"):
+    with pytest.raises(ValueError, match="add one more `- sft`"):
         ahead(["init", "sft", "rl"], reached("init", "sft", "rl"), sft=EVERY + 1)
 
 
@@ -176,10 +176,10 @@ def test_the_command_of_one_stage_never_takes_a_finished_run_back() -> None:
     assert commanded("rl", stages, reached("init", "sft")) == (["rl"], [])
     nothing, (said,) = commanded("sft", stages, whole)
     assert nothing == []
-    assert "done already, and the model stays as it is: sft; raise sft.steps to go on, or add one more `- sft`" in said
+    assert "done already, and the model is unchanged: sft; raise sft.steps" in said
     assert commanded("init", stages, whole)[0] == []
     assert commanded("rl", stages, whole, rl=EVERY + 1) == (["rl"], [])
-    with pytest.raises(ValueError, match="fork the run at"):
+    with pytest.raises(ValueError, match="add one more `- sft`"):
         commanded("sft", stages, whole, sft=EVERY + 1)
     assert commanded("sft", [*stages, "sft"], whole) == (["sft-2"], [])
     assert commanded("eval", stages, whole) == (["eval-rl"], [])
