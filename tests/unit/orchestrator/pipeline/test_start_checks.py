@@ -68,7 +68,7 @@ def files(tmp_path: Path) -> Path:
         ("model.path={0}/none", "{0}/none"),
         ("envs.math.reward=support.user_functions.broken", "envs.math.reward"),
         ("envs.math.reward=support.user_functions.parts envs.math.weights.rigth=1", "did you mean 'right'"),
-        ("rl.step=7", "unknown key 'step'; did you mean 'steps'?\n"),
+        ("rl.step=7", "unknown key 'step'; did you mean rl.steps?\n"),
     ],
 )
 def test_a_mistake_in_files_is_said_at_once_and_leaves_nothing_behind(
@@ -286,11 +286,11 @@ def test_a_template_that_does_not_show_the_closing_has_the_usual_one_or_that_of_
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("rl.thinking.budget=0.5", "give rl.thinking.budgets"),
+        ("rl.thinking.budget=0.5", "rl.thinking.budgets"),
         ("rl.thinking={budget: 0.5, budgets: [-4]}", "budget -4"),
         ("rl.thinking={budget: 0.5, budgets: [450]}", "rollout.limits.total_tokens=512"),
         ("rollout.thinking.grace=-1", "grace=-1"),
-        ("rft.thinking.no_thinking=0.1", "must be 0"),
+        ("rft.thinking.no_thinking=0.1", "rft.thinking"),
         ("sft.reasoning.low_effort_keep=0", "low_effort_keep=0"),
     ],
 )
