@@ -1,4 +1,4 @@
-"""What tests of several folders begin with."""
+"""Fixtures that several folders share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from temper.orchestrator.run.folder import RunDir
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunDir]:
-    """The open folder `job` of a run."""
+    """The open run folder `job`."""
     folder = RunDir(tmp_path / "job")
     folder.open()
     yield folder

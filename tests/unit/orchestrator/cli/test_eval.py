@@ -1,4 +1,4 @@
-"""The command `eval`: what it understands, and an evaluation of a model behind a server from end to end."""
+"""The command `eval`: its options, and an evaluation of a served model from end to end."""
 
 import argparse
 import json
@@ -41,7 +41,7 @@ def of_eval(made: Config) -> EvalConfig:
 
 
 def sums(body: Body) -> dict[str, Any]:
-    """Says what a sum of two numbers is, and of anything else that it is 0."""
+    """Answer the sum of two numbers, or 0 for any other question."""
     question = body["messages"][-1]["content"]
     try:
         value = eval(question.removesuffix("=?"), {"__builtins__": {}})
@@ -80,7 +80,7 @@ def test_escapes_of_a_stop_text_are_what_they_mean() -> None:
 
 
 def test_environments_are_named_with_their_data() -> None:
-    for option in ("--data", "--eval-data"):  # as in the other commands, and as the setting is called
+    for option in ("--data", "--eval-data"):  # `--data` is an alias, named like the setting
         assert environments(given("m", "--env", "math", option, "a.jsonl")) == {"math": "a.jsonl"}
     assert environments(given("m", "--env", "math=a.jsonl", "--env", "code")) == {"math": "a.jsonl", "code": None}
     for wrong in (
@@ -227,7 +227,7 @@ def test_a_label_is_never_the_name_of_something_else() -> None:
 
 
 def evaluated(server: ChatServerDouble, folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
-    """The status of an evaluation of two environments behind a server, and its result."""
+    """Return the exit status and the result of an evaluation of two environments behind a server."""
     arguments = ["--url", server.url, "--env", "math", "--limit", "4", "--samples", "2", "--name", "it"]
     status = main(
         ["eval", *arguments, "--runs-dir", str(folder), "--request-retries", "0", "--temperature", "0.5", *more]
@@ -340,7 +340,7 @@ def test_an_evaluation_of_a_server_that_was_interrupted_asks_what_is_left(
     with ChatServerDouble(sums) as server:
         status, whole = evaluated(server, tmp_path / "whole", *more)
         first = len(server.bodies)
-        known = server.bodies[0]["messages"]  # episodes begin in threads: their requests come in any order
+        known = server.bodies[0]["messages"]  # threads start the episodes, so requests arrive in any order
         server.say = lambda body: sums(body) if body["messages"] == known else {"message": "no answer"}
         broken, nothing = evaluated(server, tmp_path / "parts", *more)
         server.say = sums

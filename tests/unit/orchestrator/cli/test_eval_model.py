@@ -1,5 +1,4 @@
-"""`eval MODEL` for real: its greedy answers are, token by token, those of a plain vLLM script on the same prompts, and so are
-its scores."""
+"""`eval MODEL` on vLLM: its greedy answers and scores equal the results of a plain vLLM script, token by token."""
 
 import json
 from dataclasses import dataclass
@@ -18,14 +17,14 @@ from temper.rollout.tokenizer import load_tokenizer
 
 GSM8K = Path(__file__).resolve().parents[5] / "shared" / "data" / "gsm8k_labelled.jsonl"
 TOKENS, END, LONGEST = 24, "87", 200
-"""Tokens of an answer at most, what ends one, and characters of a question of GSM8K at most."""
+"""The token limit of an answer, its stop string, and the character limit of a GSM8K question."""
 OWN = [f"Ann has {n} pens and buys {n + 1} more. How many?" for n in range(6)]
-OWN.append(OWN[0])  # a row that stands twice is asked twice
+OWN.append(OWN[0])  # a duplicate row gets two answers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """An answer of the plain script: its tokens, and the number that it gives, None where it was cut off."""
+    """An answer of the plain script: its token ids and its number, None if the answer is truncated."""
 
     ids: tuple[int, ...]
     number: int | None
@@ -33,7 +32,7 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """What the script said, and what an evaluation of the same model left, question by question."""
+    """The answers of the script and of an evaluation of the same model, per question."""
 
     said: list[Said]
     references: list[int]
@@ -46,7 +45,7 @@ def that_says_numbers(model: Path) -> Path:
     weights = load_file(file)
     for name, values in weights.items():
         if "mixer" in name and values.ndim == 2:
-            weights[name] = 4 * values  # or what the question says hardly shows in what comes last
+            weights[name] = 4 * values  # makes the last position depend on the question
     digits = load_tokenizer(model).convert_tokens_to_ids(list("0123456789"))
     head = torch.zeros_like(weights["lm_head.weight"])
     head[digits] = torch.randn(len(digits), head.shape[1], generator=torch.Generator().manual_seed(2))
@@ -55,7 +54,7 @@ def that_says_numbers(model: Path) -> Path:
 
 
 def plain_script(model: Path, questions: list[str]) -> list[Said]:
-    """What anybody would write: the chat template, vLLM's own class, temperature 0."""
+    """A minimal script: chat template, vLLM's own class, temperature 0."""
     prepare_environment()
     limit_cpu(threads=1, memory_gib=1)
     from vllm import LLM, SamplingParams
@@ -79,7 +78,7 @@ def plain_script(model: Path, questions: list[str]) -> list[Said]:
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
-    """Both sides, with an engine each. Every second question has what the model says for its right answer."""
+    """Run both, each with its own engine. The reference of every second question is the model's answer."""
     folder = tmp_path_factory.mktemp("evaluated")
     model = that_says_numbers(tiny_models.nemotron_h(folder / "model"))
     asked = [*OWN, *of_gsm8k()]
@@ -102,7 +101,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
 
 
 def of_gsm8k() -> list[str]:
-    """Return short questions of GSM8K, none where the file is not there."""
+    """Return short GSM8K questions, or none if the file is missing."""
     if not GSM8K.exists():
         return []
     rows = [json.loads(line)["question"] for line in GSM8K.read_text(encoding="utf-8").splitlines()]

@@ -1,4 +1,4 @@
-"""What the end of a command is to the shell: its status, with a line of what was wrong in place of a traceback."""
+"""A failed command sets its exit status and prints one line about the error instead of a traceback."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +55,6 @@ def test_what_is_a_fault_of_this_program_is_raised_whole() -> None:
 def test_commands_without_a_run_end_so_too(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir("/sys")  # where nobody may write
+    monkeypatch.chdir("/sys")  # a read-only folder
     assert main([word.replace("FOLDER", str(tmp_path)) for word in command]) == 1
     assert capsys.readouterr().err.startswith("fault: ")

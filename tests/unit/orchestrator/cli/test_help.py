@@ -1,4 +1,4 @@
-"""`--help` of every command teaches by examples, which are commands."""
+"""`--help` of every command shows valid example commands."""
 
 import argparse
 import re

@@ -1,4 +1,4 @@
-"""`status` and `scale`, as another terminal sees a run."""
+"""The commands `status` and `scale`, run from another terminal."""
 
 import json
 import re
@@ -131,7 +131,7 @@ def test_the_state_of_a_run_is_shown_as_json_and_whether_it_is_running(
 
 def test_a_watch_is_ended_by_ctrl_c(folder: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     STATUS.write(folder.root)
-    ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began the tests behind `&`
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores SIGINT
     watching = threading.Thread(target=interrupt_in, args=("_status", threading.get_ident()))
     try:
         watching.start()

@@ -1,4 +1,4 @@
-"""Submitting to a Ray cluster: a real local head, with jobs that end well, badly, and by a signal."""
+"""Job submission to a real local Ray head: jobs that succeed, fail, or stop on a signal."""
 
 import asyncio
 import os
@@ -57,7 +57,7 @@ with local_head() as server:
 
 @dataclass(frozen=True)
 class Head:
-    """A local head in a process of its own, which may be killed."""
+    """A local head in its own process. Tests may kill it."""
 
     process: "subprocess.Popen[str]"
     address: str
@@ -112,7 +112,7 @@ def test_a_job_streams_its_log_and_returns_its_exit_status(server: str, tmp_path
 def test_a_signal_stops_a_job_which_may_save(
     stop_s: int, saves: bool, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job needs 4 s for its last step."""
+    """The last step of the job takes 4 s."""
     log: list[str] = []
 
     def write(text: str) -> None:
@@ -166,7 +166,7 @@ def test_a_job_has_the_package_and_the_modules_of_the_folder(
 
 
 def test_a_killed_submit_leaves_no_process(head: Head) -> None:
-    """Neither its head with the processes of that, nor a job. This is the last test that needs the head."""
+    """Neither the head's process tree nor a job survives. No later test uses the head."""
     program = "import time; print('begun', flush=True); time.sleep(600)"
     said: list[str] = []
 
@@ -230,7 +230,7 @@ def test_recipes_are_submitted(recipe: Path) -> None:
 
 
 def test_files_are_named_by_their_place_in_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the folder by their place in it, those of the package by their name there."""
+    """A file of the folder keeps its relative path. A file of the package keeps its name in the package."""
     monkeypatch.chdir(tmp_path)
     Path("mine").mkdir()
     Path("mine/over.yaml").write_text("seed: 7")

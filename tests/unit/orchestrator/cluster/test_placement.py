@@ -1,4 +1,4 @@
-"""Requested processes of a run, and the shortage if the cluster is too small."""
+"""The processes that a run requests, and the shortage if the cluster is too small."""
 
 import pytest
 
@@ -54,16 +54,16 @@ def test_the_only_gpu_is_given_in_halves_and_others_are_not() -> None:
     two = [Node(name="a", address="10.0.0.1", gpus=2, free=2)]
     assert PlacementRequest(ranks=2, engines=1).resolve_for(two) == PlacementRequest(ranks=2, engines=1)
     assert not PlacementRequest(ranks=2, engines=1).resolve_for(two).fits(two)
-    assert both.resolve_for(NODES[2:]) == both  # without GPUs
+    assert both.resolve_for(NODES[2:]) == both  # nodes without GPUs
 
 
 def test_what_can_never_fit_is_known_before_it_is_waited_for() -> None:
     assert PlacementRequest(ranks=12, engines=2, processes=2).fits(NODES)
     assert not PlacementRequest(ranks=13, engines=2, processes=2).fits(NODES)
-    assert not PlacementRequest(engines=1, processes=9).fits(NODES)  # of one machine
+    assert not PlacementRequest(engines=1, processes=9).fits(NODES)  # all processes need the same node
     assert PlacementRequest(ranks=16, engines=16, colocated=True).fits(NODES)
     assert not PlacementRequest(ranks=17, engines=1, colocated=True).fits(NODES)
-    assert PlacementRequest(ranks=17, engines=1).fits(NODES[2:])  # without GPUs
+    assert PlacementRequest(ranks=17, engines=1).fits(NODES[2:])  # nodes without GPUs
 
 
 def test_nothing_is_wanted_where_nothing_generates_or_trains() -> None:

@@ -1,4 +1,4 @@
-"""Ray: environment and logs of its workers, ends of actors, free ports, and leaving a cluster."""
+"""Ray: environment and logs of workers, actor failures, free ports, and disconnection from a cluster."""
 
 import asyncio
 import errno

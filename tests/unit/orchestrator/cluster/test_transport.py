@@ -1,4 +1,4 @@
-"""The transport is known before a model is loaded: chosen by the cluster, or refused with a remedy."""
+"""The run resolves its transport from the cluster before it loads a model, or refuses it with a remedy."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The keys of settings as read from source, and the hints on unknown ones."""
+"""Setting keys parsed from source, and hints for unknown keys."""
 
 from dataclasses import fields
 from typing import Any

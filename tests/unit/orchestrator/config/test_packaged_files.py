@@ -1,4 +1,4 @@
-"""Configurations of the package, found by name from any folder."""
+"""Packaged configurations resolve by name from any folder."""
 
 from pathlib import Path
 

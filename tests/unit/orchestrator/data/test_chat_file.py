@@ -1,4 +1,4 @@
-"""Rows of a chat file: what is trained on stays as it is, and what can't be is named with its line or counted."""
+"""Rows of a chat file: trained text stays unchanged. Errors name the line, and skipped rows are counted."""
 
 import json
 from collections.abc import Iterator
@@ -176,7 +176,7 @@ def test_a_row_that_the_template_refuses_or_would_cut_is_named(
     path = saved(tmp_path / "chats.jsonl", ROW, row)
     with pytest.raises(ValueError, match=f"chats.jsonl:2: .*{named}"):
         chats(path, tokens=DialogueTokenizer.of(tokenizer, ThinkingConfig()))
-    assert chats(path).counts["rows"] == 2  # the template of the fresh model takes them all
+    assert chats(path).counts["rows"] == 2  # the fresh model's template renders all of them
 
 
 def test_streamed_rows_are_read_as_they_are_needed_and_a_stage_that_goes_on_sees_the_same(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_streamed_rows_are_read_as_they_are_needed_and_a_stage_that_goes_on_sees
     for index in (BLOCK + 2, BLOCK + 9):
         assert streamed("skip").item(index).reply[0]["content"] == order[index]
     with pytest.raises(ValueError, match=f"chats.jsonl:{BLOCK + 6}: "):
-        streamed("raise").item(BLOCK)  # the first block is whole
+        streamed("raise").item(BLOCK)  # the first block is intact
 
 
 def test_rows_that_could_not_be_read_once_are_read_again() -> None:

@@ -1,4 +1,4 @@
-"""Pairs for a preference: rows of a file, own answers, and what is said of a row that is no pair."""
+"""Preference pairs: rows of a file, pairs of sampled answers, and errors for invalid rows."""
 
 import json
 from dataclasses import replace
@@ -52,7 +52,7 @@ def tokens_of() -> DialogueTokenizer:
 
 
 def texts(sample: TrainingSample) -> tuple[str, str]:
-    """The prompt, and the trained ids."""
+    """Return the prompt text and the trained text."""
     return TOKENIZER.decode(sample.ids[: sample.first_trained]), TOKENIZER.decode(sample.ids[sample.trained_T])
 
 
@@ -71,7 +71,7 @@ def test_a_row_becomes_two_answers_to_one_prompt_with_their_thoughts() -> None:
 
 def test_answers_without_thoughts_follow_a_prompt_that_opens_none() -> None:
     row = parse_preference({"messages": ASKED, "chosen": "42", "rejected": "41\n"}, 0)
-    tagged = parse_preference(ROW, 0, reads_reasoning=False)  # to a model without thoughts their tags are text
+    tagged = parse_preference(ROW, 0, reads_reasoning=False)  # tags stay text without reasoning
     assert tagged.chosen.reply[0]["content"] == ROW["chosen"]
     assert row.chosen.task.thinking == tagged.chosen.task.thinking == OFF
     assert parse_preference(ROW, 0).chosen.task.thinking == UNLIMITED
@@ -86,7 +86,7 @@ def test_answers_that_are_dialogues_share_what_stands_before_them() -> None:
     plain = parse_preference({"messages": ASKED, "chosen": "42", "rejected": "41"}, 0)
     whole = {name: [*ASKED, answer] for name, answer in answers.items()}
     assert parse_preference(whole, 0) == plain
-    assert parse_preference({**whole, "messages": whole["chosen"]}, 0) == plain  # as UltraFeedback's rows have it
+    assert parse_preference({**whole, "messages": whole["chosen"]}, 0) == plain  # UltraFeedback's row format
     assert parse_preference({"messages": ASKED} | {name: [one] for name, one in answers.items()}, 0) == plain
     for prompt in (ASKED, ASKED[0]["content"]):
         for both in ({"chosen": "42", "rejected": "41"}, {name: [one] for name, one in answers.items()}):
@@ -218,7 +218,7 @@ def test_each_right_answer_is_paired_with_another_wrong_one_of_the_same_task(tmp
     path.write_text("\n".join(pair_lines(DRAW, answered(*unusable, *wrong, *right))) + "\n", encoding="utf-8")
     (first, second), counts = read_pairs(path, max_tokens=None)
     assert counts == {"rows": 2}
-    assert texts(first.chosen)[1].endswith("so42<|im_end|>")  # nothing that was forced
+    assert texts(first.chosen)[1].endswith("so42<|im_end|>")  # forced tokens are excluded
     assert ids_of("[told]")[0] in first.chosen.ids
     assert texts(first.rejected)[1] == "7<|im_end|>"
     assert texts(second.chosen)[1] == "so\n</think>\n42<|im_end|>"

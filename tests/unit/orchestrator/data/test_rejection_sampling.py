@@ -1,4 +1,4 @@
-"""The model's own answers as training data: ids as sampled, thoughts cut as a rollout would cut them."""
+"""Sampled answers as training data: unchanged token ids, and thinking truncated as in a rollout."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def ids_of(text: str) -> tuple[int, ...]:
 
 
 def parse_assistant_message(context: tuple[int, ...], text: str, *, forced: str = "") -> Turn:
-    """A turn whose closing was inserted where `forced` stands."""
+    """Build a turn. The text `forced` is an injected end of thinking."""
     ids = ids_of(text)
     start = len(ids_of(text[: text.index(forced)])) if forced else len(ids)
     marks = tuple(start <= place < start + len(ids_of(forced)) for place in range(len(ids)))
@@ -70,7 +70,7 @@ def two_turns() -> Trajectory:
 
 
 def save(path: Path, *said: Trajectory) -> None:
-    """The file of a run that sampled these answers to one task."""
+    """Write the file of a run that sampled these answers for one task."""
     ticket = Ticket(number=0, task=mixture().task(DRAW), admitted=WeightVersion(step=0))
     path.write_text("\n".join(answer_lines(DRAW, Group(ticket=ticket, trajectories=said))) + "\n", encoding="utf-8")
 
@@ -102,7 +102,7 @@ def own(
 
 
 def texts(sample: TrainingSample) -> tuple[str, str]:
-    """All of the ids after the prompt, and the trained ones."""
+    """Return the text after the prompt and the trained text."""
     trained = [token for token, on in zip(sample.ids, sample.trained_T, strict=True) if on]
     return TOKENIZER.decode(sample.ids[sample.first_trained :]), TOKENIZER.decode(trained)
 
@@ -153,7 +153,7 @@ def test_an_answer_without_a_thought_gets_no_budget_and_no_announcement(tmp_path
     announced = ThinkingConfig(announce=True)
     data, answer = own(tmp_path / "own.jsonl", thinking=cut, thinking_config=announced, said=trajectory(turn))
     assert tuple(data.batch(1)[0].ids) == (*prompt, *ids)
-    assert answer.turns == (turn,)  # as it was, after the file
+    assert answer.turns == (turn,)  # equal after the round trip through the file
 
 
 def test_an_answer_over_the_limit_is_left_out_and_counted_never_cut(tmp_path: Path) -> None:

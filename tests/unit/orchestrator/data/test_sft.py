@@ -1,4 +1,4 @@
-"""Supervised data: which samples lose their thought, which are cut, and that a step's batch depends on the seed only."""
+"""Supervised data: which samples lose their thinking, which are truncated, and how the seed alone determines each batch."""
 
 import random
 from collections import Counter
@@ -74,7 +74,7 @@ def cut(config: SftDataConfig, *, seed: int = 0, dialogue: Dialogue = DIALOGUE) 
 
 
 def pieces(dialogue: Dialogue, by: DialogueTokenizer) -> tuple[str, str]:
-    """The text of all ids after the prompt, and that of the trained ones."""
+    """Return the text after the prompt and the trained text."""
     sample = by.sample(dialogue)
     return TOKENIZER.decode(sample.ids[sample.first_trained :]), trained_text(sample)
 
@@ -84,7 +84,7 @@ def test_at_a_budget_every_longer_thought_is_cut_and_the_dialogue_goes_on_with_i
     whole, trained = pieces(cut_at_three, tokens_of())
     assert whole.startswith('get\n</think>\n<tool_call>{"name":"get"')
     assert whole.endswith("don\n</think>\n\\boxed{17}<|im_end|>")
-    assert "</think>" not in trained  # the closing is not the model's own
+    assert "</think>" not in trained  # the model did not sample the end of thinking
     assert trained.startswith('get<tool_call>{"name":"get"')
     _, with_closing = pieces(cut_at_three, tokens_of(train_closing=True))
     assert with_closing.count("\n</think>\n") == 2
@@ -101,9 +101,9 @@ def test_a_thought_that_the_configuration_closes_otherwise_than_the_template_kee
 def test_a_budget_of_the_episode_is_shared_by_its_thoughts() -> None:
     cut_at_nine = replace(DIALOGUE, task=replace(TASK, thinking=up_to(9)))
     whole, _ = pieces(cut_at_nine, tokens_of(thinking=ThinkingConfig(scope="episode")))
-    assert whole.startswith("get a b\n</think>")  # 7 tokens; 2 are left
+    assert whole.startswith("get a b\n</think>")  # 7 tokens, so 2 remain
     assert "do\n</think>\n\\boxed{17}" in whole
-    assert "done\n</think>" in pieces(cut_at_nine, tokens_of())[0]  # of each turn: nothing to cut
+    assert "done\n</think>" in pieces(cut_at_nine, tokens_of())[0]  # a budget per turn truncates nothing
 
 
 def test_a_sample_is_cut_exactly_as_a_rollout_would_be() -> None:
@@ -124,14 +124,14 @@ def test_a_habit_of_answering_too_soon_takes_the_last_answer_after_a_part_of_a_t
     assert {len(dialogue.reply) for dialogue in cuts} == {1, 3}
     for dialogue in cuts:
         *before, last = dialogue.reply
-        assert before == list(whole[: len(before)])  # earlier thoughts stay whole
+        assert before == list(whole[: len(before)])  # earlier thinking stays complete
         assert last["content"] == "\\boxed{17}"
         assert "tool_calls" not in last
         assert whole[len(before)]["reasoning_content"].startswith(last["reasoning_content"])
         assert last["reasoning_content"]
         assert dialogue.task.thinking == UNLIMITED
         turns = [message for message in dialogue.reply if message["role"] == "assistant"]
-        assert pieces(dialogue, tokens_of())[1].count("</think>") == len(turns)  # all trained
+        assert pieces(dialogue, tokens_of())[1].count("</think>") == len(turns)  # every turn is trained
 
 
 def test_budgets_of_the_configuration_are_drawn_and_announced() -> None:
@@ -194,7 +194,7 @@ def test_a_demonstration_is_never_cut_but_named_or_left_out() -> None:
 
 
 def fixed(by: DialogueTokenizer, config: SftDataConfig, *, max_tokens: int | None, setting: str = "") -> SftData:
-    """One dialogue, a batch each."""
+    """Build data with one dialogue per batch."""
     limits: Any = {"max_tokens": max_tokens, "setting": setting, "on_error": "raise"}
     return SftData(lambda _: DIALOGUE, by, config, name="sft-2", batch_size=1, **limits, seed=1)
 

@@ -1,4 +1,4 @@
-"""Accuracy against thinking budget: what is asked for and what is measured, on hand-built answers."""
+"""Accuracy by thinking budget: requested budgets and measured values, on hand-built answers."""
 
 import asyncio
 import io
@@ -58,7 +58,7 @@ from temper.rollout.trajectory import (
 
 
 def turn(thinking: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: bool = True) -> Turn:
-    """A turn of which only the measures matter here."""
+    """Build a turn with these measurements and arbitrary content."""
     return Turn(
         context_ids=as_ids((1,)),
         sampled_ids=as_ids((2,)),
@@ -93,7 +93,7 @@ def group(task: Task, answers: Sequence[Trajectory], *, failed: int = 0) -> Grou
 
 
 def two_tasks() -> list[Group]:
-    """Two tasks under a budget of 10 tokens, with two answers and one: shares right 1/2 and 1."""
+    """Two tasks with a budget of 10 tokens: one has a correct and a wrong answer, the other one correct answer."""
     first, second = task_under(up_to(10), "a"), task_under(up_to(10), "b")
     right = answer(first, True, turn(10, 4, Closed.ABRUPT), turn(6, 2))
     wrong = answer(first, False, turn(13, 6, Closed.LINE_END, formed=False), stop=Stop.LENGTH)
@@ -105,14 +105,14 @@ def test_a_point_holds_what_the_answers_say() -> None:
     assert (point.mode, point.budget, point.share, point.label) == (Mode.BUDGET, 10, 0.5, "budget-10")
     assert (point.tasks, point.samples, point.failures) == (2, 3, 1)
     assert point.accuracy == 0.75  # mean of 1/2 and 1
-    assert point.stderr == pytest.approx(0.25)  # deviation of 1/2 and 1 is 0.25 * sqrt(2), over the root of 2 tasks
+    assert point.stderr == pytest.approx(0.25)  # standard deviation 0.25 * sqrt(2), divided by the root of 2 tasks
     assert point.well_formed == pytest.approx(3 / 4)  # one of four turns has a fault
-    assert point.closed == {"itself": 0.25, "line_end": 0.25, "abrupt": 0.25, "never": 0.25}  # of four turns
+    assert point.closed == {"itself": 0.25, "line_end": 0.25, "abrupt": 0.25, "never": 0.25}  # shares of four turns
     assert point.thinking_tokens == pytest.approx((16 + 13 + 3) / 3)
-    assert (point.thinking_tokens_turn, point.thinking_tokens_median) == (8.0, 8.0)  # 3, 6, 10, 13
+    assert (point.thinking_tokens_turn, point.thinking_tokens_median) == (8.0, 8.0)  # of 3, 6, 10 and 13
     assert point.answer_tokens == pytest.approx((6 + 6 + 8) / 3)
     assert point.answer_tokens_turn == 5.0
-    assert (point.overshoot, point.overshoot_max) == (0.75, 3)  # only the 13 is beyond
+    assert (point.overshoot, point.overshoot_max) == (0.75, 3)  # only 13 exceeds the budget
     assert point.truncated == pytest.approx(1 / 3)
     raw = json.loads(json.dumps(point.as_json()))
     assert raw["interval"] == list(point.interval)
@@ -159,14 +159,14 @@ def test_failures_stand_beside_the_accuracy_and_bound_it_from_below() -> None:
         [
             group(tasks[0], [right[0], right[0]]),
             group(tasks[1], [wrong[1], wrong[1]]),
-            group(tasks[2], [right[2]], failed=1),  # over the survivors this task would be passed, and all right
+            group(tasks[2], [right[2]], failed=1),  # without its failed answer, this task would count as all correct
         ],
         asked=3,
     )
     assert (found["samples"], found["failures"], found["complete"]) == (5, 1, 2)
     assert found["avg_at_k"] == pytest.approx(2 / 3)
     assert found["avg_at_k_failures_as_zero"] == pytest.approx(1 / 2)
-    assert found["pass_at_k"] == 0.5  # of the two complete tasks
+    assert found["pass_at_k"] == 0.5  # over the two complete tasks
 
 
 def test_the_median_free_thought_is_over_turns_or_over_episodes() -> None:
@@ -204,7 +204,7 @@ def test_the_interval_of_equal_answers_has_a_width_and_otherwise_the_wider_one_c
     assert (point.accuracy, point.stderr) == (1.0, 0.0)
     assert point.interval == pytest.approx((4 / (4 + 1.96**2), 1.0))
     (spread,) = budget_curve(two_tasks(), [Condition(thinking=up_to(10))], scope="turn")
-    assert spread.interval == (0.0, 1.0)  # Student's with one degree of freedom; Wilson's is 0.25 to 0.96
+    assert spread.interval == (0.0, 1.0)  # Student's t with one degree of freedom; Wilson's interval is 0.25 to 0.96
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_passes_go_by_kind_and_put_every_budget_of_an_environment_at_once() -> N
         (key, budget) for key in ("a", "b") for budget in (4, 20, 40)
     ]
     shared = further_passes(config, {"math": 8.0})[2]
-    assert [task.thinking.budget for task in shared.tasks(plain[:1])] == [4, 8]  # two settings share budget 4
+    assert [task.thinking.budget for task in shared.tasks(plain[:1])] == [4, 8]  # two settings share the budget 4
     assert further_passes(EvalConfig(), {"math": 8.0}) == []
 
 
 class RolloutPool:
-    """Answers as a model that thinks 8 tokens and is right where it may think at least 4. Its `fails` always fail."""
+    """Simulates a model that thinks 8 tokens and needs 4 to be correct. Samples of environment `fails` fail."""
 
     def __init__(self, fails: str = "") -> None:
         self.tickets: list[Ticket] = []
@@ -253,8 +253,6 @@ class RolloutPool:
 
 
 class ToldEngines(Engines):
-    """Engines that are a `RolloutPool`."""
-
     told: RolloutPool
 
     async def serve(self, model: Path, *, who: str) -> Any:
@@ -265,7 +263,7 @@ EVALUATION = single_instance(eval_stage.STAGE, about="rl")
 
 
 class Tracked(Tracker):
-    """A tracker that sends nothing, and keeps which files it was given."""
+    """A tracker that sends nothing and records its files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,7 +274,7 @@ class Tracked(Tracker):
 
 
 def evaluated(tmp_path: Path, *overrides: str, pool: RolloutPool) -> tuple[dict[str, Any], dict[str, float], str]:
-    """The evaluation file of a run of math and code, its row of metrics and what stood on the screen."""
+    """Evaluate math and code. Return the evaluation file, the metrics row and the screen output."""
     path, screen = done(
         tmp_path, lambda run, config: evaluate(run, config.section(EvalConfig), EVALUATION), *overrides, pool=pool
     )
@@ -288,7 +286,7 @@ def evaluated(tmp_path: Path, *overrides: str, pool: RolloutPool) -> tuple[dict[
 def done(
     tmp_path: Path, stage: Callable[[Run, Config], Coroutine[Any, Any, Path]], *overrides: str, pool: RolloutPool
 ) -> tuple[Path, str]:
-    """What a stage leaves on a run whose engines are a `RolloutPool`, and what stood on the screen."""
+    """Run a stage on a `RolloutPool`. Return its result and the screen output."""
     model = tmp_path / "model"
     byte_tokenizer().save_pretrained(model)
     (model / "config.json").write_text('{"model_type": "llama"}')

@@ -1,4 +1,4 @@
-"""What an evaluation is worth: scores of tasks for later comparison, and none where other weights answered."""
+"""Evaluation results: scores per task, and no score if other weights answered."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from temper.rollout.trajectory import Group, Ticket, Trajectory, Turn, WeightVer
 
 
 def under(version: int, *, last: int | None = None) -> Turn:
-    """A turn of two tokens, which these weights sampled, the second perhaps others."""
+    """Build a turn of two tokens sampled at `version`. The second token has version `last` if set."""
     versions = (version, version if last is None else last)
     return replace(
         turn(1, 1),
@@ -47,7 +47,7 @@ def test_one_token_of_other_weights_voids_the_score_of_its_environment_and_of_no
     sound, stale = drop_stale(groups, WeightVersion(step=5))
     assert dict(stale) == {"math": 1}
     assert [len(one.trajectories) for one in sound] == [0, 0, 1]
-    assert len(sound[2].failed) == 2  # these need no weights
+    assert len(sound[2].failed) == 2  # failed answers need no weight version
     found = env_result(sound[:2], asked=2, stale=stale["math"])
     assert (found["stale"], found["samples"], found["failures"], found["complete"]) == (1, 0, 0, 0)
     assert all(
@@ -74,7 +74,7 @@ def test_the_score_of_a_task_says_what_was_asked_and_what_became_of_it() -> None
 
 
 class StaleEngine(RolloutPool):
-    """One of two engines: it serves what was there before the last push, and is given every second group of math."""
+    """One of two engines. It missed the last push and receives every second group of math."""
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
         group = await super().run_group(ticket, samples)
@@ -100,7 +100,7 @@ def test_an_engine_that_serves_older_weights_voids_the_score_by_name_and_the_oth
     (evaluation,) = read_evaluations(tmp_path / "run" / "eval")
     assert evaluation.envs["math"].stale == 2
     written = (tmp_path / "run" / "trajectories" / "eval-rl.jsonl").read_text().splitlines()
-    assert sum(json.loads(line)["env"] == "math" for line in written) == 4  # the evidence is kept
+    assert sum(json.loads(line)["env"] == "math" for line in written) == 4  # trajectories of stale groups stay on disk
 
 
 class StaleUnderBudgets(StaleEngine):
@@ -131,7 +131,7 @@ def test_without_a_number_a_whole_set_is_asked_in_order_each_row_once(tmp_path: 
     found, _, screen = evaluated(tmp_path, f"envs.math.eval_data={tmp_path}/test.jsonl", "eval.tasks=null", pool=pool)
     asked = [one.task.messages[-1]["content"] for one in pool.tickets if one.task.env.name == "math"]
     assert [question.partition("?")[0] for question in asked] == [f"What is {n % 70} + {n % 70}" for n in range(71)]
-    assert (found["envs"]["math"]["tasks"], found["envs"]["math"]["tasks_asked"]) == (71, 71)  # two of them equal
+    assert (found["envs"]["math"]["tasks"], found["envs"]["math"]["tasks_asked"]) == (71, 71)  # two tasks are equal
     assert len({task["key"] for task in found["tasks"]["math"]}) == 71
-    assert found["envs"]["code"]["tasks"] == 64  # which are generated
+    assert found["envs"]["code"]["tasks"] == 64  # generated tasks
     assert "requested held-out tasks" not in screen

@@ -1,4 +1,4 @@
-"""95 % intervals against scipy, by hand and by how often they hold the truth."""
+"""95 % intervals: values from scipy, values by hand, and coverage."""
 
 import math
 import random
@@ -47,7 +47,7 @@ def test_one_task_has_no_standard_error_and_an_interval_all_the_same() -> None:
 
 
 def test_the_interval_of_pairs_that_all_agree_by_hand() -> None:
-    """Ten tasks with the two that are added: variance 1 / 10, nine degrees of freedom."""
+    """Ten tasks plus the two added ones: variance 1 / 10, nine degrees of freedom."""
     half = stats.t.ppf(0.975, 9) * math.sqrt(0.1 / 10)
     assert paired_interval([0.0] * 8) == pytest.approx((-half, half), abs=1e-3)
     same = [TaskScore(key=str(number), content="", right=1, scored=1) for number in range(8)]

@@ -1,4 +1,4 @@
-"""Two evaluations task by task: hand-computed values, published ones, scipy and plain enumeration."""
+"""Paired comparison of two evaluations: values by hand, published values, scipy, and full enumeration."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ from temper.orchestrator.evaluation.paired import (
 )
 
 DARWIN = (49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48)
-"""Heights of crossed maize plants less those of their self-fertilised partners, in eighths of an inch."""
+"""Height differences of cross-fertilised and self-fertilised maize plants, in eighths of an inch (Darwin)."""
 
 
 def score(key: str, right: int, of: int = 4, *, content: str = "", failed: int = 0) -> TaskScore:
@@ -33,13 +33,13 @@ def score(key: str, right: int, of: int = 4, *, content: str = "", failed: int =
 
 
 def drawn(count: int, *, answers: int = 4, seed: int = 0) -> list[Fraction]:
-    """Differences of so many tasks, most of them small."""
+    """Draw `count` task differences, most of them small."""
     rng = random.Random(seed)
     return [Fraction(rng.randint(0, answers) - rng.randint(0, answers), answers) for _ in range(count)]
 
 
 def enumerated_p(differences: list[Fraction]) -> float:
-    """All assignments of signs, one by one."""
+    """Enumerate all assignments of signs."""
     none, all_signs = Fraction(0), signs_of(len(differences))
     sums = [sum((s * d for s, d in zip(signs, differences, strict=True)), none) for signs in all_signs]
     return sum(abs(one) >= abs(sum(differences, none)) for one in sums) / len(sums)
@@ -50,7 +50,7 @@ def signs_of(count: int) -> list[tuple[int, ...]]:
 
 
 def test_the_numbers_of_four_tasks_by_hand() -> None:
-    """Differences 1/2, 1/4, 0 and 1/4: of 16 signs all but the zero's are fixed, 2 * 2 have so large a sum."""
+    """Differences 1/2, 1/4, 0 and 1/4: 2 * 2 of 16 sign assignments reach so large a sum."""
     first = [score("a", 1), score("b", 2), score("c", 4), score("d", 0)]
     second = [score("a", 3), score("b", 3), score("c", 4), score("d", 1)]
     found = compare_tasks(first, second)
@@ -134,7 +134,7 @@ def test_so_many_tasks_as_are_said_to_be_needed_show_the_difference_four_times_o
 
 
 def write_evaluation(run: Path, label: str, order: int, scores: dict[str, list[TaskScore]]) -> Path:
-    """The file of an evaluation, in the folder of a run."""
+    """Write an evaluation file into a run folder."""
     shares = {"avg_at_k": 0.5, "avg_at_k_failures_as_zero": 0.5, "pass_at_k": 1.0, "stderr": 0.05}
     counts = {"tasks": 2, "tasks_asked": 2, "samples": 8, "failures": 0, "complete": 2}
     tasks = {env: [asdict(one) for one in listed] for env, listed in scores.items()}

@@ -1,4 +1,4 @@
-"""Evaluations between the steps of a real run: they change nothing of what is trained, and outlast a kill."""
+"""Evaluations between the steps of a real run: training is unchanged, and a kill loses no evaluation."""
 
 import json
 from pathlib import Path
@@ -20,12 +20,12 @@ DUE = list(range(0, STEPS + 1, EVERY))
 
 
 def best_of(scores: dict[int, float]) -> int:
-    """Return the best step with a checkpoint; of equal ones the last."""
+    """Return the best step with a checkpoint. If several tie, return the last."""
     return max((step for step in scores if step), key=lambda step: (scores[step], step))
 
 
 def evaluated_steps(job: Job) -> list[int]:
-    """Return the steps whose evaluation the screen tells of."""
+    """Return the steps whose evaluation is in the job's output."""
     said = (line.partition("rl step ")[2] for line in job.output.splitlines() if ": held out: " in line)
     return [int(text.partition(":")[0]) for text in said]
 
@@ -54,7 +54,7 @@ def test_a_run_that_is_killed_has_a_whole_curve_and_trains_as_without_evaluation
     assert losses[0] == STEPS
     assert losses[1] < 1e-4
     assert before[:2] == DUE[:2]
-    assert after in ([4, STEPS], [STEPS])  # the one that the kill met is made again
+    assert after in ([4, STEPS], [STEPS])  # the killed evaluation runs again
     assert [row.step for row in measured] == DUE
     assert [path.name for path in files] == [f"rl-{step}.json" for step in DUE]
     scores = {row.step: row.values["avg_at_k"] for row in measured}

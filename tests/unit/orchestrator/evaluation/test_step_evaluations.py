@@ -1,4 +1,4 @@
-"""Evaluations between steps: which weights answer, what waits for whom, and what is left of one that was interrupted."""
+"""Evaluations between steps: which weights answer, which task waits for which, and the state after an interruption."""
 
 import asyncio
 import io
@@ -45,9 +45,9 @@ EVERY = "rl.eval_every=2"
 
 
 class Engines:
-    """Engines that answer at once, rightly from version 3 on; they keep what they are told, in order.
+    """Engines that answer at once, correctly from version 3 on, and record their calls in order.
 
-    Evaluations are `held` until they are released, and `broken` ones are lost.
+    If `held`, evaluations wait until their release. If `broken`, evaluations fail.
     """
 
     def __init__(self, *, held: bool = False, broken: bool = False) -> None:
@@ -89,7 +89,7 @@ class Engines:
 
 
 class Session:
-    """A run of mathematics alone, in a folder, and what stood on its screen."""
+    """A run folder with math as its only environment, and the screen output."""
 
     def __init__(self, place: Path, *overrides: str) -> None:
         settings = ["rl.steps=4", "rl.eval_tasks=3", "rl.eval_samples=2", EVERY, f"runs_dir={place}", *overrides]
@@ -101,7 +101,7 @@ class Session:
         self.tracked = Tracked()
 
     def do(self, work: Callable[[Run], Awaitable[Any]]) -> Any:
-        """Do something on the run."""
+        """Do the work in the run."""
         self.folder.open()
         self.folder.store(RunState(model="model", label="rl", began={"rl": "model"}, stages={"rl": "rl"}))
         try:
@@ -119,12 +119,12 @@ class Session:
 
     @property
     def rows(self) -> list[MetricsRow]:
-        """The rows of the evaluations."""
+        """Return the metric rows of the evaluations."""
         return [row for row in read_metrics(self.folder.metrics) if row.stage == "rl.eval"]
 
 
 async def evaluated(run: Run, config: RlConfig, pool: Any, *steps: int) -> StepEvaluations:
-    """Evaluations after these steps, each finished before the next."""
+    """Evaluate after each of these steps, one evaluation at a time."""
     found = StepEvaluations(run, config, pool, stage="rl")
     for step in steps:
         found.begin(step, WeightVersion(step=step))
@@ -133,7 +133,7 @@ async def evaluated(run: Run, config: RlConfig, pool: Any, *steps: int) -> StepE
 
 
 def loop_of(engines: Engines, evaluations: Evaluations, *, max_lag: int, **changes: Any) -> Loop:
-    """A loop of two groups a step on these engines."""
+    """Build a loop with two groups per step on these engines."""
 
     async def report(report: StepReport) -> None:
         engines.did.append(f"reports {report.step}")
@@ -187,9 +187,9 @@ def test_a_push_waits_for_the_evaluation_of_the_weights_that_it_replaces(tmp_pat
     held, did = session.do(run_loop)
     assert "loads 1" not in held
     assert did.index("loads 1") > max(place for place, what in enumerate(did) if what == "has 0")
-    if max_lag == 0:  # the engines belong to the evaluation
+    if max_lag == 0:  # the evaluation has the engines to itself
         assert held == ["asks 0"] * 3
-    else:  # and are shared where what they sample may be late
+    else:  # training and evaluation share the engines if lag is allowed
         assert held.count("trains 0") == 2 * (max_lag + 1)
 
 
@@ -207,7 +207,7 @@ def test_engines_that_share_their_devices_do_not_sleep_under_an_evaluation_thoug
 
         buffer = Buffer(groups_per_step=2, max_lag=0, max_replaced_groups=0)
         mixture = Mixture({"math": SlowSource(slow=False)}, {"math": 1.0})
-        for _ in range(2):  # as a checkpoint may have them
+        for _ in range(2):  # finished groups, as in a checkpoint
             ticket = await buffer.admit(mixture, version)
             await buffer.put(await Engines().run_group(ticket, 2))
         evaluations = StepEvaluations(run, session.rl, engines, stage="rl")
@@ -265,17 +265,17 @@ def test_each_asks_the_same_once_also_after_an_interruption(tmp_path: Path) -> N
     again = Engines()
     session.do(lambda run: evaluated(run, session.rl, again, 2, 4))
     assert [row.step for row in session.rows] == [0, 2, 4]
-    assert len(again.tickets) == 3  # of step 4 alone
+    assert len(again.tickets) == 3  # of step 4 only
 
 
 def test_a_missing_one_is_made_after_the_step_that_the_stage_resumes_from(tmp_path: Path) -> None:
     session, engines = Session(tmp_path), Engines()
-    session.do(lambda run: evaluated(run, session.rl, engines, 1, 2))  # step 0 was given up when step 1 was there
+    session.do(lambda run: evaluated(run, session.rl, engines, 1, 2))  # step 1 supersedes the evaluation of step 0
     assert [row.step for row in session.rows] == [1, 2]
     assert "rl step 1: evaluates in place of step 0" in session.screen.getvalue()
     again = Engines()
     session.do(lambda run: evaluated(run, session.rl, again, 3, 4))
-    assert [row.step for row in session.rows] == [1, 2, 4]  # nothing is missing before step 3
+    assert [row.step for row in session.rows] == [1, 2, 4]  # no evaluation is missing before step 3
 
 
 def test_evaluations_after_a_checkpoint_go_with_it_and_an_audit_finds_a_double_one(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_evaluations_after_a_checkpoint_go_with_it_and_an_audit_finds_a_double_o
 
 
 class Publishing(Learner):
-    """Tells when its weights are laid out."""
+    """Sets an event when its weights are published."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -355,7 +355,7 @@ def test_an_evaluation_of_what_is_down_ends_the_stage_as_its_own_groups_would(tm
 
 
 class VersionedEngine(ScriptedEngine):
-    """Says which weights it serves."""
+    """Marks each token with the served version."""
 
     async def generate(self, request: TurnRequest) -> Completion:
         said = await super().generate(request)
@@ -363,14 +363,14 @@ class VersionedEngine(ScriptedEngine):
 
 
 class StaleEngine(VersionedEngine):
-    """Confirms a push and goes on with what it had."""
+    """Confirms a push but keeps its old weights."""
 
     async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
         return manifest.weight_version
 
 
 class EngineWorker(Worker):
-    """A rollout worker with an engine, in this process."""
+    """A rollout worker with an engine in this process."""
 
     def __init__(self, name: str, engine: ScriptedEngine) -> None:
         super().__init__(name=name)
@@ -407,7 +407,7 @@ def test_a_worker_that_serves_an_older_version_voids_the_score(tmp_path: Path, s
         return
     assert (row.values["math/stale"], row.values["math/samples"]) == (2.0, 0.0)
     assert math.isnan(row.values["math/avg_at_k"])
-    assert math.isnan(row.values["avg_at_k"])  # nothing is best by half of the environments
+    assert math.isnan(row.values["avg_at_k"])  # half of the environments give no score
     assert "rl step 2: the score of math is stale: 2 answers" in session.screen.getvalue()
 
 
@@ -425,7 +425,7 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(tmp_path: Path) -> N
     over_all, of_math, of_steps, gone = session.do(measured)
     assert over_all == {0: 0.05, 2: 0.3, 4: 0.25}
     assert of_math == {0: 0.1, 2: 0.6, 4: 0.5}
-    assert of_steps == pytest.approx({1: 0.1, 2: 0.15, 3: 0.2, 4: 0.25})  # a mean over the steps before
+    assert of_steps == pytest.approx({1: 0.1, 2: 0.15, 3: 0.2, 4: 0.25})  # mean over the steps so far
     assert gone == {}
 
 

@@ -1,4 +1,4 @@
-"""The buffer: no group beyond its lag, nothing lost, no step without an end; its slots, counted as they change."""
+"""The buffer: no group exceeds its lag, no ticket is lost, every step ends, and slot counts follow each change."""
 
 import asyncio
 import itertools
@@ -51,7 +51,7 @@ def group(ticket: Ticket, rewards: list[float]) -> Group:
 
 
 async def settle() -> None:
-    """Let all that can go on go on."""
+    """Let all ready tasks run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -59,9 +59,10 @@ async def settle() -> None:
 async def train(
     buffer: Buffer, *, steps: int, seed: int, loads: tuple[int, ...] = (0,), signal: float = 1.0
 ) -> list[tuple[int, list[Group]]]:
-    """Steps of a learner while a producer finishes admitted groups in random order; (version, groups) of each step.
+    """Run a learner while a producer finishes admitted groups in random order. Return (version, groups) per step.
 
-    A push takes so long to load, beside the next step; only such a share of the groups has a signal.
+    Each push takes a random entry of `loads` in rounds and overlaps the next step. A share `signal` of the groups has a
+    nonzero advantage.
     """
     rng, version, source = random.Random(seed), VersionCell(WeightVersion(step=0)), mixture()
 
@@ -109,7 +110,7 @@ LAGS = [(0, None), (1, None), (2, None), (3, None), (1, 5), (3, 5), (3, 9)]
 def test_no_group_is_trained_more_than_max_lag_versions_after_its_admission(
     max_lag: int, slots: int | None, seed: int, loads: tuple[int, ...]
 ) -> None:
-    """A step may begin before the weights of the one before are loaded."""
+    """A step may begin before the engines load the previous step's weights."""
     buffer = Buffer(groups_per_step=4, max_lag=max_lag, max_replaced_groups=10**6, slots=slots)
     trained = asyncio.run(train(buffer, steps=40, seed=seed, loads=loads, signal=1.0 if loads == LOADED else 0.5))
     lags = [version - g.ticket.admitted.step for version, groups in trained for g in groups]
@@ -137,7 +138,7 @@ def again(
 
 
 async def half_done() -> BufferState:
-    """A buffer at version 1: ticket 1 is trained, 0 and 2 are in flight, 3 is finished, 4 was dropped, 5 is in flight."""
+    """A buffer at version 1: ticket 1 is trained; 0, 2 and 5 are in flight; 3 is finished; 4 was dropped."""
     version, source = VersionCell(WeightVersion(step=0)), mixture()
     buffer = Buffer(groups_per_step=1, max_lag=3, max_replaced_groups=9)
     tickets = [await buffer.admit(source, version) for _ in range(4)]
@@ -178,7 +179,7 @@ def test_tickets_that_would_come_too_late_under_new_settings_begin_anew_with_the
     async def story() -> None:
         state, version, source = await half_done(), VersionCell(WeightVersion(step=1)), mixture()
         buffer = Buffer(groups_per_step=1, max_lag=1, max_replaced_groups=9)
-        assert again(buffer, state) == {0}  # due now; ticket 2 is as old and would have to wait a step
+        assert again(buffer, state) == {0}  # due now; ticket 2 is equally old and would wait a step
         ticket = await buffer.admit(source, version)
         assert (ticket.number, ticket.admitted.step) == (2, 1)
         assert [held.number for held in buffer.state().tickets] == [0, 2, 3, 5]
@@ -252,7 +253,7 @@ def test_a_step_waits_for_groups_that_are_due_and_takes_the_oldest_that_are_read
         for ticket in [await buffer.admit(source, version) for _ in range(2)]:
             await buffer.put(group(ticket, [0.0, 1.0]))
         taking = asyncio.create_task(buffer.take(version.value))
-        for due in (a, d):  # two are ready, but these were admitted a version before
+        for due in (a, d):  # two groups are ready, but these have an older version
             await settle()
             said.append("done" if taking.done() else "waits")
             await buffer.put(group(due, [0.0, 1.0]))
@@ -319,14 +320,14 @@ def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_it_was_asked_
 @pytest.mark.parametrize(
     ("settings", "rewards", "dropped"),
     [
-        ({"groups_per_step": 2, "max_replaced_groups": 3}, [[1.0, 1.0]] * 5, (3, 0)),  # the last two are kept
+        ({"groups_per_step": 2, "max_replaced_groups": 3}, [[1.0, 1.0]] * 5, (3, 0)),  # the last two groups are used
         ({"has_advantage": partial(teaches, kind="rloo")}, [[1.0, 1.0]], (1, 0)),
         (
             {"has_advantage": partial(teaches, kind="reinforce_pp")},
             [[1.0, 1.0]],
             (0, 0),
-        ),  # compared with the whole batch
-        ({}, [[1.0]], (0, 1)),  # one answer is left
+        ),  # the baseline is the whole batch
+        ({}, [[1.0]], (0, 1)),  # only one answer remains
     ],
 )
 def test_groups_that_teach_nothing_are_replaced(
@@ -443,7 +444,7 @@ VERSIONS = 6
 
 
 def change(held: HeldSlots, plain: list[Slot], rng: random.Random, number: int) -> None:
-    """Make one random change that the buffer could make, to the slots and to the plain list of them."""
+    """Make one random valid change to the slots and to the plain list."""
     what = rng.choice(("add", "add", "enter", "enter", "finish", "remove"))
     if what == "add" or not plain:
         state = rng.choice(list(SlotState))

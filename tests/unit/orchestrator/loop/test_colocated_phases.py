@@ -1,4 +1,4 @@
-"""Engines and a learner that work in phases on one device: who has what when, and what happens to who falls out of step."""
+"""Engines and a learner that take turns on one device: memory in each phase, and recovery from failures."""
 
 import asyncio
 import io
@@ -33,14 +33,13 @@ from temper.rollout.trajectory import WeightVersion
 
 T = TypeVar("T")
 A_STEP = ["sample", "sample", "sleep", "learner whole", "learn", "learner weights", "load"]
-"""What is done on the device from the engines' phase on; a push follows, and the learner has nothing there before the next."""
+"""Calls on the device from the sampling phase to the push. After the push, the learner uses no device memory."""
 
 
 class Shared:
-    """One engine, and those that take its place, and one rank on a device."""
+    """One engine with its replacements, and one rank on the same device."""
 
     def __init__(self, folder: Path, *, workers: list[SharingWorker] | None = None, phase_s: float = 5.0) -> None:
-        """`phase_s` is the deadline of a phase."""
         self.device = Device() if workers is None else workers[0].device
         coming: Iterator[Any] = iter(workers or [SharingWorker(self.device)])
         self.told: list[str] = []
@@ -66,7 +65,7 @@ class Shared:
         self.log = folder / PHASES_FILE
 
     async def steps(self, last: int, *, saves_at: int) -> list[StepReport]:
-        """Make the steps up to `last`, one of which is saved; return their reports."""
+        """Run the steps up to `last`, save `saves_at`, and return the reports."""
         reports: list[StepReport] = []
 
         async def keep(report: StepReport) -> None:
@@ -91,11 +90,11 @@ class Shared:
 
 
 def run(shared: Shared, work: Callable[[], Awaitable[T]]) -> T:
-    """Do the work with a pool that serves, in a few seconds."""
+    """Run `work` with a serving pool, within 10 s."""
 
     async def all_of_it() -> T:
         async with asyncio.timeout(10):
-            await shared.device_phases.begin(LEARNING)  # before there is an engine
+            await shared.device_phases.begin(LEARNING)  # before an engine exists
             await shared.device_phases.begin(SAMPLING)
             await shared.pool.start()
             result = await work()
@@ -116,7 +115,7 @@ def test_a_step_on_a_shared_device_goes_round_in_phases(tmp_path: Path) -> None:
         *begins,
         *(*A_STEP, *pushes[0], *wakes),
         *(*A_STEP, *pushes[1], *saved, *wakes),
-        *(*A_STEP, *pushes[2], *wakes),  # the last time for who evaluates what was learnt
+        *(*A_STEP, *pushes[2], *wakes),  # the last wake-up is for an evaluation
     ]
     assert [report.step for report in reports] == [1, 2, 3]
     assert all(report.times.metrics()["time/phase_s"] > 0 for report in reports)
@@ -149,7 +148,7 @@ def test_groups_wait_while_the_engines_are_asleep(tmp_path: Path) -> None:
         assert not group.done()
         await shared.device_phases.begin(PUSHING)
         await settle()
-        assert not group.done()  # the weights are there, the cache is not
+        assert not group.done()  # the weights are loaded, the cache is not
         await shared.device_phases.begin(SAMPLING)
         await group
         return states + [process.state for process in [*shared.pool.processes(), *shared.learner.processes()]]
@@ -167,10 +166,10 @@ def test_an_engine_that_dies_asleep_is_replaced_when_the_others_wake(tmp_path: P
         first.kill()
         await settle()
         assert shared.told == ["w died"]
-        assert "w2 starts" not in device.said  # it would not fit beside the learner
+        assert "w2 starts" not in device.said  # the engine does not fit in memory with the learner
         await shared.device_phases.begin(PUSHING)
         push = await shared.learner.publish(WeightVersion(step=1))
-        await shared.pool.load_weights(push)  # nobody is there to take it
+        await shared.pool.load_weights(push)  # no engine receives it
         assert "w2 starts" not in device.said
         await shared.device_phases.begin(SAMPLING)
         await shared.pool.run_group(TICKET, 2)
@@ -197,7 +196,7 @@ def test_the_learner_waits_for_an_engine_that_starts(tmp_path: Path) -> None:
         first.kill()
         await settle()
         phase = asyncio.create_task(shared.device_phases.begin(LEARNING))
-        await asyncio.sleep(1.0)  # beyond the deadline of a phase: a start has its own
+        await asyncio.sleep(1.0)  # longer than a phase's deadline; a start has its own deadline
         assert not phase.done()
         assert device.said[-1] == "w2 starts"
         started.set()

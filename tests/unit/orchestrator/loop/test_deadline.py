@@ -1,4 +1,4 @@
-"""No wait is silent: deadlines name the stage, and a stop request ends a wait."""
+"""Every wait has a deadline that names its stage, and a stop request ends a wait."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ def test_a_passed_deadline_names_the_stage_what_it_waited_for_and_the_setting() 
 
 @pytest.mark.parametrize("comes", [False, True])
 def test_whoever_looks_at_what_is_stuck_does_so_before_that_is_given_up(comes: bool) -> None:
-    """An answer that comes meanwhile is taken."""
+    """An answer that arrives during the inspection is accepted."""
 
     async def story() -> list[str]:
         said, came = list[str](), asyncio.Event()
@@ -74,7 +74,7 @@ def test_a_wait_for_many_things_goes_on_while_they_come_and_ends_when_nothing_co
             await story(3)
         return loop_time()
 
-    assert run_virtually(story(6)) == "all"  # 0.19 s in all
+    assert run_virtually(story(6)) == "all"  # 0.19 s in total
     assert run_virtually(stuck()) == pytest.approx(3 * 0.03 + SHORT.seconds)
 
 
@@ -132,7 +132,7 @@ def test_of_things_that_are_done_together_the_others_are_given_up_where_one_fail
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
-            await asyncio.sleep(0.01)  # ends what it has begun
+            await asyncio.sleep(0.01)  # cleanup takes time
             given_up.append("engines")
             raise
 
@@ -153,8 +153,8 @@ def test_deaths_make_a_wait_longer_twice_at_most_but_for_one_that_is_now() -> No
 
     assert run_virtually(seconds(lambda: 0.0)) == pytest.approx(5.0)
     assert run_virtually(seconds(lambda: 3.0)) == pytest.approx(8.0)
-    assert run_virtually(seconds(lambda: loop_time() - 1.0)) == pytest.approx(13.0)  # there is always a recent one
-    assert run_virtually(seconds(lambda: min(loop_time(), 59.0))) == pytest.approx(64.0)  # none serves until then
+    assert run_virtually(seconds(lambda: loop_time() - 1.0)) == pytest.approx(13.0)  # always a recent one
+    assert run_virtually(seconds(lambda: min(loop_time(), 59.0))) == pytest.approx(64.0)  # no engine serves until then
 
 
 def test_an_awaited_task_that_somebody_else_cancelled_is_no_cancellation_of_the_run() -> None:

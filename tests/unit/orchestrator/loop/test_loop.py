@@ -1,4 +1,4 @@
-"""The loop of rl and distill with engines and a learner that answer at once: what it waits for, and what it leaves behind."""
+"""The loop of rl and distill with instant engines and an instant learner: its waits, and its state at the end."""
 
 import asyncio
 import io
@@ -51,7 +51,7 @@ TIMES = Times(queue_s=0.25, generate_s=0.5, step_s=0.125)
 
 
 class SlowSource:
-    """Tasks that take long to make; keeps their order."""
+    """Generates tasks slowly and records their order."""
 
     def __init__(self, *, slow: bool = True) -> None:
         self.slow = slow
@@ -64,12 +64,12 @@ class SlowSource:
 
 
 class Rollouts:
-    """Answers the first groups at once, and those after `last` never."""
+    """Answers the groups up to `last` at once, and later groups never."""
 
     def __init__(self, last: int) -> None:
         self.last = last
         self.started = self.running = self.cancelled = 0
-        self.passes = 1000  # before the loop, for whoever sampled then
+        self.passes = 1000  # passes of sampling before the loop
 
     async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None) -> Group:
         self.passes += 3
@@ -100,7 +100,7 @@ class Rollouts:
 
 
 class Learner:
-    """Trains nothing: each step is skipped, or none."""
+    """Trains nothing. Skips every step, or none."""
 
     is_stuck = False
 
@@ -121,7 +121,7 @@ async def nothing(told: object) -> None: ...
 
 
 async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
-    """Seconds for which the event loop did nothing else during two steps with slow tasks and slow batches."""
+    """Return the longest time in seconds that blocks the event loop in two steps with slow tasks and slow batches."""
     silences = [0.0]
 
     async def beat() -> None:
@@ -155,12 +155,12 @@ def test_tasks_and_batches_are_made_beside_the_event_loop_and_groups_in_flight_e
     assert asyncio.run(longest_silence(source, rollouts)) < SLOW_S
     assert source.made == list(range(len(source.made)))
     assert (rollouts.running, rollouts.cancelled) == (0, rollouts.started - 4)
-    assert 0 <= len(source.made) - rollouts.started <= 1  # the last task may be made when the loop ends
+    assert 0 <= len(source.made) - rollouts.started <= 1  # the loop may end after it makes the last task
     assert rollouts.cancelled > 0
 
 
 class BreakingRollouts(Rollouts):
-    """Fails with a group of a step after this one, or with its push."""
+    """Fails a group or a push after the step `after`."""
 
     def __init__(
         self, *, group: Exception | None = None, push: Exception | None = None, after: int, last: int = 10**6
@@ -182,7 +182,7 @@ class BreakingRollouts(Rollouts):
 
 
 class SlowLearner(Learner):
-    """Lets the fault of a group come while it learns."""
+    """Lets a group fail while the learner trains."""
 
     def __init__(self, rollouts: BreakingRollouts, *, breaks_at: int = 0) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class Told(Rollouts):
 
 
 class TellingLearner(Learner):
-    """Keeps the order of its steps and pushes beside that of the rollouts; its weights travel by this transport."""
+    """Records its steps and pushes in the log of the rollouts. Sends weights by this transport."""
 
     def __init__(self, rollouts: Told, *, transport: str) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ class TellingLearner(Learner):
 async def told_steps(
     rollouts: Told, *, max_lag: int, transport: str = "shared_memory", limit: Deadline = LIMIT, slots: int | None = None
 ) -> list[StepReport]:
-    """Make three steps; returns their reports, of which the rollouts are told too."""
+    """Run three steps and return their reports. The rollouts log them too."""
     reports: list[StepReport] = []
 
     async def keep(report: StepReport) -> None:
@@ -331,7 +331,7 @@ def test_the_next_step_is_learnt_while_the_engines_load_and_pushes_come_one_afte
         *("learns 3", "loaded 2", "publishes 3", "reports 3", "saves 3 as version 3"),
     ]
     assert [report.version.step for report in reports] == [0, 1, 2]
-    assert [report.load_s > 0 for report in reports] == [False, True, True]  # of the push before
+    assert [report.load_s > 0 for report in reports] == [False, True, True]  # the load of the previous push
     lags = [report.version.step - group.ticket.admitted.step for report in reports for group in report.groups]
     assert lags == [0, 0, 1, 1, 1, 1]
 
@@ -349,7 +349,7 @@ def test_a_fault_of_the_sampling_side_waits_until_the_step_is_learnt_and_reporte
     ended = Ended(rollouts, learner)
     assert str(ended.error) == "a group fails"
     assert ended.reported == [*range(1, learner.done + 1)]
-    assert learner.done in (1, 2)  # the groups of the second step may be there before the fault
+    assert learner.done in (1, 2)  # the second step's groups may finish before the fault
     assert ended.learning == [learner.done]
 
 
@@ -382,7 +382,7 @@ def test_a_fault_of_a_push_lets_the_step_be_reported_with_the_version_of_its_wei
     ended = Ended(rollouts, SlowLearner(rollouts), max_lag=max_lag)
     assert (str(ended.error), ended.reported, ended.learning) == ("damaged", [1, 2], [2])
     assert (ended.version.learnt, ended.version.value) == (WeightVersion(step=2), WeightVersion(step=1))
-    assert ended.in_flight[0] > 0 or max_lag == 0  # what they sampled so far can be saved too
+    assert ended.in_flight[0] > 0 or max_lag == 0  # partial samples can be saved too
     assert rollouts.running == 0
 
 
@@ -391,14 +391,14 @@ def test_a_fault_of_a_push_beside_the_next_step_lets_that_be_reported_too() -> N
         async def load_weights(self, push: Push) -> WeightVersion:
             if push.manifest.version == 2:
                 self.learning.clear()
-                await self.learning.wait()  # until the third step is begun
+                await self.learning.wait()  # until the third step begins
             return await super().load_weights(push)
 
     rollouts = LoadsSlowly(push=ValueError("damaged"), after=1)
     ended = Ended(rollouts, SlowLearner(rollouts))
     assert (str(ended.error), ended.reported, ended.learning) == ("damaged", [1, 2, 3], [3])
     assert (ended.version.learnt, ended.version.value) == (WeightVersion(step=3), WeightVersion(step=1))
-    assert (ended.buffer.totals().trained, ended.buffer.state().tickets) == (6, ())  # the slots of both steps are held
+    assert (ended.buffer.totals().trained, ended.buffer.state().tickets) == (6, ())  # both steps keep their slots
 
 
 def test_the_death_of_the_learner_in_a_push_ends_the_loop_with_the_step_unreported() -> None:
@@ -439,9 +439,9 @@ TAKES_S = {
 
 
 class TimedRollouts(Rollouts):
-    """Answers a while after the step before is saved, and loads weights as long as `TAKES_S` says.
+    """Answers some time after the previous step is saved, and loads weights for a time from `TAKES_S`.
 
-    Each report is after `published`, where a step waits for the engines after `loaded`, and before `asked`.
+    Each report is after `published`, or after `loaded` if a step waits for the engines. It is before `asked`.
     """
 
     def __init__(self) -> None:
@@ -468,7 +468,7 @@ class TimedRollouts(Rollouts):
 
 
 class TimedLearner(Learner):
-    """Learns and publishes as long as `TAKES_S` says."""
+    """Learns and publishes for times from `TAKES_S`."""
 
     def __init__(self, rollouts: TimedRollouts) -> None:
         super().__init__()
@@ -485,7 +485,7 @@ class TimedLearner(Learner):
 
 
 async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], TimedRollouts]:
-    """The reports of steps whose parts take known times, and the rollouts, which know when the reports were made."""
+    """Run steps with known durations. Return the reports and the rollouts, which record the report times."""
     reports: list[StepReport] = []
     rollouts = TimedRollouts()
 
@@ -518,12 +518,12 @@ async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], Ti
 def test_the_phases_of_a_step_add_up_to_the_time_from_one_report_to_the_next(max_lag: int) -> None:
     reports, made = asyncio.run(timed_steps(4, max_lag=max_lag))
     totals = list(itertools.accumulate(report.times.total for report in reports))
-    asked = made.asked[1:]  # the first time is before the first step
+    asked = made.asked[1:]  # the first request precedes the first step
     before = made.loaded if max_lag == 0 else made.published
-    for step in range(1, 4):  # whatever else the machine does meanwhile
+    for step in range(1, 4):  # holds under other load on the machine
         since_the_first = totals[step] - totals[0]
         assert before[step] - asked[0] <= since_the_first <= asked[step] - before[0]
-    for report in reports[1:]:  # log and save are those of the step before
+    for report in reports[1:]:  # log and save times belong to the previous step
         spent = report.times.seconds | {StepPart.LOAD: report.load_s}
         assert all(spent[phase] >= least - 0.001 for phase, least in TAKES_S.items())
         assert max_lag > 0 or report.times.seconds[StepPart.LOAD] >= report.load_s

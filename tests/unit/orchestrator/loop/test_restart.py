@@ -1,4 +1,4 @@
-"""The stage `rl` with engines and a learner that answer at once, whose ranks die: every account as without a death."""
+"""The stage `rl` with instant engines and a learner whose ranks fail: its records match a run without failures."""
 
 import asyncio
 import io
@@ -44,7 +44,7 @@ SETTINGS = [
 
 
 class Engines(Rollouts):
-    """Rollout workers that keep which versions they served. The first push of each of these versions fails."""
+    """Rollout workers that record the versions they served. The first push of each version in `fails` fails."""
 
     def __init__(self, fails: dict[int, Exception]) -> None:
         super().__init__(last=10**6)
@@ -52,7 +52,7 @@ class Engines(Rollouts):
         self.served: list[tuple[str, int]] = []
 
     async def run_group(self, ticket: Ticket, samples: int, partial: Any = None) -> Group:
-        await asyncio.sleep(0.002 * (ticket.number % 3))  # some are in flight when a step ends
+        await asyncio.sleep(0.002 * (ticket.number % 3))  # some groups are in flight when a step ends
         return await super().run_group(ticket, samples, partial)
 
     async def load_weights(self, push: Push) -> WeightVersion:
@@ -76,10 +76,10 @@ class Engines(Rollouts):
 
 
 class MortalLearner(HealthyLearner):
-    """A learner that dies in the steps of these numbers, which all learners share."""
+    """Fails once in each step of `deaths`, a set that all learners share."""
 
     def __init__(self, deaths: set[int], in_writes: set[int]) -> None:
-        """It dies in the writing of the checkpoints of the steps `in_writes` likewise."""
+        """Also fail in the checkpoint writes of the steps `in_writes`."""
         super().__init__()
         self.deaths = deaths
         self.in_writes = in_writes
@@ -127,7 +127,7 @@ def trained(
     max_lag: int,
     in_writes: set[int] | None = None,
 ) -> None:
-    """Run the stage with these engines and a learner that dies in these steps and in these checkpoints, once each."""
+    """Run the stage. The learner fails once in each of these steps and checkpoint writes."""
     settings = [*SETTINGS, f"rl.max_lag={max_lag}", "supervision.restarts=9", *overrides]
     config, writes = load_config(Path("configs/demo.yaml"), settings), set(in_writes or ())
 
@@ -145,7 +145,7 @@ def trained(
 
 
 def taught(folder: RunDir) -> dict[int, list[int]]:
-    """The tickets that each step was trained on."""
+    """Return the tickets of each trained step."""
     steps: dict[int, list[int]] = {}
     for row in read_event_log(folder.event_log):
         if row.event == "trained":
@@ -156,7 +156,7 @@ def taught(folder: RunDir) -> dict[int, list[int]]:
 
 
 def require_accounts(folder: RunDir, *, max_lag: int) -> list[int]:
-    """Fail where a step or a ticket is missing or there twice; return the tickets in the order in which they were trained."""
+    """Check that each step and ticket occurs exactly once. Return the tickets in training order."""
     failures = pytest.importorskip("temper.orchestrator.tools.debug.audit.audit").failures
     assert failures(folder) == []
     rows = step_rows(read_metrics(folder.metrics), "rl")
@@ -174,11 +174,11 @@ def test_deaths_in_steps_and_pushes_leave_every_account_as_without_them(tmp_path
     trained(folder, engines, in_steps={1, 4, 6}, max_lag=max_lag)
     folder.close()
     events = [row.event["kind"] for row in read_metrics(folder.metrics) if row.event]
-    assert events.count("restarted") in ((5,) if max_lag == 0 else (4, 5))  # a push and the next step may die at once
+    assert events.count("restarted") in ((5,) if max_lag == 0 else (4, 5))  # a push and the next step may fail together
     tickets = require_accounts(folder, max_lag=max_lag)
     if max_lag == 0:
-        assert tickets == [*range(2 * STEPS)]  # those of a run without a death
-        assert ("000002", 3) in engines.served  # as the version that it had
+        assert tickets == [*range(2 * STEPS)]  # as in a run without failures
+        assert ("000002", 3) in engines.served  # served under its original version
 
 
 @pytest.mark.parametrize("max_lag", [0, 1])
@@ -191,7 +191,7 @@ def test_a_push_that_fails_ends_the_run_with_its_step_saved_and_the_same_command
         trained(folder, engines, in_steps=set(), max_lag=max_lag)
     saved = steps(folder.checkpoints("rl"))[-1]
     assert saved == [row.step for row in read_metrics(folder.metrics) if row.stage == "rl"][-1]
-    assert saved in ((3,) if max_lag == 0 else (3, 4))  # the step of the push, or the one that was learnt meanwhile
+    assert saved in ((3,) if max_lag == 0 else (3, 4))  # the step of the push, or the step that was trained during it
     trained(folder, engines, in_steps=set(), max_lag=max_lag)
     folder.close()
     require_accounts(folder, max_lag=max_lag)
@@ -203,5 +203,5 @@ def test_engines_are_brought_back_where_the_learner_dies_in_the_writing_of_the_l
     trained(folder, engines, f"rl.checkpoint_every={STEPS}", in_steps=set(), max_lag=0, in_writes={STEPS})
     folder.close()
     model, *rest = [name for name, _ in engines.served]
-    assert [model, *rest] == [model, *["push"] * STEPS] * 2  # the stage begins with the same model again
+    assert [model, *rest] == [model, *["push"] * STEPS] * 2  # the stage begins again with the same model
     assert require_accounts(folder, max_lag=0) == [*range(2 * STEPS)]

@@ -1,6 +1,6 @@
-"""A stage that is killed at any await goes on from its checkpoint: no draw is lost, none is trained twice, sums balance.
+"""A stage that is killed at any await resumes from its checkpoint: no draw is lost or trained twice.
 
-At lag 0 what follows is what an undisturbed run does: the same tickets in the same steps, in the same batches.
+At lag 0, the resumed stage trains the same tickets in the same steps and batches as an uninterrupted run.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ SETTINGS = [f"rl.steps={STEPS}", f"rl.groups_per_step={PER_STEP}", f"rl.checkpoi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """How far groups may lag, how many are dropped, how many are in flight."""
+    """The allowed lag, the number of replaced groups, and the number of groups in flight."""
 
     lag: int
     drops: int
@@ -71,7 +71,7 @@ class Case:
 
 
 class Life:
-    """One process: it is killed when its tasks have been resumed so many times."""
+    """One process. It is killed after its tasks resume `kill_at` times."""
 
     def __init__(self, *, kill_at: int | None, seed: int = 0) -> None:
         self.kill_at = kill_at
@@ -80,7 +80,7 @@ class Life:
         self.killed = False
 
     def run(self, work: Coroutine[Any, Any, object]) -> bool:
-        """Say whether the work was done before the process was killed."""
+        """Return whether the work finishes before the kill."""
         loop, before = asyncio.new_event_loop(), set(threading.enumerate())
         loop.set_task_factory(lambda loop, coro, **told: asyncio.Task(Counted(coro, self), loop=loop, **told))
         task = loop.create_task(work)
@@ -95,7 +95,7 @@ class Life:
                 task.result()
                 return True
             task.remove_done_callback(stops)
-            self.killed, self.kill_at = False, None  # a real process leaves nothing to clear away
+            self.killed, self.kill_at = False, None  # a real process cleans nothing up
             loop.run_until_complete(cleared(asyncio.all_tasks(loop)))
             return False
         finally:
@@ -104,7 +104,7 @@ class Life:
                 thread.join(timeout=20)
 
     def resume(self) -> bool:
-        """Count a resumption; say whether the process is dead."""
+        """Count a resumption. Return whether the process is dead."""
         self.resumed += 1
         if self.resumed == self.kill_at:
             self.killed = True
@@ -112,20 +112,20 @@ class Life:
         return self.killed
 
     async def some_time(self) -> None:
-        """Let others go first, a few times."""
+        """Yield to other tasks a random number of times."""
         for _ in range(self.rng.choice((0, 1, 2, 9))):
             await asyncio.sleep(0)
 
 
 async def cleared(tasks: set[asyncio.Task[Any]]) -> None:
-    """End the tasks of a dead process; those that are cancelled write nothing."""
+    """End the tasks of a dead process. Cancelled tasks write nothing."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Counted(Coroutine[Any, Any, Any]):
-    """A coroutine whose resumptions are counted; that of a dead process does nothing any more."""
+    """Counts the resumptions of a coroutine. Does nothing once the process is dead."""
 
     def __init__(self, inner: Coroutine[Any, Any, Any], life: Life) -> None:
         self._inner, self._life = inner, life
@@ -156,14 +156,14 @@ class NumberedStage(StageInstance):
 
 @dataclass(kw_only=True)
 class Weights:
-    """What was learnt: a hash of every batch in order; and as much of it as was published."""
+    """The hash of every trained batch in order, and the published prefix."""
 
     learnt: list[str] = field(default_factory=list)
     published: list[str] = field(default_factory=list)
 
 
 class Learner:
-    """Learns a batch by heart."""
+    """Stores a hash of each batch."""
 
     is_stuck = False
 
@@ -188,7 +188,7 @@ class Learner:
 
 
 class Rollouts:
-    """Answers by ticket and weights; one in three groups has no signal, one in seven fails."""
+    """Answers depend on ticket and weights. One in three groups has no nonzero advantage, one in seven fails."""
 
     def __init__(self, life: Life, weights: Weights, serves: list[str]) -> None:
         self.life, self.weights, self.serves = life, weights, serves
@@ -222,7 +222,7 @@ class Rollouts:
     async def load_weights(self, push: Push) -> WeightVersion:
         pushed = list(self.weights.published)
         await self.life.some_time()
-        await asyncio.sleep(self.life.rng.choice((0.0, LOAD_S)))  # beside the next step, where its groups are there
+        await asyncio.sleep(self.life.rng.choice((0.0, LOAD_S)))  # overlaps the next step if its groups are ready
         self.serves[:] = pushed
         return push.manifest.weight_version
 
@@ -283,7 +283,7 @@ def settings(case: Case) -> Config:
 
 
 def lived(root: Path, life: Life, case: Case) -> bool:
-    """Run the stage in a process of its own, as far as it comes; say whether it came to its end."""
+    """Run the stage in its own process. Return whether it finishes."""
     config = settings(case)
     folder = RunDir(root)
     folder.open()
@@ -307,7 +307,7 @@ def lived(root: Path, life: Life, case: Case) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What is left of a run: what was learnt, and what became of each ticket until its last step, with the step."""
+    """The result of a run: trained batches, and the fate of each ticket with its step, up to the last step."""
 
     learnt: list[str]
     became: set[tuple[int | None, str, int | None]]
@@ -315,7 +315,7 @@ class Left:
 
 def left_of(root: Path) -> Left:
     rows = read_event_log(root / "event_log.jsonl")
-    last = max(place for place, row in enumerate(rows) if row.event == "step")  # what is beyond it depends on time
+    last = max(place for place, row in enumerate(rows) if row.event == "step")  # later rows depend on timing
     rows = rows[:last]
     checkpoint = latest(root / "checkpoints" / "rl")
     assert checkpoint is not None
@@ -324,9 +324,7 @@ def left_of(root: Path) -> Left:
 
 
 def check_whole(root: Path, case: Case) -> None:
-    """No draw is lost or issued twice, no ticket has two ends, sums balance, each step stands once in each file, and no group
-    is trained further behind than it may be.
-    """
+    """Check draws, tickets, totals and files: nothing is lost or duplicated, and no group exceeds its lag."""
     rows = read_event_log(root / "event_log.jsonl")
     issued = [row for row in rows if row.event == "admitted"]
     assert [row.ticket for row in issued] == list(range(len(issued)))
@@ -354,7 +352,7 @@ def check_whole(root: Path, case: Case) -> None:
 
 
 def undisturbed(root: Path, case: Case) -> tuple[Left, int]:
-    """What a run leaves that nobody kills, and how often its tasks were resumed."""
+    """Return the result of a run without a kill, and its number of resumptions."""
     life = Life(kill_at=None)
     assert lived(root, life, case)
     check_whole(root, case)
@@ -376,7 +374,7 @@ CASES = [
 
 
 def killed_and_continued(memory: Path, case: Case, *, times: int) -> None:
-    """Kill a process at so many of its awaits, the next one in its first third, and let a third one come to the end."""
+    """Kill a process at each of `times` awaits and its successor in the first third. Let the third process finish."""
     whole, resumed = undisturbed(memory / "whole", case)
     for number, kill_at in enumerate(range(2, resumed, max(1, resumed // times))):
         root = memory / f"killed-{kill_at}"

@@ -1,4 +1,4 @@
-"""Rewards and advantages of a whole group: length, effort, turns with a fault, and turns near their limit, by hand."""
+"""Rewards and advantages of a group by hand: length, effort, faulty turns, and turns near their limit."""
 
 import asyncio
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def test_thoughts_and_answers_are_rewarded_separately_and_a_group_that_is_all_ri
     before = group([(1.0, [turn(thinking=10, answer=4)]), (1.0, [turn(thinking=20, answer=2)])])
     assert not has_different_rewards(before.rewards_G)
     after = shaped(before, ShapingConfig(thinking_length=0.5, answer_length=0.25))
-    # brevity +-0.5 around the mean, in opposite directions for thought and answer
+    # brevity +-0.5 around the mean, in opposite directions for thinking and answer
     assert after.rewards_G == pytest.approx([1 + 0.25 - 0.125, 1 - 0.25 + 0.125])
     assert after.trajectories[0].score.parts == pytest.approx(
         {CORRECT: 1.0, "thinking_length": 0.25, "answer_length": -0.125}
@@ -97,7 +97,7 @@ def test_the_advantage_of_a_turn_with_a_fault_is_overwritten_and_that_of_the_oth
     first, second = samples_from_groups(
         [told], advantage="dr_grpo", overrides=LossConfig(malformed_thinking=-5.0, invalid_call=-2.0).overrides
     )
-    # rewards 1 and 0: advantages 0.5 and -0.5; context ids keep the trajectory's, they are not trained
+    # rewards 1 and 0: advantages 0.5 and -0.5; context ids keep the trajectory's advantage but are not trained
     assert first.advantages_T.tolist() == [*[0.5] * 5, 0.5, 0.5, -5.0, -5.0]
     assert second.advantages_T.tolist() == [-0.5, -0.5, -5.0, -5.0, -5.0]
     plain, _ = samples_from_groups([told], advantage="dr_grpo", overrides=LossConfig().overrides)
@@ -145,7 +145,7 @@ def test_the_penalty_falls_over_the_buffer_to_minus_the_factor(length: int, pena
 
 
 def long(*answers: tuple[int, ...], thinking: Thinking = UNLIMITED) -> Group:
-    """Right answers by the lengths of their turns, which the environment says nothing more of."""
+    """Build correct answers with these turn lengths and no score parts."""
     turned = group([(1.0, [turn_of((5,) * tokens) for tokens in turns]) for turns in answers], thinking=thinking)
     return replace(turned, trajectories=tuple(replace(one, score=Score()) for one in turned.trajectories))
 
@@ -163,13 +163,13 @@ def test_a_group_is_filtered_by_what_its_answers_earned_before_the_penalty() -> 
     assert after.rewards_G == pytest.approx([1.0] * 7 + [0.95])
     assert earned_rewards(after) == [1.0] * 8
     assert not teaches(after, kind="grpo")
-    assert teaches(after, kind="reinforce_pp")  # equal rewards teach by it
+    assert teaches(after, kind="reinforce_pp")  # equal rewards still give it a nonzero advantage
 
 
 def test_an_answer_stays_right_when_a_penalty_is_taken_from_its_reward() -> None:
     after = shaped(long((15,), (3,)), ShapingConfig(overlong_buffer=10), turn_tokens=20)
     assert after.rewards_G == pytest.approx([0.5, 1.0])
-    assert [t.correct for t in after.trajectories] == [True, True]  # the environment has no part `correct`
+    assert [t.correct for t in after.trajectories] == [True, True]  # the environment has no score part `correct`
 
 
 def test_a_turn_with_a_thinking_budget_pays_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Alarms where a number leaves its band, the watch over failures, ends of stages, and what a continued run remembers."""
+"""Alarms for values outside their band, the failure watch, early ends of stages, and state after a resume."""
 
 import asyncio
 import io
@@ -67,7 +67,7 @@ def test_groups_of_equal_rewards_are_no_alarm_where_they_teach_too() -> None:
 
 
 def test_without_a_setting_answers_that_are_cut_off_and_groups_without_signal_are_told_once_they_last() -> None:
-    """As a model with long thoughts begins with short limits: every answer is cut off, every group has reward 0."""
+    """A long-thinking model with short limits: every answer is truncated, every group has reward 0."""
     cut = {"rollout/truncated": 1.0, "rollout/nonzero_advantage": 0.0}
     well = {
         "rollout/truncated": 0.2,
@@ -76,9 +76,7 @@ def test_without_a_setting_answers_that_are_cut_off_and_groups_without_signal_ar
         "train/mismatch_abs": 9.0,
     }
     watch = BandWatch(RlConfig().bands, setting="rl.bands")
-    assert [watch.add(metrics) for metrics in (well, cut, cut, well, cut, cut)] == [
-        {}
-    ] * 6  # by chance, of a few groups
+    assert [watch.add(metrics) for metrics in (well, cut, cut, well, cut, cut)] == [{}] * 6  # chance in few groups
     told = watch.add(cut)
     assert list(told) == ["rl.bands.truncated", "rl.bands.nonzero_advantage"]
     assert told["rl.bands.truncated"].startswith(
@@ -89,7 +87,7 @@ def test_without_a_setting_answers_that_are_cut_off_and_groups_without_signal_ar
     )
     for step in range(100):
         assert watch.add(cut) == {}
-        watch.check(step)  # warns, and does not stop
+        watch.check(step)  # warns and does not stop
     assert (
         watch.add(well)["rl.bands.nonzero_advantage"] == "rollout/nonzero_advantage 0.5 is inside again after 103 steps"
     )
@@ -131,7 +129,7 @@ def test_so_many_steps_outside_in_a_row_end_the_stage_also_where_a_run_went_on_i
 def test_a_band_that_can_not_be_is_refused(bands: BandsConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RlConfig(bands=bands)
-    if bands.kl.is_watched:  # with a reference it is right
+    if bands.kl.is_watched:  # valid with a reference model
         RlConfig(bands=bands, loss=LossConfig(kl_coefficient=0.1))
 
 
@@ -157,7 +155,7 @@ def test_skipped_steps_before_a_run_went_on_count_among_those_in_a_row(tmp_path:
 
 
 class Trains(ToldTrainer):
-    """Skips no step, which would have its answers kept."""
+    """Skips no step, because a skipped step keeps its answers."""
 
     skips = False
 
@@ -178,7 +176,7 @@ def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last
     record = read_run(folder.root)
     text = f"rollout/truncated 0 is above high=-1.0 in 2 steps ({REMEDIES['truncated']})"
     assert record.alarms == [Event(stage="rl", step=2, kind=ALARM, what={"rl.bands.truncated": text})]
-    assert list(folder.trajectory_files("rl")) == [2]  # those of the alarm, to be looked at
+    assert list(folder.trajectory_files("rl")) == [2]  # answers of the alarm, for inspection
     assert f"rl step 2: rl.bands.truncated: {text}" in said.getvalue()
     assert [row.step for row in record.rows if row.is_measured] == [1, 2]
     page = write_report(folder.root).html.read_text(encoding="utf-8")
