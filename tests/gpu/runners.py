@@ -56,7 +56,7 @@ def compare(report: Report, *, runner: Runner, small: bool) -> None:
             what = dtype if speculation == "off" else f"{dtype}, drafts by {speculation}"
             sampled = asyncio.run(_sampled(folder, config, asked, tags))
             wrong = sum(not _closed_by_rule(tags, *pair) for pair in zip(asked, sampled, strict=True))
-            report.figure(f"{what}: answers with a closing elsewhere than the rule says", wrong, at_most=0)
+            report.figure(f"{what}: answers that end thinking at another token than the rule", wrong, at_most=0)
             gaps = _gaps(folder, asked, sampled, dtype)
             exact = dtype == "float32" and not on_gpu()
             report.figure(f"{what}: mean difference", gaps.mean().item(), "nats", at_most=BOUNDS[dtype])
