@@ -1,4 +1,4 @@
-"""Temper from Python, as far as no engine is needed: errors, interrupts, the files of a run."""
+"""The Python API without engines: errors, interrupts, and the files of a run."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def test_wrong_arguments_are_refused_at_once(
 def test_what_a_command_refuses_is_a_value_error_in_a_running_loop_and_a_thread(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The settings reach the command, whose error names the wrong key; rows and the function lie in the run's folder."""
+    """The settings reach the command, whose error names the wrong key. Rows and the function are in the run's folder."""
 
     async def work() -> None:
         with pytest.raises(ValueError, match=r"rl\.stepz"):
@@ -53,7 +53,7 @@ def test_what_a_command_refuses_is_a_value_error_in_a_running_loop_and_a_thread(
 
 
 def viewing(run: Path) -> "subprocess.Popen[str]":
-    """A process that runs a command until it is interrupted."""
+    """Start a process that runs a command until an interrupt."""
     command, pipe = [sys.executable, "-c", SERVES, str(run)], subprocess.PIPE
     return subprocess.Popen(command, env=os.environ | worker_variables(), stdout=pipe, stderr=pipe, text=True)
 

@@ -1,4 +1,4 @@
-"""Rows, a reward and a tool of the user train with twelve lines, by YAML and by Python."""
+"""Twelve lines, in YAML or Python, train on a user's rows, reward and tool."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ envs: {cities: {data: rows.jsonl, reward: mine.reward, tools: [mine.lookup]}}
 
 
 def test_twelve_lines_are_a_run(tmp_path: Path) -> None:
-    """Blank lines aside: the functions and the settings. The dry run checks both, data and tools included."""
+    """The functions and the settings, without blank lines. The dry run checks both, with data and tools."""
     assert sum(bool(line.strip()) for line in (MINE + YAML).splitlines()) <= 12
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "run.yaml").write_text(YAML)

@@ -1,4 +1,4 @@
-"""The configuration: shipped files load, mistakes are named."""
+"""The configuration: shipped files load, and errors name the wrong key."""
 
 import re
 from pathlib import Path
@@ -151,7 +151,7 @@ def test_settings_of_a_stage_that_is_not_run_refuse_no_run() -> None:
     with pytest.raises(ValueError, match="sft.optim.kind=muon with learner.zero_stage=2"):
         config.require_stage(single_instance(all_stages()["sft"]))
     named = ["stages=[init,{sft: {name: warm, optim: {kind: adamw}, batch_size: 34}},rl]"]
-    assert load_config(DEMO, [*settings, *named]).instances[1].name == "warm"  # its own settings are what counts
+    assert load_config(DEMO, [*settings, *named]).instances[1].name == "warm"  # its own settings apply
 
 
 def test_answers_that_are_imitated_or_told_apart_may_be_sampled_from_the_likeliest_tokens_alone() -> None:

@@ -1,4 +1,4 @@
-"""A fork: a new run that begins at a checkpoint of another one."""
+"""A fork: a new run that begins at a checkpoint of another run."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ DEMO = Path("configs/demo.yaml")
 
 
 def saved(folder: RunDir, name: str, step: int, *, start: str) -> Path:
-    """A checkpoint of a stage that began with the model at `start`, seen from the stage's folder."""
+    """Write a checkpoint of a stage that began with the model at `start`, relative to the stage's folder."""
     directory = begin(folder.checkpoints(name), step, needed_bytes=0)
     (directory / "learner").mkdir()
     (directory / "model.safetensors").write_bytes(f"{name} {step}".encode())
@@ -37,7 +37,7 @@ def saved(folder: RunDir, name: str, step: int, *, start: str) -> Path:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A run that has done init and sft and 150 of 300 steps of rl."""
+    """A run with finished init and sft, and 150 of 300 steps of rl."""
     config = load_config(DEMO, [f"runs_dir={tmp_path}", "name=old", "stages=[init,sft,eval,rl,eval]", "rl.steps=300"])
     folder = RunDir(tmp_path / "old")
     folder.open()
@@ -89,7 +89,7 @@ def test_a_fork_goes_on_with_its_stage_and_says_where_it_comes_from(source: Path
     assert event["what"]["rl.loss.advantage"] == "rloo -> grpo"
     folder = RunDir(run)
     folder.open()
-    check_continuation(load_config(run / "config.yaml", []), folder)  # as the same command does
+    check_continuation(load_config(run / "config.yaml", []), folder)  # as in a rerun of the same command
     folder.close()
 
 

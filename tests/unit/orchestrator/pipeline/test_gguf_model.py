@@ -1,4 +1,4 @@
-"""A run may begin with a GGUF file, which is converted once into the run's folder."""
+"""A run may begin with a GGUF file. The run converts it once into its folder."""
 
 import os
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_the_converted_model_computes_and_reads_as_the_file(
 
 
 def test_a_file_is_converted_once_and_a_changed_file_anew(original: Path, tmp_path: Path) -> None:
-    """The folder of a single GGUF file is as good as the file, and the resolved configuration names the directory."""
+    """A folder with one GGUF file works like the file. The resolved configuration names the converted folder."""
     file = written(original, tmp_path / "models" / "tiny.gguf")
     path = tmp_path / "run.yaml"
     path.write_text(f"{{name: mine, profile: cpu, envs: {{math: {{}}}}, model: {{path: {file.parent}}}}}")

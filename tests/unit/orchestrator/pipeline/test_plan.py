@@ -1,4 +1,4 @@
-"""Stages as instances: names, settings of their own, and what is still to run when the list is edited."""
+"""Instances of stages: names, their own settings, and the remaining stages after an edit of the list."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from temper.orchestrator.stages.stage import all_stages
 DEMO = Path("configs/demo.yaml")
 TWICE = "stages=[init,sft,rl,eval,{rl: {name: rl_tools, shares: {tool_use: 1}, steps: 100}},rl,eval,eval]"
 EVERY = 5
-"""Steps of each training stage here, unless a test says otherwise."""
+"""Default number of steps of each training stage."""
 
 
 def names(stages: list[Any]) -> list[str]:
@@ -22,7 +22,7 @@ def names(stages: list[Any]) -> list[str]:
 
 
 def reached(*done: str, begun: dict[str, str] | None = None) -> RunState:
-    """What a run has reached that has done these instances, each beginning with the model of the one before."""
+    """Return the state of a run that finished these instances. Each began with the model of its predecessor."""
     state, models = RunState(), {"init": "init", "sft": "sft", "rl": "rl"}
     for name in done:
         stage = next(known for known in ("rft", "sft", "rl", "dpo", "eval", "init", "report") if name.startswith(known))
@@ -118,9 +118,9 @@ def test_what_is_done_is_skipped_wherever_it_stands_now() -> None:
     both = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
     assert ahead(both, reached()) == ["init", "eval-init", "sft", "eval-sft", "rl", "eval-rl", "report"]
     assert ahead(both, reached("init", "eval-init", "sft")) == ["eval-sft", "rl", "eval-rl", "report"]
-    assert ahead(["init", "rl"], reached("init", "sft")) == ["rl"]  # from sft's model, which a note says
+    assert ahead(["init", "rl"], reached("init", "sft")) == ["rl"]  # from sft's model; a note names it
     assert ahead(["init", "sft", "rl"], reached("init", "eval-init", "sft")) == ["rl"]
-    assert ahead(["init", "eval"], reached("init", "eval-init", "sft")) == ["eval-sft"]  # the newest model, by its name
+    assert ahead(["init", "eval"], reached("init", "eval-init", "sft")) == ["eval-sft"]  # the newest model and its name
 
 
 def test_a_stage_that_stands_twice_runs_twice() -> None:

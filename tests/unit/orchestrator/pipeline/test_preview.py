@@ -1,4 +1,4 @@
-"""`--dry-run`: what a command would do is said, and nothing is done."""
+"""`--dry-run` prints the plan of a command and changes nothing."""
 
 import json
 from dataclasses import replace

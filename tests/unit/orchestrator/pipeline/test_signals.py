@@ -1,4 +1,4 @@
-"""What signals do to a run: the first one asks it to stop, a second one, of whichever kind, ends it at once."""
+"""Signals to a run: the first signal requests a stop, a second one of any kind ends the run at once."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What can be known at the start is said at the start, before a file is written: of files, limits and models."""
+"""Checks of files, limits and models fail at the start, before the run writes a file."""
 
 import json
 import struct
@@ -77,7 +77,7 @@ def test_a_mistake_in_files_is_said_at_once_and_leaves_nothing_behind(
     monkeypatch.syspath_prepend(files)
     began = time.monotonic()
     assert main(["run", str(DEMO), f"runs_dir={files}/runs", "name=job", *overrides.format(files).split()]) == 2
-    assert time.monotonic() - began < 30  # without an engine
+    assert time.monotonic() - began < 30  # starts no engine
     assert said.format(files) in capsys.readouterr().err
     assert not (files / "runs").exists()
 
@@ -173,7 +173,7 @@ def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
         own, sections={**own.sections, "dpo": replace(own.section(DpoConfig), data=DataConfig(path="pairs.jsonl"))}
     )
     _, dpo, evaluation, report = own.instances
-    assert wanted_processes(own, [dpo]).gpus == 2 + 4  # it pairs the model's own answers
+    assert wanted_processes(own, [dpo]).gpus == 2 + 4  # it pairs answers of the policy
     assert wanted_processes(rows, [dpo]).gpus == 4
     assert wanted_processes(own, [evaluation, report]).gpus == 2
     assert wanted_processes(own, [report]).gpus == 0
@@ -266,9 +266,7 @@ def test_a_template_that_ignores_the_mode_is_refused_where_a_stage_switches_thin
         check_model(
             model, Config(name="x", envs=ENVS, stages=["init", "sft"], sections=usual_sections() | {"sft": bare})
         )
-    check_model(
-        model, Config(name="x", envs=ENVS, stages=["init", "sft"])
-    )  # by default each sample has its thought then
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "sft"]))  # by default every sample has its thinking
     check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS))
 
 

@@ -1,4 +1,4 @@
-"""What a tracker is told of a run's stages: those that measure something, with their own settings and their data."""
+"""Data that a tracker receives about stages: only stages with metrics, with their own settings and data."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def test_a_process_that_goes_on_tells_what_the_ones_before_may_not_have_sent(tmp
     write_json(folder.evals / "init.json", {"label": "init", "order": 0, "k": 1, "seconds": 1.0, "envs": {}})
     (folder.trajectories / "eval-init.jsonl").write_text("")
     tracker = told(folder, config, state)
-    assert list(tracker.stages) == ["eval-init", "sft"]  # `init` measures nothing, and `rl` has not begun
+    assert list(tracker.stages) == ["eval-init", "sft"]  # `init` has no metrics, and `rl` has not begun
     params, seconds, read = tracker.stages["sft"]
     assert (params["sft.steps"], seconds) == ("540", 9.5)
     assert all(name.startswith("sft.") for name in params)
@@ -89,10 +89,10 @@ def test_a_stage_tells_the_rows_of_its_own_or_the_environments_that_have_a_share
     done = {"init": 0, "exam": 0, "sft": 5, "rl": 5, "eval-rl": 0}
     tracker = told(folder, config, RunState(done=done))
     read = {name: data for name, (_, _, data) in tracker.stages.items()}
-    assert list(read) == ["eval-exam", "sft", "rl", "eval-rl"]  # as the rows of metrics.jsonl name them
+    assert list(read) == ["eval-exam", "sft", "rl", "eval-rl"]  # names as in metrics.jsonl
     assert [(one.kind, one.context) for one in read["sft"]] == [("file", "train")]
     assert [one.name for one in read["rl"]] == ["tool_use"]
-    assert [one.name for one in read["eval-exam"]] == ["code", "math", "tool_use"]  # asked without regard to shares
+    assert [one.name for one in read["eval-exam"]] == ["code", "math", "tool_use"]  # evaluations ignore shares
     assert read["sft"][0].source == "https://[blanked]@host/rows.jsonl?token=[blanked]"
     assert not {"s3cret", "abc"} & set(re.findall(r"\w+", str(read)))
 
@@ -104,7 +104,7 @@ def test_a_run_that_can_not_be_described_says_so_and_goes_on(folder: RunDir) -> 
     (note,) = tracker.notes
     assert note.startswith("tracking: the run's description is not updated (")
     assert "init.json" in note
-    assert tracker.files == ["init.json"]  # which come after it
+    assert tracker.files == ["init.json"]  # later files arrive
 
 
 @pytest.mark.parametrize("name", ["team/math", "a:b", " ", ".."])

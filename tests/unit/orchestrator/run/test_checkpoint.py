@@ -26,7 +26,7 @@ from temper.orchestrator.run.checkpoint import (
 from temper.orchestrator.run.folder import RunDir
 
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
-"""What the interpreter reports to audit hooks before a folder changes."""
+"""Audit events that the interpreter raises before a folder changes."""
 
 
 def write(stage: Path, step: int, *, weights: bytes = b"weights") -> Path:
@@ -38,14 +38,14 @@ def write(stage: Path, step: int, *, weights: bytes = b"weights") -> Path:
 
 
 def damage(checkpoint: Path) -> None:
-    """Other content of the same size, as bad memory or a bad disk leaves it."""
+    """Change the content but not the size, like bad memory or a bad disk."""
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(weights.read_bytes().upper())
     os.utime(weights, ns=(0, 0))
 
 
 def in_child(work: Callable[[], Any], *, seen: Callable[[str, Any], None]) -> int:
-    """Do the work in a child process, in which `seen` is told of everything that is opened, renamed or removed."""
+    """Run `work` in a child process. `seen` receives its audit events, such as open, rename and remove."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -55,7 +55,7 @@ def in_child(work: Callable[[], Any], *, seen: Callable[[str, Any], None]) -> in
 
 
 def killed_at(change: int) -> Callable[[str, Any], None]:
-    """Ends its process right before the n-th change to a folder."""
+    """Return an audit hook that ends its process right before the n-th change to a folder."""
     left = iter(range(change - 1, -1, -1))
 
     def seen(event: str, _arguments: Any) -> None:
@@ -130,7 +130,7 @@ def test_a_kill_while_a_step_is_written_again_leaves_a_whole_checkpoint_of_it_or
         status = in_child(partial(write, stage, 25, weights=b"new weights"), seen=killed_at(change))
         try:
             found = latest(stage)
-        except DamagedCheckpointError:  # says so, and starts nothing afresh
+        except DamagedCheckpointError:  # an error, and no silent new start
             assert there == "damaged, nothing before"
         else:
             assert found in ([again] if there == "whole" else [again, place(stage, 20)])
@@ -138,7 +138,7 @@ def test_a_kill_while_a_step_is_written_again_leaves_a_whole_checkpoint_of_it_or
             verify(found)
         if status == 0:
             assert (again / "model.safetensors").read_bytes() == b"new weights of 25"
-            assert change > 8  # every rename and removal had its turn
+            assert change > 8  # covers every rename and removal
             return
     raise AssertionError("the child never finished")
 

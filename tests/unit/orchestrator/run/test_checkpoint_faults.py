@@ -1,4 +1,4 @@
-"""One save of a checkpoint, with a fault at each thing that it asks of the disk: always step k or k + 1 is whole."""
+"""One save of a checkpoint with a fault at each disk operation: step k or step k + 1 is always complete."""
 
 import errno
 import os
@@ -25,14 +25,14 @@ from temper.orchestrator.run.checkpoint import (
 )
 
 ASKED = {"open", "mkdir", "write", "serialize_file", "fsync", "rename", "unlink", "rmdir"}
-"""The calls into C by which a save changes the disk."""
+"""The C calls of a save that change the disk."""
 KILLED, RAISED, DONE = 9, 7, 3
-"""How a child ends: killed, with an error of the disk, or because no call was left for the fault."""
+"""Exit statuses of a child: killed, disk error, or no call left for the fault."""
 BEST = Retention(last=2, scores={5: 2.0, 10: 1.0, 20: 0.5, 30: 0.5})
 
 
 def save(stage: Path, step: int) -> None:
-    """Save as the learner and the driver do it: pieces from copies, then the commit."""
+    """Save as the learner and the driver do: pieces from copies, then the commit."""
     directory = begin(stage, step, needed_bytes=1000)
     with discarded_on_failure(directory, needed_bytes=1000):
         (directory / "learner").mkdir()
@@ -45,7 +45,7 @@ def save(stage: Path, step: int) -> None:
 
 
 def at_call(number: int, fault: Callable[[str], None]) -> Callable[[Any, str, Any], None]:
-    """Return a profile function that does `fault` right before the n-th call that changes the disk."""
+    """Return a profile function that calls `fault` right before the n-th call that changes the disk."""
     left, last = [number], [""]
 
     def seen(_frame: Any, event: str, called: Any) -> None:
@@ -58,7 +58,7 @@ def at_call(number: int, fault: Callable[[str], None]) -> Callable[[Any, str, An
         if event == "c_return" and called.__name__ in ("open", "serialize_file"):
             last[0] = newest(Path.cwd())
         if event == "c_return" and called.__name__ == "fsync":
-            last[0] = ""  # what is on the disk stays there
+            last[0] = ""  # synced data survives
 
     return seen
 
@@ -70,7 +70,7 @@ def newest(folder: Path) -> str:
 
 
 def kill(last: str) -> None:
-    """End the process; the file that was being written has half of what it should: a write that was cut off."""
+    """End the process and leave half of the unfinished file, like an interrupted write."""
     if ".unfinished" in last and os.path.exists(last):
         os.truncate(last, os.path.getsize(last) // 2)
     os._exit(KILLED)
@@ -85,7 +85,7 @@ def broken(_last: str) -> None:
 
 
 def in_child(stage: Path, step: int, hook: Callable[[Any, str, Any], None]) -> int:
-    """Save in a child process under a profile function; returns its exit status."""
+    """Save in a child process under a profile function. Return its exit status."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -125,7 +125,7 @@ def test_whatever_happens_in_a_save_the_step_before_or_the_new_one_is_whole_and_
         assert is_whole(place(stage, 5)), number
         if status == DONE and step == 30:
             assert steps(stage) == [5, 20, 30]
-        save(stage, 40)  # the next one finds its place, and clears away what was left
+        save(stage, 40)  # the next save finds its place and removes leftovers
         assert sorted(path.name for path in stage.iterdir()) == sorted(f"{n:06d}" for n in (5, *steps(stage)[-2:]))
         assert latest(stage) == place(stage, 40)
         if status == DONE:

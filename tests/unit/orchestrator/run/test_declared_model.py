@@ -1,4 +1,4 @@
-"""What a run declares of a model's turns stands in the files of the model that it begins with."""
+"""The turn format that a run declares for a model is stored in the files of its first model."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of how the driver's process keeps its memory."""
+"""Memory settings of the driver's process."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ print(gc.get_freeze_count())
 
 
 def heaps_and_frozen(tmp_path: Path, kept: str) -> tuple[int, int]:
-    """Return how many heaps eight threads at once took, and how many objects no collection looks at."""
+    """Return the number of heaps for eight concurrent threads, and the number of objects that garbage collection skips."""
     info = tmp_path / "malloc.xml"
     command = [sys.executable, "-c", PROGRAM, str(info), kept]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

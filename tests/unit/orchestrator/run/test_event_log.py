@@ -1,4 +1,4 @@
-"""The event log: what is written is read back, a restart cuts off one stage's rows alone, a torn line disappears."""
+"""The event log: round trip, truncation of one stage's rows on resume, and removal of a torn line."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_a_cut_forgets_the_last_rows_of_its_own_stage_alone(tmp_path: Path) -> N
     assert (rl.rows, rl.cut(1), rl.rows) == (2, 0, 1)
     rl.add("continued", {"step": 1})
     assert events(tmp_path) == [("rl", "dropped", 0), ("distill", "dropped", 9), ("rl", "continued", None)]
-    assert event_log(tmp_path).cut(5) == 3  # of the first five rows three are missing
+    assert event_log(tmp_path).cut(5) == 3  # three of the first five rows are missing
 
 
 def test_a_line_that_a_killed_process_left_half_written_disappears_and_any_other_is_an_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a checkpoint says of the loop: read back as it was written, or refused with the remedy."""
+"""The loop's state in a checkpoint: round trip, or refusal with a remedy."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ GROUP = {"held": "ready", "env": "math", "index": 2}
 
 
 def checkpoint(place: Path) -> Path:
-    """The files of a checkpoint with a group that waits and one in flight."""
+    """Write the files of a checkpoint with one waiting group and one group in flight."""
     (place / STATE_FILE).write_text(STATE.to_text())
     (place / GROUPS_FILE).write_text(json.dumps(GROUP) + "\n")
     (place / EPISODES_FILE).write_text('{"ticket": 4}\n')

@@ -1,4 +1,4 @@
-"""The metrics file: each measurement once, and events beside them."""
+"""The metrics file has each measurement once, and events next to them."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def test_a_resumed_stage_leaves_each_step_once(tmp_path: Path) -> None:
 
 def test_what_is_measured_again_stands_once_and_an_event_stays_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    for start_s in (10.0, 20.0):  # two starts of one run: each opens the file anew
+    for start_s in (10.0, 20.0):  # two starts of one run: each opens the file again
         log = MetricsLog(path)
         log.append_next("start", {"engine/start_s": start_s})
         log.append("eval-rl", 0, {"math/avg_at_k": start_s})

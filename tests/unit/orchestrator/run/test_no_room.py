@@ -1,4 +1,4 @@
-"""Files that can't be written any more: what accounts for a run stays whole, and what is for people is done without."""
+"""Failed writes: files that account for a run stay complete, optional files for people are skipped."""
 
 import asyncio
 import io
@@ -27,7 +27,7 @@ from temper.rollout.trajectory_json import write_groups
 
 @contextmanager
 def no_file_above(size: int) -> Iterator[None]:
-    """Let writes fail from so many bytes on, which leaves a part of what was to be written, as a full disk does."""
+    """Make writes beyond `size` bytes fail and leave a partial file, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

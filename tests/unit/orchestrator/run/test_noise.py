@@ -1,4 +1,4 @@
-"""What libraries print goes into a file, whatever language they are of; what is for people reaches the screen."""
+"""Output of libraries, native code included, goes to a file. Messages for people reach the screen."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The progress view and how far sampling is, on a clock that the test moves."""
+"""The progress view and the progress of sampling, on a fake clock."""
 
 import asyncio
 import io
@@ -101,8 +101,8 @@ def test_a_line_has_answers_speed_since_the_last_one_and_time_left() -> None:
     clock.now, sampled[0] = 60.0, 3000
     assert count.text() == "evaluation of a: 0 of 40 answers | 200 tokens/s | time left unknown"
     clock.now, sampled[0], count.finished = 80.0, 23000, 10
-    assert count.text() == "evaluation of a: 10 of 40 answers | 1,000 tokens/s | 1:30 left"  # 30 s for 10, 30 to come
-    clock.now, sampled[0] = 90.0, 500  # an engine that died takes its count along
+    assert count.text() == "evaluation of a: 10 of 40 answers | 1,000 tokens/s | 1:30 left"  # 30 s for 10, 30 left
+    clock.now, sampled[0] = 90.0, 500  # the count of a failed engine is lost
     assert "| 0 tokens/s |" in count.text()
 
 
@@ -110,7 +110,7 @@ def test_a_line_has_answers_speed_since_the_last_one_and_time_left() -> None:
 def test_while_answers_are_sampled_the_console_is_never_silent_for_more_than_ten_seconds(
     steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line of a step counts too."""
+    """Lines of steps count as output."""
     clock, out = HandClock(50.0), io.StringIO()
     monkeypatch.setattr(module, "TICK_S", 0.0)
     progress = Progress("demo", stream=out, clock=clock)
@@ -132,7 +132,7 @@ def test_while_answers_are_sampled_the_console_is_never_silent_for_more_than_ten
     assert max(later - earlier for earlier, later in zip([50.0, *shown], [*shown, clock.now], strict=True)) <= 10
     assert len(shown) <= 12
     lines = out.getvalue().count("\n")
-    clock.now += 100  # and nothing after the block
+    clock.now += 100  # silent after the block
     assert out.getvalue().count("\n") == lines
 
 

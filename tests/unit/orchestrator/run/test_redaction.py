@@ -1,4 +1,4 @@
-"""Secrets: blanked in whatever a run writes of its configuration, by key and by shape, and still there for the run."""
+"""Secrets are blanked by key and by shape in every file that a run writes, but the run keeps them."""
 
 import json
 from pathlib import Path
@@ -22,12 +22,12 @@ from temper.envs.core.definition import EnvDefinition
 
 ENVIRONMENT = EnvDefinition(id="shop", entry_point="shop:Shop", configure=lambda options: ENVIRONMENT)
 """
-"""An environment of one's own that takes any options."""
+"""A custom environment that accepts any options."""
 
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An override that makes a shop one of the environments; its options can be given too."""
+    """An override that adds the environment `shop`. A test may add options to it."""
     (tmp_path / "shop.py").write_text(OWN, encoding="ascii")
     monkeypatch.syspath_prepend(str(tmp_path))
     return "envs.shop.share=0"
@@ -99,7 +99,7 @@ def test_no_file_of_a_run_holds_its_secrets_and_the_run_can_be_continued(
 ) -> None:
     given = [shop, f"tracking.experiment=of {TOKEN}", f"runs_dir={tmp_path}", "name=job"]
     config = load_config(DEMO, [*given, f"tracking.uri={URI}", "envs.shop.options={api_key: sesame, n: 7}"])
-    assert (config.tracking.uri, config.envs["shop"].options["api_key"]) == (URI, "sesame")  # the run itself has them
+    assert (config.tracking.uri, config.envs["shop"].options["api_key"]) == (URI, "sesame")  # the run keeps them
     check_continuation(config, folder)
     with_checkpoint(folder, "sft")
     check_continuation(load_config(DEMO, [*given, "envs.shop.options={api_key: renewed, n: 7}"]), folder)
@@ -128,7 +128,7 @@ def test_a_secret_of_the_environment_stays_a_reference_to_it_and_any_other_is_as
     monkeypatch.delenv("SHOP_TOKEN")
     with pytest.raises(ValueError, match="'SHOP_TOKEN' not found"):
         load_config(saved, [])
-    save_config(config, saved)  # where nothing says any longer where it came from
+    save_config(config, saved)  # the saved file has no origin of the secret
     with pytest.raises(ValueError, match=r"envs\.shop\.options\.api_key"):
         load_config(saved, [])
     assert main(["config", str(saved), "--resolved"]) == 2

@@ -1,4 +1,4 @@
-"""A checkpoint that lacks room gets that of recorded batches, on a disk that is that small."""
+"""A checkpoint that lacks disk space takes the space of recorded batches, on a small disk."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ BATCH = 10 * PAGE
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[RunDir]:
-    """The folder of a run on a disk of 400 pages, with batches after the checkpoints of steps 0, 10 and 20."""
+    """A run folder on a disk of 400 pages, with batches after the checkpoints of steps 0, 10 and 20."""
     try:
         disks = SmallDisks({tmp_path / "run": f"{400 * PAGE // 1024}k"})
     except OSError as error:
@@ -30,7 +30,7 @@ def disk(tmp_path: Path) -> Iterator[RunDir]:
             (folder.checkpoints("rl") / f"{step:06d}").mkdir(parents=True)
         for age, step in enumerate((1, 2, 11, 12, 21, 22)):
             put(folder.batch_file("rl", step), age)
-        put(folder.batch_file("rl-2", 1), -1)  # of an instance that was trained before
+        put(folder.batch_file("rl-2", 1), -1)  # of an instance that trained earlier
         yield folder
     finally:
         folder.close()

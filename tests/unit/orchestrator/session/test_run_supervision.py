@@ -1,4 +1,4 @@
-"""The supervisor of a run, wired: what it writes into the run's folder, and whom it tells."""
+"""The supervisor in a run: its records in the run's folder, and its notifications."""
 
 import asyncio
 import io
@@ -34,7 +34,7 @@ class Worker:
 
 
 class Desk:
-    """A run's folder, the watch over one worker and another that starts, and what was said and asked."""
+    """A run's folder, a supervised worker, a starting worker, and the recorded notes and resize requests."""
 
     def __init__(self, root: Path, worker: Worker | None = None) -> None:
         self.folder, self.said, self.asked = RunDir(root / "job"), io.StringIO(), [0]
@@ -64,7 +64,7 @@ class Desk:
 
 
 class StuckWorker(Worker):
-    """A process that never answers, and can't be ended the first times."""
+    """A process that never answers and survives the first `refusals` attempts to end it."""
 
     def __init__(self, *, refusals: int) -> None:
         self.place = Place(pid=2**22 + 1, host="here")
@@ -177,7 +177,7 @@ def test_a_folder_that_takes_no_status_is_told_once_and_the_watch_goes_on(tmp_pa
 
 
 def test_the_supervision_survives_its_first_error(tmp_path: Path) -> None:
-    """The error is a fault of the run, and the process that was stuck is ended at the next attempt."""
+    """The error is recorded as a fault of the run. The next attempt ends the stuck process."""
     worker = StuckWorker(refusals=1)
 
     async def work(desk: Desk) -> None:

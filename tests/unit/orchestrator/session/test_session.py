@@ -1,4 +1,4 @@
-"""What the stages ask of a learner that keeps its calls or hangs in one: saved once, never waited for without an end."""
+"""Calls of the stages to a learner that records calls or hangs in one: one save each, and no endless wait."""
 
 import asyncio
 import errno
@@ -35,12 +35,12 @@ SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_
 
 
 class Learner:
-    """A learner group that hangs in one of its calls, or in none; keeps their names."""
+    """A learner group that records its calls and may hang in one of them."""
 
     is_stuck = False
 
     def __init__(self, hangs_in: str = "", *, breaks: Exception | None = None) -> None:
-        """`breaks` is what the writing of a checkpoint fails with."""
+        """The error `breaks` is raised by the write of a checkpoint."""
         self.hangs_in = hangs_in
         self.breaks = breaks
         self.calls: list[str] = []
@@ -82,7 +82,7 @@ class Learner:
 
 
 async def begun(run: Run, loss: LossConfig) -> int:
-    """Begin a stage of ten steps; returns the step that was done last."""
+    """Begin a stage of ten steps. Return the last finished step."""
     _, done = await run.trainer.begin("rl", optim=OptimConfig(), loss=loss, steps=10, beside_engines=False)
     return done
 
@@ -144,7 +144,7 @@ def test_a_step_that_is_saved_already_is_not_saved_again_and_is_continued_from(t
         "restore",
         "load_reference",
         "checkpoint_bytes",
-    ]  # compared with what the stage began with
+    ]  # the reference is the stage's first model
 
 
 @pytest.mark.parametrize("loss", [LossConfig(kl_coefficient=0.1), LossConfig()])
@@ -209,7 +209,7 @@ class Healing(Trainer):
 
 
 def dying(deaths: int, *, saved: int = 0) -> Callable[[Run, Any, StageInstance], Awaitable[Path]]:
-    """A stage whose learner dies so often, after it has saved the step `saved` the first time."""
+    """Build a stage whose learner fails `deaths` times. The first attempt saves the step `saved`."""
     begun_after: list[int] = []
 
     async def stage(run: Run, config: Any, instance: StageInstance) -> Path:
@@ -224,7 +224,7 @@ def dying(deaths: int, *, saved: int = 0) -> Callable[[Run, Any, StageInstance],
 
 
 def healed_run(folder: Path, deaths: int, *overrides: str, saved: int = 0) -> tuple[Path | None, list[list[str]], str]:
-    """The beginnings of a stage whose learner dies, the calls to each of its learners, and what people were told."""
+    """Run a stage whose learner fails. Return its result, the calls to each learner, and the notes."""
     said = io.StringIO()
     started: list[HealthyLearner] = []
 
@@ -413,7 +413,7 @@ def test_what_fails_in_the_closing_of_the_learner_is_told_and_keeps_nothing_from
 
 
 class Engines:
-    """Rollout workers that keep what they were told to read."""
+    """Rollout workers that record the checkpoints they load."""
 
     def __init__(self) -> None:
         self.read: list[tuple[str, int]] = []
@@ -455,7 +455,7 @@ def test_an_engine_that_hangs_in_a_push_is_given_up_before_the_run_is(tmp_path: 
         return engine, run.engines.push_limit(10**9).seconds
 
     engine, whole = on_a_run(tmp_path, Learner(), work)
-    assert whole >= 2 * engine  # what failed is delivered once more, and a death takes a while to be known
+    assert whole >= 2 * engine  # a failed push is sent again, and a failure takes a while to detect
 
 
 @pytest.mark.parametrize("committing", [False, True])
@@ -482,7 +482,7 @@ def test_a_hung_rank_is_given_up_and_a_checkpoint_that_is_being_committed_is_not
         if committing:
             assert ended == ["committed"]
         await asyncio.sleep(0.01)
-        writer.start(asyncio.sleep(0), what="checkpoint 6", needed=0)  # the next one may begin
+        writer.start(asyncio.sleep(0), what="checkpoint 6", needed=0)  # the next write may begin
         await writer.written()
 
     asyncio.run(work())

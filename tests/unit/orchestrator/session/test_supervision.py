@@ -1,4 +1,4 @@
-"""The supervisor over plain processes and real processes: who counts as stuck, what is found, who is ended."""
+"""The supervisor over fake and real processes: detection of stuck processes, diagnosis, and termination."""
 
 import asyncio
 import signal
@@ -54,7 +54,7 @@ class Actor:
 
 
 class Scene:
-    """A supervisor whose seconds pass when the test says so."""
+    """A supervisor on a fake clock."""
 
     def __init__(self, *actors: Actor) -> None:
         self.now = 0.0
@@ -95,7 +95,7 @@ def test_a_member_that_answers_and_gets_on_is_left_alone() -> None:
         for _ in range(40):
             actor.progress += 1
             await watched.pass_seconds(1)
-        actor.doing = ""  # idle, and so not stalled
+        actor.doing = ""  # idle, so not stalled
         await watched.pass_seconds(100)
         assert not actor.killed
         assert watched.faults == []
@@ -156,7 +156,7 @@ def test_a_member_that_answers_again_after_the_look_is_left_alone_and_that_is_to
         watched = Scene(slow, idle)
         await watched.pass_seconds(2)
         slow.answers = idle.answers = False
-        await watched.pass_seconds(7)  # both are being looked at
+        await watched.pass_seconds(7)  # both are being diagnosed
         slow.answers, slow.progress = True, 1
         slow.resumed.set()
         idle.answers, idle.doing = True, ""
@@ -169,7 +169,7 @@ def test_a_member_that_answers_again_after_the_look_is_left_alone_and_that_is_to
             "no heartbeat for 6 s (supervision.silent_s=5); it answers and makes progress again, and keeps running"
             in (watched.faults[0].line)
         )
-        slow.answers = False  # for good
+        slow.answers = False  # forever
         slow.resumed.clear()
         await watched.pass_seconds(8)
         await watched.ended(slow)

@@ -1,4 +1,4 @@
-"""Distillation: a real rank against a plain computation, its teacher through a checkpoint, and which teachers are refused."""
+"""Distillation: a real rank against a plain computation, its teacher through a checkpoint, and refused teachers."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0)
 DISTILL = LossConfig(objective="distill", kl="k1")
 LENGTHS = (21, 16, 13, 8)
 BESIDE = {16: 0.5, 13: -0.2}
-"""By how much the engine's log-probabilities differ from the trainer's in a sequence of a length."""
+"""Logprob difference of engine and trainer, by the length of a sequence."""
 
 
 def ids_of(length: int) -> list[int]:
@@ -44,13 +44,13 @@ def ids_of(length: int) -> list[int]:
 
 
 def plain_logprobs(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
-    """log pi of each token but the first, by transformers and torch alone."""
+    """Return log pi of each token but the first, with transformers and torch alone."""
     logs_TV = model(input_ids=torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
     return logs_TV[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
 
 
 def batch(student: PreTrainedModel, *, tokens: int = 40) -> TrainBatch:
-    """Answers in the second halves; rewards of their own, which must not matter."""
+    """Build a batch with the answers in the second halves. Its advantages must have no effect."""
     rows = []
     for number, length in enumerate(LENGTHS):
         with torch.no_grad():
@@ -89,7 +89,7 @@ def gradient(model: PreTrainedModel) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A gradient by hand, by the rank's loss, and by its step; then steps towards the teacher, continued on the way."""
+    """The gradient by hand, from the rank's loss, and from its step. Then train towards the teacher and resume midway."""
     folder = tmp_path_factory.mktemp("distillation")
     torch.manual_seed(0)
     tiny_models.llama(folder / "student")
@@ -174,7 +174,7 @@ def check_teacher(config: Config) -> None:
 
 def test_a_teacher_of_another_vocabulary_is_refused_with_both_names_and_the_remedy(tmp_path: Path) -> None:
     student, teacher = tiny_models.llama(tmp_path / "student"), tiny_models.qwen3(tmp_path / "teacher")
-    check_teacher(told(f"distill.teacher={teacher}"))  # the fresh model's tokenizer is the same
+    check_teacher(told(f"distill.teacher={teacher}"))  # same tokenizer as the fresh model
     config = told(f"distill.teacher={teacher}", f"model.path={student}")
     check_teacher(config)
     tokenizer = byte_tokenizer()

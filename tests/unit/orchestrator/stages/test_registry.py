@@ -1,4 +1,4 @@
-"""The list of stages: one file and one line make a stage, and everything else follows from them."""
+"""The registry of stages: one file and one line add a stage, everything else derives from them."""
 
 import json
 import os
@@ -116,6 +116,6 @@ def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
     assert missing == "echo.said=said.txt is missing"
     assert no_env.startswith("echo.shares.maths ")
     assert unknown.endswith("did you mean 'steps'?")
-    assert found["placed"] == 2  # it plays episodes, and trains
+    assert found["placed"] == 2  # it runs episodes and trains
     made = subprocess.run(["make", "-n", "echo"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20)
     assert "-m temper.orchestrator run configs/demo.yaml --stage echo" in made.stdout

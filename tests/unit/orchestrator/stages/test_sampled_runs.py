@@ -1,4 +1,4 @@
-"""Every stage that samples, in a real run, with sampling of its own."""
+"""Every stage that samples, in a real run with its own sampling settings."""
 
 import json
 from pathlib import Path
@@ -35,5 +35,5 @@ def test_stages_train_on_what_was_sampled_as_they_say(tmp_path: Path) -> None:
             measured = rows(job.run, stage)
             assert len(measured) == 2
             gaps = [row.values["train/mismatch_abs"] for row in measured]
-            assert max(gaps) < 1e-3, gaps  # the learner's temperature is the engine's
+            assert max(gaps) < 1e-3, gaps  # learner and engine use the same temperature
             print(stage, "gaps", gaps, "kl", [row.values.get("train/kl") for row in measured])

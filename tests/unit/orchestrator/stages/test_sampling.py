@@ -1,4 +1,4 @@
-"""Stages that sample answers in one go: how, how long they wait for them, and what becomes of the others where one is lost."""
+"""Stages that sample a fixed set of answers: settings, deadlines, and cancellation after a failure."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ Sampled = Callable[[Run, Config], Coroutine[Any, Any, Path]]
 
 
 class Slow(RolloutPool):
-    """Answers after twice the deadline, and says when a worker took the place of another one."""
+    """Answers after twice the deadline and reports when a worker was replaced."""
 
     def __init__(self, last_restart_at: Callable[[], float]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def test_answers_are_waited_for_anew_while_workers_are_replaced(tmp_path: Path, 
 
 
 class OneByOne(RolloutPool):
-    """Answers one group after the other, the last of them long after the deadline."""
+    """Answers one group after the other, the last one long after the deadline."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def test_the_answers_that_a_stage_trains_on_are_drawn_as_it_says(tmp_path: Path)
 
 
 class Broken(RolloutPool):
-    """Raises at its second group, while the others take for ever; it keeps how many of these were given up."""
+    """Fails at its second group while the others never end. Counts the cancelled groups."""
 
     given_up = 0
 
@@ -130,7 +130,7 @@ def test_where_one_group_raises_the_others_are_given_up_first(tmp_path: Path, sa
 
 
 class Watched(RolloutPool):
-    """Keeps what the status of the run says of an evaluation whenever a group is asked for."""
+    """Records the run's status of an evaluation at each request for a group."""
 
     def __init__(self) -> None:
         super().__init__()

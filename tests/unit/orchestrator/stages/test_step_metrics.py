@@ -1,4 +1,4 @@
-"""What the row of a step says of staleness, on answers of known versions."""
+"""Staleness in a step's metrics, on answers of known versions."""
 
 from dataclasses import replace
 

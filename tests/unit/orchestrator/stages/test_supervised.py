@@ -1,4 +1,4 @@
-"""The loop of the supervised stages with a learner that answers at once: what is saved when something fails, and healed."""
+"""The loop of the supervised stages with an instant learner: saves after a failure, and restarts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,7 +48,7 @@ class FailingLearner(HealthyLearner):
 def saved_after(
     folder: Path, learner: FailingLearner, batch: Callable[[int], TrainBatch], error: type[Exception]
 ) -> Any:
-    """The newest checkpoint of a stage that ends by this error, and the steps that it has measured."""
+    """Return the newest checkpoint of a stage that ends by this error, and its measured steps."""
 
     async def work(run: Run) -> None:
         try:
@@ -117,6 +117,6 @@ def test_a_learner_that_dies_in_a_step_costs_the_steps_since_the_checkpoint_and_
     assert model.name == "000005"
     assert "kill" in dies.calls
     assert "restore" in lives.calls
-    assert (dies.done, lives.done) == (4, 3)  # the third step again
+    assert (dies.done, lives.done) == (4, 3)  # the third step runs again
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row.is_measured]
     assert [row.step for row in rows] == [1, 2, 3, 4, 5]

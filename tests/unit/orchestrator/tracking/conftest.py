@@ -1,4 +1,4 @@
-"""A store for all tests of trackers, and trackers that send often."""
+"""A store that tracker tests share, and trackers that send often."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from temper.orchestrator.tracking import sending
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A local store, which takes seconds to make: shared, with an experiment for each test."""
+    """A shared local store, because its creation takes seconds. Each test has its own experiment."""
     return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
 
 

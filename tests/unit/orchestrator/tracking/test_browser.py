@@ -1,4 +1,4 @@
-"""MLflow's pages of a run in a real browser, served as `temper ui` does. Skips without Chromium."""
+"""MLflow's pages of a run in a real browser, served by `temper ui`. Skips without Chromium."""
 
 import json
 import os
@@ -38,7 +38,7 @@ SEEN = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 't
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """A run that was tracked, its address in the server, and the one that the command printed."""
+    """A tracked run, its address on the server, and the address that the command printed."""
 
     runs: Path
     server: str
@@ -53,7 +53,7 @@ class Served:
 
 
 def tracked_run(runs: Path) -> str:
-    """Write a run's files and send them to the store next to it. Returns its id in the store."""
+    """Write a run's files and send them to the store next to it. Return its id in the store."""
     folder = RunDir(runs / "tiny")
     folder.open()
     folder.config.write_text("name: tiny\nseed: 7\nenvs: {shop: {share: 1}}\nrl: {group_size: 4}\n")
@@ -137,7 +137,7 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture
 def page(browser: "Browser", served: Served) -> "Iterator[Page]":
-    """A page of which nothing may ask for anything outside of this machine."""
+    """A page that must not request anything outside of this machine."""
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.add_init_script(SEEN)
     page.set_default_timeout(PATIENCE_MS)
@@ -202,7 +202,7 @@ def test_the_page_of_evaluations_opens_on_the_newest_with_a_line_a_task_and_its_
 
 def test_the_pages_are_of_the_newest_run_or_of_the_experiment_that_is_named(served: Served) -> None:
     client = MlflowClient(f"sqlite:///{served.runs}/mlflow.db")
-    client.create_run(client.create_experiment("of-others"))  # newer, and not ours
+    client.create_run(client.create_experiment("of-others"))  # a newer foreign run
     assert runs_page(served.server, None) == served.printed == runs_page(served.server, "temper")
     with pytest.raises(ValueError, match="--experiment night .*temper"):
         runs_page(served.server, "night")

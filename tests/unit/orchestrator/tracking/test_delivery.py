@@ -1,4 +1,4 @@
-"""The rows, settings and files of a run reach a real SQLite store, also after an outage, a kill or a resume."""
+"""Rows, settings and files of a run reach a real SQLite store, even after an outage, a kill or a resume."""
 
 import contextlib
 import json
@@ -29,11 +29,11 @@ TOLD_BY_MLFLOW = (
     *("GITLAB_CI", "JENKINS_URL", "TRAVIS", "TF_BUILD", "BITBUCKET_BUILD_NUMBER", "CODEBUILD_BUILD_ARN", "BUILDKITE"),
     *("TEAMCITY_VERSION", "CLOUD_RUN_EXECUTION", "RUNBOT_HOST_URL", "RUNBOT_BUILD_NAME", "RUNBOT_WORKER_ID"),
 )
-"""The variables by which MLflow reports no use: it is asked not to, or takes the run for a test."""
+"""Variables that disable MLflow's telemetry, by request or because MLflow detects a test."""
 
 
 def tracked(folder: Path, uri: str, view: int = ViewType.ACTIVE_ONLY) -> Run:
-    """The one run of the experiment, by default the one that was not deleted."""
+    """Return the one run of the experiment, by default one that is not deleted."""
     (run,) = runs(folder, uri, view).values()
     return run
 
@@ -47,7 +47,7 @@ def sent_rows(folder: Path) -> int:
 
 
 def log_of(folder: Path, *steps: int) -> MetricsLog:
-    """The metrics file of a run, with a value at each of these steps."""
+    """Return the metrics file of a run with a value at each of these steps."""
     log = MetricsLog(folder / "metrics.jsonl")
     for step in steps:
         log.append("rl", step, {"x": float(step)})
@@ -55,7 +55,7 @@ def log_of(folder: Path, *steps: int) -> MetricsLog:
 
 
 def send(folder: Path, uri: str, said: list[str] | None = None) -> None:
-    """Send the rest, as the end of the next process does."""
+    """Send the rest, like the end of the next process."""
     tracker(folder, uri, notify=print if said is None else said.append).close(RunStatus.FINISHED, timeout_s=120)
 
 
@@ -83,7 +83,7 @@ def test_a_run_reaches_a_local_store_with_all_that_it_has(tmp_path: Path, store:
     log.event("rl", 3, "changed", {"key0": ["v", "w"]})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("temper.orchestrator.run.metrics_log.time.time", lambda: 1e9)
-        for key in ("key2", "key3"):  # two of one millisecond are two
+        for key in ("key2", "key3"):  # two events in one millisecond stay two
             log.event("rl", 3, "changed", {key: ["v", "w"]})
     log.append("rl", 4, {"x": 4.0})
     second.close(RunStatus.FINISHED, timeout_s=120)
@@ -122,7 +122,7 @@ def test_a_killed_process_loses_nothing_and_what_it_sent_in_vain_stands_nowhere(
     log = MetricsLog(tmp_path / "metrics.jsonl")
     reached = read_metrics(tmp_path / "metrics.jsonl")[-1].step
     arrived = max(sent(tmp_path, store))
-    assert 0 < arrived < reached  # killed while rows were on their way
+    assert 0 < arrived < reached  # killed while rows were in transit
     before = tracked(tmp_path, store)
     assert before.info.status == "RUNNING"
     checkpoint = arrived - 2
@@ -166,7 +166,7 @@ def test_a_process_killed_while_it_makes_a_run_leaves_one_run_to_the_next(tmp_pa
     send(tmp_path, store)
     state_dir = tmp_path / "tracking" / "run.json"
     old = json.loads(state_dir.read_text())
-    state_dir.write_text(json.dumps(old | {"run_id": None}))  # killed before the id was stored
+    state_dir.write_text(json.dumps(old | {"run_id": None}))  # killed before it stored the id
     send(tmp_path, store)
     assert tracked(tmp_path, store).info.run_id == old["run_id"]
     log.truncate("rl", 1)
@@ -226,7 +226,7 @@ def test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_proc
     away.symlink_to(Path(store.removeprefix("sqlite:///")).parent)
     log.append("rl", 3, {"x": 3.0})
     second.close(RunStatus.FINISHED, timeout_s=120)
-    assert len(said) == 4  # away, and back
+    assert len(said) == 4  # lost, and back
     assert sent(tmp_path, store) == {1: 1.0, 2: 2.0, 3: 3.0}
 
 
@@ -238,11 +238,11 @@ def test_a_store_that_is_locked_delays_neither_rows_nor_the_end_and_gets_all_lat
         other.execute("BEGIN EXCLUSIVE")
         began = monotonic()
         log.append("rl", 2, {"x": 2.0})
-        assert monotonic() - began < 3  # the store's own wait is 20 s
+        assert monotonic() - began < 3  # the store's own timeout is 20 s
         one.close(RunStatus.FINISHED, timeout_s=3)
         assert monotonic() - began < 10
     assert "1 rows of metrics.jsonl" in said[-1]
-    one._senders[0]._thread.join(60)  # in a run the process ends here
+    one._senders[0]._thread.join(60)  # in a run, the process ends at this point
     log.append("rl", 3, {"x": 3.0})
     send(tmp_path, store, said)
     assert sent(tmp_path, store) == {1: 1.0, 2: 2.0, 3: 3.0}
@@ -282,18 +282,18 @@ def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_named(tmp_path:
     (tmp_path / "mlartifacts").write_text("a file in place of the artifacts' folder")
     one = tracker(tmp_path, store, notify=said.append)
     (tmp_path / "report.json").write_text("{}")
-    for path in (tmp_path / "gone.json", tmp_path / "report.json"):  # of the former nothing is said: it was cut off
+    for path in (tmp_path / "gone.json", tmp_path / "report.json"):  # a missing file gives no note
         one.artifact(path)
     wait_for(lambda: said)
     log_of(tmp_path, 1)
-    wait_for(lambda: sent(tmp_path, store))  # long before it ends
+    wait_for(lambda: sent(tmp_path, store))  # long before the tracker ends
     one.close(RunStatus.FINISHED, timeout_s=120)
     assert ["report.json" in line for line in said] == [True]
     assert tracked(tmp_path, store).info.status == "FINISHED"
 
 
 class CountedBackend(Backend):
-    """A place that begins a new run whenever it is connected."""
+    """A backend that begins a new run at each connection."""
 
     def __init__(self, metrics: Path) -> None:
         self.metrics, self.connected = metrics, 0
@@ -318,7 +318,7 @@ def test_a_call_that_failed_is_not_lost_to_an_older_one_of_its_key_when_a_run_is
     sender = Sender("a place", lambda: backend, notify=print, close_s=60)
     sender.add("note", lambda _: call("old"))
     wait_for(lambda: made == ["old"])
-    sender.add("file", lambda _: call("file"))  # the oldest that failed is tried again first
+    sender.add("file", lambda _: call("file"))  # retries start with the oldest failure
     sender.add("note", lambda _: call("new"))
     wait_for(lambda: list(sender._failed) == ["file", "note"])
     log.truncate("rl", 1)

@@ -1,4 +1,4 @@
-"""A run in MLflow: names in groups, descriptions, nested runs of stages, traces and tables, in a real store."""
+"""A run in MLflow: grouped names, descriptions, nested runs of stages, traces and tables, in a real store."""
 
 import json
 import os
@@ -113,7 +113,7 @@ def test_each_stage_has_a_nested_run_that_is_resumed_and_cut_back(tmp_path: Path
     assert (first["sft"].data.params, first["sft"].data.tags["temper.seconds"]) == ({"sft.steps": "2"}, "12.3")
     assert first["rl"].data.metrics == {"4_train/loss": 2.0, "2_eval/math/avg_at_k": 0.5}
 
-    log.truncate("rl", 1)  # the next process goes on from a checkpoint
+    log.truncate("rl", 1)  # the next process resumes from a checkpoint
     log.truncate("rl.eval", 1)
     two = tracker(tmp_path, store)
     two.stage("sft", {"sft.steps": "2"}, 12.34)
@@ -135,7 +135,7 @@ def test_each_stage_has_a_nested_run_that_is_resumed_and_cut_back(tmp_path: Path
     assert history(store, last["demo"], "4_train/rl/loss") == {1: 1.0, 2: -2.0, 3: -3.0}
     assert history(store, last["sft"], "4_train/loss") == {1: 1.0, 2: 0.5}
 
-    MlflowClient(store).delete_run(last["rl"].info.run_id)  # which is said, and holds up nothing
+    MlflowClient(store).delete_run(last["rl"].info.run_id)  # noted, without delay
     said: list[str] = []
     three = tracker(tmp_path, store, notify=said.append)
     three.stage("rl", {})
@@ -156,7 +156,7 @@ def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path
     log.append("rl", 2, {"x": 1.0})
     for start in range(3):
         if start == 2:
-            log.append("rl", 2, {"x": 2.0})  # in the place of the row that was sent
+            log.append("rl", 2, {"x": 2.0})  # replaces the row that was sent
         one = tracker(tmp_path, store, traces=2)
         one.describe("[traces](RUN_PAGE/traces)")
         one.episodes(path)
@@ -166,7 +166,7 @@ def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path
         assert [trace.info.trace_metadata["mlflow.sourceRun"] for trace in traces] == [run.info.run_id] * 2
         assert run.data.tags["mlflow.note.content"].endswith(f"/runs/{run.info.run_id}/traces)")
     (record,) = (tmp_path / "tracking").glob("*.traced")
-    record.unlink()  # as if the process was killed within a file
+    record.unlink()  # as after a kill within a file
     log.append("rl", 2, {"x": 3.0})
     tracker(tmp_path, store, traces=2).close(RunStatus.FINISHED, timeout_s=120)
     assert list(client.search_traces(locations=[run.info.experiment_id])) == []
@@ -197,7 +197,7 @@ def test_secrets_in_failures_and_verdicts_are_blanked() -> None:
 def test_what_a_server_never_takes_is_said_once_and_holds_up_no_metrics(
     call: str, code: int, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of `log_batch` it takes metrics alone."""
+    """It accepts only metrics in `log_batch`."""
     whole = getattr(MlflowClient, call)
 
     def refused(client: MlflowClient, *given: Any, **named: Any) -> None:
@@ -211,7 +211,7 @@ def test_what_a_server_never_takes_is_said_once_and_holds_up_no_metrics(
     one.params({"seed": "7"})
     one.describe("a note")
     one.stage("rl", {}, data=[DataSet(name="math", digest="d", kind="generated", source="math", context="train")])
-    if call == "create_registered_model":  # other tests see what this store has registered
+    if call == "create_registered_model":  # a registered model would affect other tests
         one.model(tmp_path / "checkpoints", {})
     for step in range(1, 21):
         log.append("rl", step, {"train/loss": 1.0})
@@ -264,8 +264,8 @@ def test_an_evaluation_is_a_table_and_a_point_of_each_environments_accuracy(tmp_
     for order, (label, accuracy) in enumerate((("init", None), ("sft", 0.5))):
         result = {"label": label, "order": order, "envs": {"math": {"avg_at_k": accuracy}}, "tasks": tasks}
         (tmp_path / "eval" / f"{label}.json").write_text(json.dumps(result))
-    for traces in (8, 8, 0):  # sent again by the next process, which replaces it; and where no text may go there
-        os.utime(tmp_path / "eval" / "sft.json")  # as where the folder was copied
+    for traces in (8, 8, 0):  # resent and replaced by the next process; without text at 0
+        os.utime(tmp_path / "eval" / "sft.json")  # as in a copied folder
         one = tracker(tmp_path, store, traces=traces)
         for label in ("init", "sft"):
             one.artifact(tmp_path / "eval" / f"{label}.json")

@@ -1,4 +1,4 @@
-"""A run in W&B and in trackio: their real libraries, offline, read back by their readers."""
+"""A run in W&B and in trackio: the real libraries, offline, read back by their own readers."""
 
 import glob
 import json
@@ -34,15 +34,15 @@ NOTE = "Accuracy 0.5 - [report.html](RUN_PAGE/artifacts/report.html)"
 
 @pytest.fixture(autouse=True)
 def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With libraries that read the environment of each test."""
-    monkeypatch.setenv("TRACKIO_DIR", "")  # for what a test leaves there
+    """Make the libraries read the environment of each test."""
+    monkeypatch.setenv("TRACKIO_DIR", "")  # monkeypatch restores it after a test
     for name in [name for name in sys.modules if name.partition(".")[0] == "trackio"]:
         monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.fixture
 def quiet_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A proxy that all processes use and that must receive no request."""
+    """A proxy for all processes that must receive no request."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
@@ -53,7 +53,7 @@ def quiet_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def sink_run(folder: Path, sink: str) -> SinkRun:
-    """The run of a folder in a sink, whose store is in that folder."""
+    """Return the run of a folder in a sink. Its store is in that folder."""
     return SinkRun(
         sink=sink,
         name="demo",
@@ -94,7 +94,7 @@ def test_a_run_reaches_a_sink_with_all_that_it_has_and_goes_on_there(
     for file in ("report.html", "eval/rl.json"):
         first.artifact(tmp_path / file)
     wait_for(lambda: sent_rows(tmp_path / "tracking" / sink) == 8)
-    log.truncate("rl", 2)  # while it is being sent
+    log.truncate("rl", 2)  # during the send
     log.append("rl", 3, {"train/loss": -1.0})
     first.close(RunStatus.KILLED, timeout_s=120)
     accuracy = {"1_accuracy/coin": {1: 0.5}}
@@ -152,7 +152,7 @@ def test_w_and_b_has_configuration_description_files_and_tables_and_goes_on_afte
     assert {"eval/rl.json", "eval/rl.table.json"} <= set(_paths(records))
 
     (record,) = folder.glob("*.wandb")
-    record.with_suffix(".wandb.synced").touch()  # as `wandb sync` leaves one that it has uploaded
+    record.with_suffix(".wandb.synced").touch()  # `wandb sync` marks an uploaded record like this
     log.append("rl", 2, {"x": 2.0})
     tracker_to(tmp_path, "wandb", said).close(RunStatus.FINISHED, timeout_s=120)
     before, after = wandb_records(tmp_path)
@@ -192,7 +192,7 @@ def test_the_record_of_a_killed_process_is_written_again(tmp_path: Path) -> None
 
 
 def _shown(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a record, whose metric is called `x` here."""
+    """Return the rows of a record with the metric named `x`."""
     rows = of_type(records, "history")
     return [{"item": {"x": row["item"]["rl/x"]}} for row in rows if "rl/x" in row["item"]]
 
@@ -244,7 +244,7 @@ def test_a_server_that_never_answers_holds_up_no_end(tmp_path: Path, monkeypatch
 def test_a_package_that_lacks_is_told_before_a_run_begins(
     tmp_path: Path, sink: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, sink, None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, sink, None)  # as if it is not installed
     config = load_config(Path("configs/demo.yaml"), [f"tracking.also=[{sink}]", f"runs_dir={tmp_path}"])
     with pytest.raises(ValueError, match=rf"tracking.also=.*{sink}.*make setup"):
         check_before(config, config.instances, tmp_path / "demo")

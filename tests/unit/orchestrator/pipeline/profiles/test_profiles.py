@@ -1,4 +1,4 @@
-"""Profiles: what is chosen for hardware and model, what overrides it, and what a run that goes on has of it."""
+"""Profiles: values resolved from hardware and model, user overrides, and values kept on resume."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -70,8 +70,8 @@ def test_eight_large_gpus_are_shared_between_a_learner_and_engines_in_bfloat16()
     learner, engine = config.learner, config.rollout.engine
     assert (learner.ranks, config.rollout.workers, engine.tensor_parallel) == (4, 4, 1)
     assert (learner.bf16, learner.wire_dtype, engine.dtype) == (True, "bfloat16", "bfloat16")
-    assert learner.zero_stage == 3  # 16 bytes a parameter and more are 142 GB: not on one GPU
-    assert learner.recompute == "full"  # 16,384 tokens keep 70 GB of activations else
+    assert learner.zero_stage == 3  # 142 GB at 16 bytes a parameter and more: too large for one GPU
+    assert learner.recompute == "full"  # without it, 16,384 tokens keep 70 GB of activations
     assert not learner.shared_prompts
     limits = config.rollout.limits
     assert (limits.turn_tokens, limits.total_tokens, engine.max_model_len) == (12288, 16384, 16384)
@@ -99,7 +99,7 @@ def test_a_model_too_large_for_one_gpu_has_engines_of_several() -> None:
     assert engine.tensor_parallel == 2
     assert config.learner.ranks + config.rollout.workers * engine.tensor_parallel == 16
     three = chosen(gpus(3, 24.0, machines=3), replace(NANO, parameters=70_000_000_000))
-    assert three.rollout.engine.tensor_parallel == 2  # no machine has four
+    assert three.rollout.engine.tensor_parallel == 2  # no machine has four GPUs
 
 
 def test_shared_gpus_have_a_rank_and_an_engine_each() -> None:
@@ -114,12 +114,12 @@ def test_what_a_run_does_not_do_gets_no_gpu() -> None:
     asked = chosen(gpus(8, 80.0), QWEN, stages=["init", "eval"])
     assert (asked.rollout.workers, asked.rollout.engine.gpu_memory_utilization) == (8, 0.9)
     few = chosen(gpus(8, 80.0), QWEN, "sft.batch_size=12", stages=["init", "sft"])
-    assert few.learner.ranks == 4  # 12 sequences can't be shared by 8
+    assert few.learner.ranks == 4  # 8 ranks can't share 12 sequences
 
 
 def test_batches_of_stages_that_a_run_does_not_have_leave_the_ranks_as_many() -> None:
     large = gpus(8, 80.0, machines=16)
-    assert chosen(large, QWEN, stages=["init", "rl"]).learner.ranks == 64  # `dpo.batch_size` is 32 unless it is told
+    assert chosen(large, QWEN, stages=["init", "rl"]).learner.ranks == 64  # the default of `dpo.batch_size` is 32
     assert chosen(large, QWEN, stages=["init", "dpo", "rl"]).learner.ranks == 32
     entry = {"sft": {"name": "small", "batch_size": 16}}
     assert chosen(large, QWEN, "sft.batch_size=64", stages=["init", entry, "rl"]).learner.ranks == 16
@@ -127,7 +127,7 @@ def test_batches_of_stages_that_a_run_does_not_have_leave_the_ranks_as_many() ->
 
 def test_what_a_stage_samples_depends_on_its_settings() -> None:
     pairs = chosen(gpus(8, 80.0), QWEN, stages=["init", {"dpo": {"data": {"path": "pairs.jsonl"}}}])
-    assert pairs.learner.ranks == 8  # dpo on pairs of a file has no engines
+    assert pairs.learner.ranks == 8  # dpo on pairs of a file needs no engines
     section = chosen(gpus(8, 80.0), QWEN, stages=["init", "dpo"], dpo={"data": {"path": "pairs.jsonl"}})
     assert section.learner.ranks == 8
     own = chosen(gpus(8, 80.0), QWEN, stages=["init", "dpo"])
@@ -155,7 +155,7 @@ def test_gpus_off_powers_of_two_are_shared_out_and_those_left_idle_are_told_of()
 def test_ranks_on_gpus_share_the_cores_of_their_machine(
     hardware: Hardware, ranks: int, threads: int, beside: int
 ) -> None:
-    """64 cores: 4 ranks have 16 each, the 8 of a machine 8 each. None has more than 16."""
+    """Of 64 cores, 4 ranks get 16 each, 8 ranks on a machine get 8 each. 16 is the maximum."""
     learner = chosen(hardware, NANO).learner
     assert (learner.ranks, learner.threads, learner.threads_during_generation) == (ranks, threads, beside)
 
@@ -182,7 +182,7 @@ OTHERS = {
     "learner.shared_prompts": "false",
     "learner.wire_dtype": "float16",
 }
-"""Values that no profile chooses for one large GPU; every other setting is 3."""
+"""Values that no profile chooses for one large GPU. Every other setting gets 3."""
 
 
 def test_every_setting_that_a_profile_chooses_may_be_given_in_its_place() -> None:
@@ -235,7 +235,7 @@ def test_two_cpu_cores_run_the_demo_with_the_settings_that_it_was_made_with() ->
 
 
 def begun_run(root: Path, hardware: Hardware) -> list[str]:
-    """A run that has trained on some hardware; returns the overrides by which it goes on."""
+    """Record a run that trained on this hardware. Return the overrides that resume it."""
     overrides = ["name=mine", f"runs_dir={root}"]
     folder = RunDir(root / "mine")
     folder.open()
@@ -272,7 +272,7 @@ def test_a_fork_has_what_was_chosen_unless_it_names_another_profile(tmp_path: Pa
     assert (same.profile, same.learner.threads) == ("cpu", 2)
     moved = make_config(resolve_profile(read_text(file, ["name=other", "profile=gpu48"]), ask=lambda: CPUS))
     assert (moved.profile, moved.rollout.engine.batched_tokens) == ("gpu48", 8192)
-    assert moved.rollout.limits == replace(same.rollout.limits, timeout_s=300.0)  # the demo gives the others itself
+    assert moved.rollout.limits == replace(same.rollout.limits, timeout_s=300.0)  # the demo sets the other limits
     kept = make_config(resolve_profile(read_text(file, ["name=other", "learner.threads=1"]), ask=nobody))
     assert kept.learner.threads == 1
 
@@ -320,10 +320,10 @@ def test_what_nvidia_smi_says_counts_where_the_process_may_use_it() -> None:
     assert parse_gpu_sizes(told, "2") == [24564 / 1024]
     assert parse_gpu_sizes(told, "GPU-8932f937,GPU-1") == [81559 / 1024] * 2
     assert parse_gpu_sizes(told, "") == parse_gpu_sizes(told, "-1") == []
-    assert len(query_torch()) == torch.cuda.device_count()  # where there is no nvidia-smi
+    assert len(query_torch()) == torch.cuda.device_count()  # without nvidia-smi
     machine = Machine(gpus=1, gpu_gib=80.0, memory_gib=100.0, cpus=4)
     assert limit_gpus(machine, 8).gpus == 8  # as many as Ray may use
-    assert limit_gpus(replace(machine, gpu_gib=0.0), 8).gpus == 0  # a torch for CPUs can't
+    assert limit_gpus(replace(machine, gpu_gib=0.0), 8).gpus == 0  # a CPU build of torch can't use them
     assert this_machine().cpus >= 1
     assert this_machine().memory_gib > 0.1
 

@@ -1,4 +1,4 @@
-"""Configuration files looked at: all that a run would have, what differs between two, the schema by which editors check."""
+"""Configuration files: the resolved configuration, the difference between two files, and the schema for editors."""
 
 import json
 from functools import cache

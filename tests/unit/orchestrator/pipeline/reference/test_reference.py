@@ -1,4 +1,4 @@
-"""The settings told to people: each has its line, the page has them all, one is explained with its value and its origin."""
+"""The reference of settings: a line for each setting, a page for all, and an explanation with value and origin."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from temper.orchestrator.pipeline.reference.settings import Setting, all_setting
 DEMO = Path("configs/demo.yaml")
 PLAIN = [one for one in all_settings().values() if not one.is_section]
 UNITS = {"s": "seconds", "gib": "GiB", "tokens": "tokens", "share": "share"}
-"""The unit by the last word of a setting's name."""
+"""The expected unit by the last word of a setting's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def test_the_page_has_every_setting_in_a_table_of_its_section() -> None:
 
 
 def told(key: str, file: ResolvedFile) -> dict[str, str]:
-    """What is explained of a setting in a file, by the first word of its line."""
+    """Return the explanation of a setting in a file, by the first word of each line."""
     said: dict[str, str] = {}
     for line in explained(key, file)[1:]:
         name = line[2:12].strip() or list(said)[-1]
@@ -234,7 +234,7 @@ HEAVY = (
     "transformers.models.auto.auto_factory",
     "vllm",
 )
-"""What takes seconds to import, and no setting needs."""
+"""Slow imports that no setting needs."""
 
 
 def test_a_setting_is_explained_without_what_only_runs_need() -> None:

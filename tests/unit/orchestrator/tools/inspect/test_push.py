@@ -1,4 +1,4 @@
-"""Pushing a run's model to a hub on loopback."""
+"""Pushing a run's model to a fake hub on loopback."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ rl: {steps: 2, optim: {learning_rate: 0.5}}
 
 
 class FakeHub(ThreadingHTTPServer):
-    """A hub that keeps the files of a commit and the visibility of the repository."""
+    """A hub that records the files of a commit and the visibility of the repository."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Request)

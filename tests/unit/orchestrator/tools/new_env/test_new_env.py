@@ -1,4 +1,4 @@
-"""`temper env new`: the package passes its own tests, `temper env check` and the checks of a run, in a folder of the user."""
+"""`temper env new`: the package passes its own tests, `temper env check` and the run checks in a user's folder."""
 
 import shlex
 import subprocess
@@ -17,8 +17,8 @@ TAKEN = ("math", "envs", "yaml", "3d", "two-words", "class", "on", "null", "here
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's folder, which is the current one and searched for modules."""
-    (tmp_path / "envs").mkdir()  # hides nothing
+    """A user's folder as the current folder and on the module path."""
+    (tmp_path / "envs").mkdir()  # must not shadow the package
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     before = set(sys.modules)

@@ -1,4 +1,4 @@
-"""The audit of a run: what agrees is left alone, and each inconsistency that is planted is found where it is."""
+"""The audit of a run: a consistent run passes, and each planted inconsistency is located."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(sound: Path, tmp_path: Path) -> RunDir:
-    """A run in which everything agrees, to plant something in."""
+    """A consistent run in which a test plants a fault."""
     return RunDir(Path(shutil.copytree(sound, tmp_path / "run")))
 
 
@@ -37,12 +37,12 @@ def rows(path: Path) -> list[Row]:
 
 
 def first(path: Path, **wanted: Any) -> int:
-    """The number of the first line with these values."""
+    """Return the number of the first line with these values."""
     return next(n for n, row in enumerate(rows(path), 1) if all(row.get(k) == v for k, v in wanted.items()))
 
 
 def change(path: Path, line: int, *new: Row | str) -> None:
-    """Put other lines in the place of one."""
+    """Replace one line with `new`."""
     lines = path.read_text().splitlines()
     lines[line - 1 : line] = [one if isinstance(one, str) else json.dumps(one) for one in new]
     path.write_text("".join(one + "\n" for one in lines))
@@ -63,7 +63,7 @@ def test_a_run_that_was_killed_or_works_is_sound_at_every_point(tmp_path: Path, 
     assert failures(folder) == []
     with folder.event_log.open("a") as event_log:
         event_log.write('{"stage": "rl", "ev')
-    if until % EVERY:  # the last step is not measured yet
+    if until % EVERY:  # no metrics of the last step yet
         lines = folder.metrics.read_text().splitlines(keepends=True)
         folder.metrics.write_text("".join(lines[:-1]) + lines[-1][:20])
     assert failures(folder) == []
@@ -76,7 +76,7 @@ def require_found(folder: RunDir, where: str, ticket: int | None = None) -> None
 
 
 def row_of(folder: RunDir, event: str) -> tuple[int, Row]:
-    """Return the first row of an event after step 17 with its line: nothing that follows is cut back."""
+    """Return the line number and the first row of an event after step 17. No later resume truncates it."""
     start = first(folder.event_log, event="step", step=17)
     numbered = enumerate(rows(folder.event_log), 1)
     return next((line, row) for line, row in numbered if line > start and row["event"] == event)
@@ -95,7 +95,7 @@ WRONG_ROWS: dict[str, tuple[str, Change, int | None, bool]] = {
     "lost_ticket": ("step", lambda row: [row | {name: row[name] - 1 for name in ("in_flight", "issued")}], 0, False),
     "broken_line": ("admitted", lambda row: ['{"stage": "rl"'], 0, False),
 }
-"""By name: an event, the rows that replace it, by how many lines the finding is behind it, and whether it names the ticket."""
+"""By name: event, replacement rows, line offset of the finding, and whether it names the ticket."""
 
 
 @pytest.mark.parametrize("fault", WRONG_ROWS)
@@ -115,7 +115,7 @@ WRONG_METRICS: dict[str, tuple[int, Change, int | None]] = {
     "other_groups": (18, lambda row: [row | {"env/math/groups_trained": row["env/math/groups_trained"] + 1}], 0),
     "other_drops": (18, lambda row: [row | {"rollout/dropped_zero_advantage": 7}], 0),
 }
-"""By name: a step, the rows that replace it, and by how many lines the finding is behind it."""
+"""By name: step, replacement rows, and line offset of the finding."""
 
 
 @pytest.mark.parametrize("fault", WRONG_METRICS)
@@ -181,7 +181,7 @@ def test_wrong_files_of_trajectories_are_found(folder: RunDir) -> None:
 
 
 def sealed(directory: Path, name: str, text: str) -> None:
-    """Write a file of a checkpoint so that its manifest agrees."""
+    """Write a file of a checkpoint and update its manifest."""
     file = directory / name
     file.write_text(text)
     manifest = json.loads((directory / MANIFEST).read_text())
@@ -230,7 +230,7 @@ def test_trajectories_that_are_told_to_be_unwritten_or_came_before_a_restart_are
 
 
 def test_how_often_answers_are_kept_may_change_and_counts_from_there_on(folder: RunDir) -> None:
-    """Every 10 steps up to step 10, as runs that do not say it; every 4 from there on."""
+    """Every 10 steps, the default, up to step 10, and every 4 afterwards."""
     event = {"kind": "changed", "what": {"checkpoints.trajectories_every": ["10", "4"]}}
     change(folder.metrics, 10, rows(folder.metrics)[9], {"stage": "rl", "step": 10, "time": 1.0, "event": event})
     folder.store(replace(folder.state(), fingerprint={"checkpoints.trajectories_every": "4"}))
@@ -238,7 +238,7 @@ def test_how_often_answers_are_kept_may_change_and_counts_from_there_on(folder: 
 
 
 def test_a_fork_answers_for_its_own_steps(folder: RunDir) -> None:
-    """It has the event log up to the checkpoint, and rows of metrics from there on."""
+    """It has the event log up to the checkpoint, and metrics from there on."""
     for line in range(15, 0, -1):
         change(folder.metrics, line)
     for step in (5, 10, 15):

@@ -1,4 +1,4 @@
-"""`temper env check`: sound environments pass, unsound ones fail with exit status 1 and a named check."""
+"""`temper env check`: sound environments pass, unsound ones exit with status 1 and a named check."""
 
 import importlib.util
 import json

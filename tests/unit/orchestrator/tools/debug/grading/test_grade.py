@@ -1,4 +1,4 @@
-"""`temper env grade`: given responses are scored in their order, by processes that may die, and nothing is lost."""
+"""`temper env grade` scores the responses in order. Worker failures lose no response."""
 
 import json
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Recorded answers are put to their verifiers again, with tasks that are made again from configuration and event log."""
+"""Verifiers score recorded answers again, with tasks rebuilt from configuration and event log."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def answer(task: Task, text: str, reward: float, **parts: float) -> Trajectory:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A run with a step of two sums, of which the second group's reward is not what the verifier says, and an evaluation."""
+    """A run with an evaluation and a step of two sums. The second group's reward differs from its verifier's score."""
     run = RunDir(tmp_path_factory.mktemp("runs") / "sums")
     run.trajectories.mkdir(parents=True)
     run.config.write_text("name: sums\nseed: 5\nstages: [init, rl, eval]\nenvs: {math: {}}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The audit of rewards: it finds each reward that needs no knowledge of the task, and nothing in sound environments."""
+"""The audit of rewards finds every reward that requires no knowledge of the task, and nothing in sound environments."""
 
 import importlib.util
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Parity for real: engines of vLLM against the trainer, exact and with planted causes; then its parts without an engine."""
+"""Train-inference mismatch of vLLM engines and the trainer: exact, with planted causes, and parts without an engine."""
 
 import json
 import math
@@ -44,7 +44,7 @@ from temper.rollout.weights.manifest import wire_dtype
 
 SETUP = Setup(engine=EngineConfig(max_model_len=512, max_sequences=64), learner=LearnerConfig())
 SHARP = replace(tiny_models.SMALL, initializer_range=0.2)
-"""A fresh model that is sure of some tokens, so that what is rounded shows."""
+"""A fresh model with confident tokens, so that rounding errors show."""
 IN_BFLOAT16: dict[str, Any] = {"bf16": True, "zero_stage": 1}
 FAMILIES = {"hybrid": lambda folder: make_model(folder, SHARP, seed=0), "qwen3": tiny_models.qwen3}
 
@@ -63,7 +63,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_learner_in_bfloat16_is_the_row_that_leaves_no_gap(tmp_path: Path) -> None:
-    """One engine: prefill and decoding agree in float32, and so does the trainer once it is in float32."""
+    """With one engine, prefill and decoding agree in float32. The trainer agrees once it is in float32."""
     make_model(tmp_path / "model", SHARP, seed=0)
     one = found(tmp_path / "model", replace(SETUP, learner=replace(SETUP.learner, **IN_BFLOAT16)))
     configured, exact, unshared = one.rows
@@ -165,7 +165,7 @@ def test_an_error_in_one_layer_is_found_in_that_layer_alone(tmp_path: Path) -> N
     wrong: Stream = {}
 
     def spoil(point: str, hidden_1PD: torch.Tensor) -> torch.Tensor:
-        """Let the MLP of the first layer be wrong; all behind it goes on from there."""
+        """Corrupt the MLP of the first layer. All later layers continue from the corrupted values."""
         changed_1PD = hidden_1PD.clone()
         if point == "0":
             changed_1PD[0, :-1] += torch.from_numpy(error_PD)

@@ -1,4 +1,4 @@
-"""Recording where a disk is full or a push fails, and what a replay tells that failed or found what is not finite."""
+"""Recording on a full disk or before a failed push, and replays that fail or find non-finite values."""
 
 import asyncio
 import io
@@ -111,7 +111,7 @@ def test_batches_that_no_checkpoint_needs_make_room_before_one_is_written_and_wh
 
     def refused(path: Path, batch: StepBatch, *, leave: int = 0) -> int:
         there.append(list(folder.batch_files("rl")))
-        folder.batch_file("rl", 5).touch()  # its checkpoint went meanwhile
+        folder.batch_file("rl", 5).touch()  # its checkpoint is already deleted
         raise OSError("no space")
 
     for step in (1, 3, 4):
@@ -126,7 +126,7 @@ def test_batches_that_no_checkpoint_needs_make_room_before_one_is_written_and_wh
 
 
 def with_experts(batch: StepBatch, experts: int) -> StepBatch:
-    """Return a batch whose turns have chosen among so many experts, and among none at their last id."""
+    """Return a batch with random experts for each token of a turn, and none (-1) for the last token."""
     rng = np.random.default_rng(0)
 
     def chosen(turn: Turn) -> Turn:

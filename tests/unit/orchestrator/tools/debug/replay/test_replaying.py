@@ -1,4 +1,4 @@
-"""A step that is trained again is what it was, to the last bit; what was changed or damaged is named."""
+"""A replayed step is bitwise equal to the original, and the replay names changed or damaged inputs."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ from temper.orchestrator.tools.inspect.viewer.recorded_file import find_file
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """Eight steps, a checkpoint at each second one, of which two are kept, each with the batches of two steps after it."""
+    """Eight steps with a checkpoint every second step. Two are kept, each with the batches of the next two steps."""
     root = tmp_path_factory.mktemp("replayed")
     model = tiny_models.nemotron_h(root / "model")
     return train(root / "run", model, "rl.steps=8", "checkpoints.batches=2")
@@ -60,7 +60,7 @@ def test_an_undisturbed_step_differs_by_nothing_and_the_run_is_only_read(run: Ru
     assert (found.weights.tensors > 40, found.weights.unequal, found.differs) == (True, [], False)
     batch = read_batch(run.batch_file("rl", 8))
     factors = np.concatenate([record.factors_T for record in batch.records])
-    assert len(set(factors.tolist())) > 10  # the engine's log-probabilities had a part in it
+    assert len(set(factors.tolist())) > 10  # the engine's log-probabilities had an effect
 
 
 def test_the_record_holds_what_the_answers_of_the_step_hold(run: RunDir) -> None:
@@ -125,7 +125,7 @@ def test_a_learning_rate_moves_the_weights_as_adamw_says(run: RunDir, tmp_path: 
     found = replay(run, "1", "rl.optim.learning_rate=9e-4")
     assert not found.differs
     assert found.changed is not None
-    assert found.changed.tokens.unequal == 0  # of a first step nothing else may differ
+    assert found.changed.tokens.unequal == 0  # nothing else may differ in a first step
     assert found.changed.metrics == {"learning_rate": (3e-4, 9e-4)}
     state, chain = found.changed.effects, chosen(run, "1")
     for kind in ("embedding", "mamba", "attention", "mlp", "norm"):
@@ -163,7 +163,7 @@ def test_a_learning_rate_moves_the_weights_as_adamw_says(run: RunDir, tmp_path: 
 
 
 def edited(run: RunDir, to: Path, change: Callable[[dict[str, np.ndarray]], None], *, step: int) -> RunDir:
-    """A copy of a run with other values in the record of a step."""
+    """Copy a run and change values in the record of a step."""
     shutil.copytree(run.root, to)
     copy = RunDir(to)
     path = copy.batch_file("rl", step)
@@ -320,7 +320,7 @@ def test_where_a_batch_can_not_be_written_none_is_due_before_the_next_checkpoint
 
 
 def far_away(arrays: dict[str, np.ndarray]) -> None:
-    """Let the sum of all gaps overflow."""
+    """Make the sum of all logprob differences overflow."""
     behaviour = arrays["behaviour"]
     behaviour[np.isfinite(behaviour)] = np.float32(-1e38)
 

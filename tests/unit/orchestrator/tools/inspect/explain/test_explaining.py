@@ -1,4 +1,4 @@
-"""Bends of series whose bends are known, and `temper debug explain` on a folder whose metrics are known."""
+"""Change points of series with known change points, and `temper debug explain` on a folder with known metrics."""
 
 import json
 import math
@@ -52,11 +52,11 @@ def test_what_rises_steadily_or_grows_steadily_does_not_bend() -> None:
         find_change_points(steps, np.exp(0.2 * times + 0.3 * draw.standard_normal(STEPS)).tolist(), limit=LIMIT) == []
     )
     assert find_change_points(steps, [0.1] * STEPS, limit=LIMIT) == []
-    assert find_change_points(steps[:11], [0.0] * 5 + [9.0] * 6, limit=LIMIT) == []  # too few to say
+    assert find_change_points(steps[:11], [0.0] * 5 + [9.0] * 6, limit=LIMIT) == []  # too few points
 
 
 def test_what_rounding_leaves_of_a_constant_level_is_no_noise() -> None:
-    values = [0.0] * 10 + [0.890625, 0.984375] + [1.0] * 28  # answers that are cut off, of 64
+    values = [0.0] * 10 + [0.890625, 0.984375] + [1.0] * 28  # truncated answers of 64
     found = find_change_points(range(1, STEPS + 1), values, limit=LIMIT)
     assert found[0].step == 11
     assert found[0].size > 10
@@ -70,7 +70,7 @@ def test_what_rises_and_falls_back_is_told_where_it_turns() -> None:
         (found,) = find_change_points(range(60), values.tolist(), limit=LIMIT)
         assert abs(found.step - 30) <= 3
         heights.append(found.apart)
-    assert median(heights) == pytest.approx(0.3, abs=0.03)  # half of the planted triangle's
+    assert median(heights) == pytest.approx(0.3, abs=0.03)  # half of the planted triangle's height
 
 
 def test_false_alarms_of_noise_are_as_rare_as_the_limit() -> None:
@@ -101,7 +101,7 @@ def test_the_update_sum_of_an_answer_is_the_sum_over_its_tokens_of_advantage_tim
     assert update_sum_of({"logprobs": [-1.0] * 4, "advantage": -0.5, "factor": 2.0}) == (4.0, 0.0)
     assert update_sum_of({"untrained": "truncated"}) == (0.0, 0.0)
     assert update_sum_of(None) == (0.0, 0.0)
-    assert update_sum([1.0, -2.0, 0.5], [1.0, math.nan, 2.0]) == (2.0, 2.0)  # what is not finite counts as 0
+    assert update_sum([1.0, -2.0, 0.5], [1.0, math.nan, 2.0]) == (2.0, 2.0)  # non-finite values count as 0
     assert update_sum([math.inf, -2.0], [1.0, 1.0]) == (2.0, 0.0)
 
 
@@ -149,7 +149,7 @@ def test_the_command_tells_bends_in_their_order_and_links_to_the_groups(
 
 
 def write_small_batch(path: Path) -> None:
-    """The file of a batch of two groups of one answer each."""
+    """Write a batch file of two groups with one answer each."""
     groups, records = [], []
     for place, (advantages, factors) in enumerate([([-3.0, 2.0], [1.0, 1.0]), ([0.5] * 3, [1.0, 0.0, 1.0])]):
         task = Task(env=EnvRef(name="math"), key=f"k{place}", messages=({"role": "user", "content": "?"},), spec={})

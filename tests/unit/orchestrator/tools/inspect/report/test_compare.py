@@ -1,4 +1,4 @@
-"""`temper report --compare`: groups of runs against each other, over run folders written by hand."""
+"""`temper report --compare`: comparison of groups of runs, on handwritten run folders."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ Points = list[dict[str, Any]]
 
 
 def scores(right: list[int]) -> list[dict[str, Any]]:
-    """Tasks 0, 1, ... of four answers, so many of which are right."""
+    """Build the scores of tasks 0, 1, ... with four answers each. `right` counts the correct answers of each task."""
     return [{"key": f"{n}", "content": f"{n}", "right": one, "scored": 4, "failed": 0} for n, one in enumerate(right)]
 
 
@@ -29,7 +29,7 @@ def point(
     formed: float = 1.0,
     answer: float = 4.0,
 ) -> dict[str, Any]:
-    """A point of a curve, as an evaluation stores it."""
+    """Build a point of a curve in the format of an evaluation."""
     lengths = {"thinking_tokens": 12.0, "thinking_tokens_turn": 6.0, "thinking_tokens_median": 5.0, "overshoot": 0.0}
     rest = {"answer_tokens": 2 * answer, "overshoot_max": 0, "truncated": 0.0, "stderr": 0.1, "closed": {"itself": 1.0}}
     own = {"accuracy": accuracy, "accuracy_low": accuracy, "well_formed": formed, "answer_tokens_turn": answer}
@@ -38,7 +38,7 @@ def point(
 
 
 def curve(half: float, free: float, *, formed: float = 1.0, answer: float = 4.0) -> Points:
-    """Budgets of 2 and 10 tokens, and no limit. The answers at 2 are `answer` tokens long."""
+    """Build points for budgets 2 and 10 and for no limit. The answers at budget 2 are `answer` tokens long."""
     return [
         point("budget", 0.0, budget=2, formed=0.9, answer=answer),
         point("budget", half, budget=10, formed=formed),
@@ -47,7 +47,7 @@ def curve(half: float, free: float, *, formed: float = 1.0, answer: float = 4.0)
 
 
 def write_run(folder: Path, seed: int, curves: dict[str, dict[str, Points]]) -> Path:
-    """A run with these curves by label and environment; a label without one has results alone."""
+    """Write a run with these curves by label and environment. A label without a curve has results alone."""
     (folder / "eval").mkdir(parents=True)
     (folder / "config.yaml").write_text(f"name: {folder.name}\nseed: {seed}\n")
     for order, (label, by_env) in enumerate(curves.items()):
@@ -57,19 +57,19 @@ def write_run(folder: Path, seed: int, curves: dict[str, dict[str, Points]]) -> 
 
 
 def compared(tmp_path: Path, *arguments: str) -> Any:
-    """The JSON of a comparison that went well."""
+    """Return the JSON of a successful comparison."""
     assert main(["report", "--compare", *arguments, "--out", str(tmp_path / "out" / "page.html")]) == 0
     return json.loads((tmp_path / "out" / "page.json").read_text())
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a comparison that was refused says."""
+    """Return the error of a refused comparison."""
     assert main(["report", "--compare", *arguments]) == 2
     return capsys.readouterr().err
 
 
 def two_groups(tmp_path: Path) -> tuple[str, str]:
-    """Two seeds of `plain`, and one of `mixed`."""
+    """Write two seeds of `plain` and one of `mixed`."""
     a = write_run(tmp_path / "a", 1, {"rl": {"math": curve(0.4, 0.8, answer=8.0)}})
     b = write_run(tmp_path / "b", 2, {"rl": {"math": curve(0.3, 1.0, formed=0.8)}})
     c = write_run(tmp_path / "c", 1, {"sft": {"math": curve(0.0, 0.1)}, "rl": {"math": curve(0.9, 0.9)}, "later": {}})
@@ -85,7 +85,7 @@ def test_a_point_without_a_score_is_null(tmp_path: Path) -> None:
     half = compared(tmp_path, "--runs", f"down={a}", "--runs", f"whole={b}")["points"][1]["groups"]
     assert (half["down"]["accuracy"]["mean"], half["down"]["accuracy"]["runs"]) == (None, 0)
     assert (half["down"]["failed"]["mean"], half["whole"]["failed"]["mean"]) == (1.0, 0.0)
-    assert half["down"]["tokens"]["mean"] == 20.0  # 12 of thought, 8 of answer
+    assert half["down"]["tokens"]["mean"] == 20.0  # 12 of thinking, 8 of answer
     assert "NaN" not in (tmp_path / "out" / "page.json").read_text()
     assert "<td>-</td>" in (tmp_path / "out" / "page.html").read_text()
 
@@ -94,7 +94,7 @@ def test_points_are_matched_by_their_budget_and_spread_over_seeds(tmp_path: Path
     plain, mixed = two_groups(tmp_path)
     found = compared(tmp_path, "--runs", plain, "--runs", mixed)
     assert [(run["seed"], run["label"]) for run in found["groups"]["plain"]] == [(1, "rl"), (2, "rl")]
-    assert found["groups"]["mixed"][0]["label"] == "rl"  # the last evaluation that has a curve
+    assert found["groups"]["mixed"][0]["label"] == "rl"  # the last evaluation with a curve
     points = found["points"]
     assert [one["point"] for one in points] == ["budget-2", "budget-10", "unlimited"]
     half = points[1]["groups"]
@@ -114,7 +114,7 @@ def test_points_are_matched_by_their_budget_and_spread_over_seeds(tmp_path: Path
 
 
 def test_a_difference_is_paired_by_task_over_the_runs_of_a_group(tmp_path: Path) -> None:
-    """Both of `plain` have the tasks 0 and 1: 4 and 1 of 8 answers right. `mixed` has 3 and 1 of 4 right, and a third task."""
+    """Both runs of `plain` have the tasks 0 and 1: 4 and 1 of 8 are correct. `mixed` has 3 and 1 of 4, and a third task."""
     runs = {"a": [1, 0], "b": [3, 1], "c": [3, 1, 4]}
     for name, right in runs.items():
         points = [point("budget", 0.5, budget=8, right=right), point("unlimited", 0.9)]
@@ -132,7 +132,7 @@ def test_a_difference_is_paired_by_task_over_the_runs_of_a_group(tmp_path: Path)
 def test_runs_under_different_budgets_are_refused_with_those_that_both_need(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half of each model's own median thought is not the same budget."""
+    """Half of each model's own median thinking length is not the same budget."""
     for name, budget in (("long", 16), ("short", 8)):
         points = [point("budget", 0.5, budget=budget, share=0.5), point("unlimited", 0.9)]
         write_run(tmp_path / name, 1, {"rl": {"math": points}})
@@ -151,7 +151,7 @@ def test_an_environment_that_only_one_group_has_is_shown_for_it_alone(tmp_path: 
     twice = [
         *curve(0.1, 0.2),
         point("budget", 0.0, budget=2, share=0.5),
-    ]  # a budget that was asked for twice is one point
+    ]  # a budget requested twice is one point
     both = write_run(tmp_path / "x", 1, {"rl": {"math": curve(0.4, 0.8), "code": twice}})
     math = write_run(tmp_path / "y", 1, {"rl": {"math": curve(0.4, 0.8)}})
     found = compared(tmp_path, "--runs", f"both={both}", "--runs", f"math={math}")

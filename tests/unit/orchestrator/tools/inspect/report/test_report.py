@@ -1,4 +1,4 @@
-"""The report, over a small run folder written by hand."""
+"""The report, on a small handwritten run folder."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from temper.orchestrator.tools.inspect.report.transcripts import pick_transcript
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    """A trajectory line: one turn of three tokens, the last one forced."""
+    """Build a trajectory line: one turn of three tokens, the last one injected."""
     turn = {
         "text": "2 and 3\n</think>\n\\boxed{5}",
         "reasoning": "2 and 3",
@@ -45,13 +45,13 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def result(accuracy: float | None, **changes: Any) -> dict[str, Any]:
-    """An environment's results, as an evaluation stores them."""
+    """Build an environment's results in the format of an evaluation."""
     shares = {"avg_at_k": accuracy, "avg_at_k_failures_as_zero": accuracy, "pass_at_k": 1.0, "stderr": 0.05}
     return {"tasks": 8, "tasks_asked": 8, "samples": 32, "failures": 0, "complete": 8} | shares | changes
 
 
 def write_run(folder: Path, trajectories: list[dict[str, Any]]) -> None:
-    """A run that has done everything, with two RL steps."""
+    """Write a run with all stages done and two RL steps."""
     (folder / "eval").mkdir(parents=True)
     (folder / "trajectories").mkdir()
     (folder / "config.yaml").write_text("name: tiny\nseed: 3\n")
@@ -69,7 +69,7 @@ def write_run(folder: Path, trajectories: list[dict[str, Any]]) -> None:
 
 
 def point(mode: str, budget: int | None = None, **changes: Any) -> dict[str, Any]:
-    """A point of a curve, as an evaluation stores it."""
+    """Build a point of a curve in the format of an evaluation."""
     lengths = {"thinking_tokens": 12.0, "thinking_tokens_turn": 6.0, "thinking_tokens_median": 5.0, "overshoot": 0.0}
     answers = {"answer_tokens": 8.0, "answer_tokens_turn": 4.0, "overshoot_max": 0, "truncated": 0.0}
     shares = {"accuracy": 0.5, "accuracy_low": 0.5, "stderr": 0.1, "well_formed": 1.0, "closed": {"itself": 1.0}}
@@ -77,7 +77,7 @@ def point(mode: str, budget: int | None = None, **changes: Any) -> dict[str, Any
 
 
 def add_curves(folder: Path) -> None:
-    """Curves to the evaluations after sft and rl."""
+    """Add curves to the evaluations after sft and rl."""
     for label, accuracy in (("sft", 0.25), ("rl", 0.75)):
         path = folder / "eval" / f"{label}.json"
         asked = [point("off"), point("budget", 8, share=0.5, accuracy=accuracy), point("unlimited", accuracy=1.0)]
@@ -93,7 +93,7 @@ def test_report_json_holds_stages_evaluations_and_final_metrics(tmp_path: Path) 
     assert found["accuracy"] == {"math": {"init": 0.0, "sft": 0.5, "rl": 0.875}}
     assert found["evaluation"][1]["envs"]["math"]["interval"] == pytest.approx(
         [0.3363, 0.6637], abs=1e-4
-    )  # Wilson's of 16 in 32
+    )  # Wilson's interval of 16 in 32
     assert found["final_metrics"]["rl"]["env/math/reward"] == 0.5
     assert found["final_metrics"]["rl"]["train/loss"] is None
 
@@ -244,7 +244,7 @@ def test_a_point_is_drawn_at_the_tokens_that_its_answers_spent(tmp_path: Path) -
     add_curves(tmp_path)
     code, math = accuracy_panels(read_run(tmp_path))
     assert (code.title, math.title) == ("code", "math")
-    assert [dot.x for dot in math.lines["after rl"]] == [12.0 + 8.0] * 3  # whatever the budget was
+    assert [dot.x for dot in math.lines["after rl"]] == [12.0 + 8.0] * 3  # independent of the budget
 
 
 def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:
         tasks = [{"key": f"{n}", "content": f"{n}", "right": right, "scored": 4, "failed": 0} for n in range(10)]
         path.write_text(json.dumps(json.loads(path.read_text()) | {"tasks": {"math": tasks}}))
     paths = write_report(tmp_path)
-    (pair,) = json.loads(paths.json.read_text())["pairs"]  # the model before sft has no single tasks
+    (pair,) = json.loads(paths.json.read_text())["pairs"]  # the model before sft has no scores of single tasks
     assert (pair["first"], pair["second"]) == ("sft", "rl")
     assert (pair["envs"]["math"]["difference"], pair["envs"]["math"]["tasks"]) == (0.5, 10)
     html = paths.html.read_text()

@@ -1,4 +1,4 @@
-"""The state of a run at a moment."""
+"""Snapshots of a run's state."""
 
 import json
 import math
@@ -36,7 +36,7 @@ STATUS = RunStatus(
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[RunDir]:
-    """A run at work whose driver is this process."""
+    """A running run whose driver is this process."""
     run = write_viewed_run(tmp_path / "tiny")
     run.open()
     STATUS.write(run.root)
@@ -57,7 +57,7 @@ def test_facts_are_those_of_the_folder_at_the_moment(run: RunDir) -> None:
     assert [(one.stage, one.step, one.text) for one in facts.alarms] == [("rl", 30, f"rl.bands.kl: {HOSTILE}")]
     assert facts.found == ("001-rank-0.txt: rank 0 died",)
     whole = len(last_rows(run.metrics))
-    with run.metrics.open("a") as file:  # a line that is being written
+    with run.metrics.open("a") as file:  # a partially written line
         file.write('{"stage": "rl", "step": 31')
     assert len(last_rows(run.metrics)) == whole == 31
     (driver,) = facts.memory
@@ -73,7 +73,7 @@ def test_facts_are_those_of_the_folder_at_the_moment(run: RunDir) -> None:
     ("time_of", "pace"),
     [
         (lambda step: 100.0 * step if step < 20 else 1900.0 + 2.0 * (step - 19), 2.0),
-        (lambda step: 10.0 * step + (3 * 86_400.0 if step > 25 else 0.0), 10.0),  # a rest before a continuation
+        (lambda step: 10.0 * step + (3 * 86_400.0 if step > 25 else 0.0), 10.0),  # a pause before a resume
     ],
 )
 def test_the_pace_is_that_of_the_last_steps(run: RunDir, time_of: Callable[[int], float], pace: float) -> None:
@@ -102,7 +102,7 @@ def test_a_loss_that_is_not_finite_in_the_last_step_is_told(run: RunDir) -> None
     log.append("rl", 30, {"env/math/reward": 0.3, "train/loss": 0.5})
     log.append("rl", 31, {"train/loss": math.nan})
     data = gather(run, now=1007.0).as_json()
-    assert data["newest"] == {"train/loss": None}  # the rewards are those of step 30
+    assert data["newest"] == {"train/loss": None}  # the rewards belong to step 30
     assert "train/loss is not finite" in said_in_the_terminal(run)
 
 
@@ -128,7 +128,7 @@ def test_a_run_whose_stages_are_all_done_has_finished(run: RunDir, done: dict[st
     assert gather(run, now=1007.0).finished == finished
     said = said_in_the_terminal(run)
     assert ("finished" in said) == finished
-    assert (f"{STATUS.step}/{STATUS.steps}" in said) != finished  # of a status that was written before the end
+    assert (f"{STATUS.step}/{STATUS.steps}" in said) != finished  # of a status written before the end
     run.config.unlink()
     assert not gather(run, now=1007.0).finished
 

@@ -1,4 +1,4 @@
-"""The viewer in a real browser: what is seen, clicked and typed. Skips where the machine has no Chromium."""
+"""The viewer in a real browser: display, clicks and keys. Skips without Chromium."""
 
 import re
 import signal
@@ -43,7 +43,7 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture
 def page(browser: "Browser") -> "Iterator[Page]":
-    """A page that asks no other host than this machine for anything, and must have no error by the end."""
+    """A page that requests nothing from other hosts and ends without errors."""
     asked: list[str] = []
     with one_page(browser) as (page, errors):
         page.on("request", lambda request: asked.append(request.url))
@@ -73,7 +73,7 @@ def visit(page: "Page", address: str) -> None:
 
 
 def choose(page: "Page", number: int) -> None:
-    """Click a row, and wait until its answer is shown."""
+    """Click a row and wait for its answer."""
     page.locator(f".row[data-row='{number}']").click()
     page.wait_for_selector(f".card.chosen[data-row='{number}']")
 
@@ -131,7 +131,7 @@ def test_colours_say_what_was_forced_and_why_tokens_carry_no_loss(page: "Page", 
     assert "token_range 2" in page.locator("#legend").inner_text()
     assert "truncated" in page.locator("#legend").inner_text()
     coloured = page.locator("#tokens span[style*='background']")
-    assert coloured.all_text_contents() == ["e", "t", ")"]  # the second and third by their range, the last was forced
+    assert coloured.all_text_contents() == ["e", "t", ")"]  # the second and third by their range, the last is injected
     page.keyboard.press("5")
     assert coloured.all_text_contents() == [")"]
     page.keyboard.press("4")
@@ -191,7 +191,7 @@ def test_the_same_task_is_shown_of_two_evaluations(page: "Page", evaluation: str
 
 def test_the_command_serves_the_run_until_it_is_interrupted(page: "Page", run: RunDir) -> None:
     command = [sys.executable, "-m", "temper.orchestrator", "view", str(run.root)]
-    ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began the tests behind `&`
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores SIGINT
     try:
         serve = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[6])
     finally:
@@ -217,9 +217,7 @@ def test_a_file_that_the_run_writes_again_is_read_again_and_never_shown_beside_i
     browser: "Browser", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, expect = write_viewed_run(tmp_path / "tiny"), sync_api.expect
-    monkeypatch.setattr(
-        "temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10
-    )  # a piece for each group
+    monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)  # one piece per group
     groups, rows = step_groups()
     with ViewServer(run) as server, one_page(browser) as (page, errors):
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -228,7 +226,7 @@ def test_a_file_that_the_run_writes_again_is_read_again_and_never_shown_beside_i
         expect(page.locator(".row")).to_have_count(2)
 
         write_groups(run.trajectory_file("rl", 10), groups[::-1], training=rows[2:] + rows[:2])
-        page.locator(".row[data-row='3']").click()  # of a piece that the page has not asked for before
+        page.locator(".row[data-row='3']").click()  # in a piece that the page has not requested yet
         expect(page.locator("#notice")).to_contain_text("rl-10")
         assert [row.get_attribute("data-row") for row in page.locator(".row").all()] == ["0", "1"]
         expect(page.locator("[data-column='env']")).to_have_value("shop")
@@ -238,14 +236,14 @@ def test_a_file_that_the_run_writes_again_is_read_again_and_never_shown_beside_i
         assert page.locator(".command pre").inner_text().endswith(" --row 1")
 
         write_groups(run.trajectory_file("rl", 10), groups[:1], training=rows[:2])
-        page.locator(".command button").click()  # what it would copy names another answer by now
+        page.locator(".command button").click()  # its command now names another answer
         expect(page.locator("#count")).to_have_text("0 of 3 answers, 1 groups")
         expect(page.locator("[data-column='env']")).to_have_value("shop")
         page.locator("#clear").click()
         choose(page, 1)
 
         write_groups(run.trajectory_file("rl", 10), groups, training=rows)
-        page.locator(".row[data-row='0']").click()  # of a piece that the page has
+        page.locator(".row[data-row='0']").click()  # in a piece that the page has
         expect(page.locator(".row")).to_have_count(5)
         expect(page.locator("#notice")).to_contain_text("rl-10")
         assert {error for error in errors if "409" not in error} == set()
@@ -254,7 +252,7 @@ def test_a_file_that_the_run_writes_again_is_read_again_and_never_shown_beside_i
 
 @pytest.mark.slow
 def test_fifty_megabytes_of_rows_open_within_two_seconds(browser: "Browser", tmp_path: Path) -> None:
-    """Takes 20 s to write them; measured alone, since whatever else runs on the machine is measured too."""
+    """Writing the rows takes 20 s. Run it alone, because other load changes the measured time."""
     run = write_large_run(tmp_path / "large", megabytes=50)
     out = tmp_path / "large.html"
     assert main(["view", str(run.root), "--out", str(out)]) == 0

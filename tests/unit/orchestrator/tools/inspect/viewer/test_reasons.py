@@ -1,4 +1,4 @@
-"""The viewer in a real browser over answers that their environment judged: reasons, tool calls, filters, links to a token."""
+"""The viewer in a real browser on graded answers: reasons, tool calls, filters, and links to a token."""
 
 import json
 import re
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NONE_HERE)
 NEAR = 1.5
-"""Pixels by which a bar may lie beside its place."""
+"""Allowed offset of a bar in pixels."""
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +30,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 @pytest.fixture(scope="module")
 def rows(run: RunDir) -> list[dict[str, Any]]:
-    """What the file says: the page is compared with it."""
+    """The rows of the file, to compare the page with."""
     return [json.loads(line) for line in run.trajectory_file("rl", 10).read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.fixture(scope="module")
 def page(run: RunDir) -> "Iterator[Page]":
-    """The page of the run, for all of these tests."""
+    """The page of the run, shared by these tests."""
     out = run.root / "step.html"
     assert main(["view", str(run.root), "--step", "10", "--out", str(out)]) == 0
     with launched() as browser, one_page(browser) as (page, errors):
@@ -130,22 +130,22 @@ def test_files_of_before_calls_were_timed_open_and_say_so(page: "Page", run: Run
 
 
 def gaps_of(row: dict[str, Any]) -> list[float]:
-    """How far trainer and engine are apart on each sampled token."""
+    """Return the absolute logprob difference of trainer and engine on each sampled token."""
     theirs = [value for turn in row["turns"] for value in turn["logprobs"]]
     return [abs(mine - other) for mine, other in zip(row["training"]["logprobs"], theirs, strict=True)]
 
 
 def test_the_colours_of_numbers_are_those_of_each_token(page: "Page", rows: list[dict[str, Any]]) -> None:
-    """Gap, surprise and advantage: how full a colour is, of every sampled token, from the recorded numbers."""
+    """Mismatch, surprisal and advantage: the colour strength of every sampled token follows from the recorded values."""
     for number, tint in ((0, "plus"), (1, "minus")):
         choose(page, number)
         row = rows[number]
         logprobs = [value for turn in row["turns"] for value in turn["logprobs"]]
         advantage = row["training"]["advantage"]
         of_group = sorted(gap for one in rows if one["ticket"] == row["ticket"] for gap in gaps_of(one))
-        widest = of_group[int(0.99 * len(of_group))]  # of a hundred gaps one is wider
+        widest = of_group[int(0.99 * len(of_group))]  # one difference of a hundred is wider
         full = {
-            "mismatch": ("low", [gap / widest for gap in gaps_of(row)]),  # the trainer is below all over
+            "mismatch": ("low", [gap / widest for gap in gaps_of(row)]),  # the trainer's values are lower throughout
             "surprisal": ("warm", [-value / 4.0 for value in logprobs]),
             "advantage": (tint, [abs(advantage) / 0.5] * len(logprobs)),  # of the group's largest
         }
@@ -172,7 +172,7 @@ def test_the_colours_of_numbers_are_those_of_each_token(page: "Page", rows: list
 
 
 def test_every_filter_leaves_the_rows_that_it_names(page: "Page", rows: list[dict[str, Any]]) -> None:
-    """Mode, stop, length, lag and spread, and two at once, against the same question asked of the file."""
+    """Mode, stop, length, lag, spread, and two filters at once, against the same query on the file."""
 
     def length(row: dict[str, Any]) -> int:
         return sum(len(turn["sampled_ids"]) for turn in row["turns"])
@@ -205,7 +205,7 @@ def test_every_filter_leaves_the_rows_that_it_names(page: "Page", rows: list[dic
         assert 0 < len(expected) < len(rows)
         found = page.locator(".row").evaluate_all("lines => lines.map(line => line.dataset.row)")
         assert found == expected, (column, wanted)
-    page.locator("[data-column='stop']").select_option("env")  # with the spread of before
+    page.locator("[data-column='stop']").select_option("env")  # the spread filter is still set
     assert page.locator(".row").count() == 2
 
 

@@ -1,5 +1,4 @@
-"""The viewer in a real browser where something is wrong: hostile text, damaged files, filters that say nothing, a server that
-has ended, small screens."""
+"""The viewer in a real browser with bad input: hostile text, damaged files, filters, a dead server, small screens."""
 
 import threading
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NONE_HERE)
 OVERRIDE = "\u202e"
-"""Turns the direction of all that follows it in its line."""
+"""Reverses the direction of the rest of its line."""
 UNSEEN = "\u200b"
 BUDGETS = 30
 
@@ -48,7 +47,7 @@ def server(run: RunDir) -> Iterator[ViewServer]:
 
 @pytest.fixture
 def page(browser: "Browser") -> "Iterator[Page]":
-    """A page without an error of its code; what it asked for may have failed."""
+    """A page without script errors. Its requests may fail."""
     with one_page(browser) as (page, errors):
         yield page
     assert [error for error in errors if not error.startswith("Failed to load resource")] == []
@@ -92,7 +91,7 @@ def test_a_very_long_text_shows_its_beginning_and_the_rest_at_a_click(
 def test_reasons_of_a_long_answer_take_no_time_for_each_pair_of_token_and_run(
     page: "Page", run: RunDir, server: ViewServer
 ) -> None:
-    """Of 150,000 tokens every second one is left out: looked up run by run for each of them, it would take half a minute."""
+    """Every second of 150,000 tokens is masked. A linear search per token would take half a minute."""
     text = "a" * 150_000
     left_out = {"token_range": [[place, 1] for place in range(0, len(text), 2)]}
     rewrite(run, [group(7, task("math", "one", "2?"), [(text, 1.0)])], [training(len(text), left_out=left_out)])
@@ -112,7 +111,7 @@ def test_a_filter_takes_empty_texts_a_part_of_many_and_says_what_it_does_not_und
     assert page.locator("#count").inner_text() == "2 of 5 answers, 2 groups"
     assert "not understood" in (page.locator("[data-column='reward']").get_attribute("title") or "")
     colour = page.evaluate("getComputedStyle(document.querySelector('[data-column=reward]')).borderTopColor")
-    assert colour == "rgb(179, 52, 63)"  # that of what is bad
+    assert colour == "rgb(179, 52, 63)"  # the colour of an error
     groups = []
     for number in range(BUDGETS):
         asked = replace(task("math", f"sum-{number}", f"{number}?"), thinking=up_to(number))
@@ -138,7 +137,7 @@ def test_a_damaged_file_is_told_of_with_its_line_and_the_others_stay_usable(
         page.goto("about:blank")
         page.goto(server.address)
         expect(page.locator("#notice")).to_contain_text(f"rl-10.jsonl, {said}")
-        for key in ("j", "g", "n", "2"):  # nothing is there to go through
+        for key in ("j", "g", "n", "2"):  # there are no rows to select
             page.keyboard.press(key)
         page.locator("#search").fill("x")
         page.locator("#clear").click()
@@ -146,7 +145,7 @@ def test_a_damaged_file_is_told_of_with_its_line_and_the_others_stay_usable(
         expect(page.locator(".row")).to_have_count(6)
         page.locator("#file").select_option("rl-10")
         expect(page.locator("#notice")).to_contain_text(said)
-        expect(page.locator("#file")).to_have_value("eval-sft")  # whose answers are shown
+        expect(page.locator("#file")).to_have_value("eval-sft")  # its answers are on the page
         expect(page.locator(".row")).to_have_count(6)
     assert "Traceback" not in capfd.readouterr().err
 
@@ -167,9 +166,7 @@ def test_a_run_without_answers_and_a_file_without_any_say_so(page: "Page", run: 
 def test_a_server_that_has_ended_is_told_of_and_no_other_answer_is_shown(
     page: "Page", run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10
-    )  # a piece for each group
+    monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)  # one piece per group
     server = ViewServer(run)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     visit(page, server)
@@ -201,9 +198,7 @@ def test_a_server_that_does_not_answer_is_told_of_until_it_does(
 def test_what_was_told_is_there_again_once_a_server_has_answered_several_questions(
     page: "Page", run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10
-    )  # a piece for each group
+    monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)  # one piece per group
     server = ViewServer(run)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     visit(page, server)
@@ -218,7 +213,7 @@ def test_what_was_told_is_there_again_once_a_server_has_answered_several_questio
     page.keyboard.press("g")
     expect(notice).to_contain_text("Waiting")
     page.keyboard.press("G")
-    page.wait_for_timeout(2500)  # the second question is late too
+    page.wait_for_timeout(2500)  # the second request is late too
     goes_on.set()
     expect(notice).to_have_text(str(told))
     server.shutdown()

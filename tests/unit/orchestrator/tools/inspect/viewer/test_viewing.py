@@ -1,4 +1,4 @@
-"""The viewer's columns, its files and its server, without a browser."""
+"""The viewer's columns, files and server, without a browser."""
 
 import gzip
 import http.client
@@ -69,7 +69,7 @@ def test_columns_say_what_answers_and_their_groups_are(run: RunDir) -> None:
 
 
 def _gaps_of_tools() -> list[float]:
-    """The mean of |log pi - log mu| of the answer with a tool, counted from how it was written."""
+    """Compute the mean of |log pi - log mu| of the answer with a tool, from the fixture's data."""
     groups, _ = step_groups()
     chosen = groups[1].trajectories[0]
     engine = [value for turn in chosen.turns for value in turn.logprobs_T.tolist() if value == value]
@@ -158,7 +158,7 @@ def test_the_server_has_the_page_and_the_columns_of_each_file(server: ViewServer
 def test_a_piece_of_a_file_that_was_written_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_viewed_run(tmp_path / "tiny")
     state = run.state()
-    run.store(replace(state, model=None))  # the viewer begins before the run has a model
+    run.store(replace(state, model=None))  # the viewer starts before the run has a model
     path, (groups, rows) = run.trajectory_file("rl", 10), step_groups()
     monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)
     archives = ViewServer(run)
@@ -228,7 +228,7 @@ def test_a_browser_that_goes_away_is_not_told_of_and_a_fault_is(capsys: pytest.C
             browser = socket.create_connection(("127.0.0.1", made.server_port), timeout=10)
             browser.sendall(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{made.server_port}\r\n\r\n".encode())
             browser.recv(16)
-            browser.close()  # with the rest of the answer unread
+            browser.close()  # the rest of the answer is unread
             for thread in set(threading.enumerate()) - before:
                 thread.join(10)
             said = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`doctor`: each check finds the fault that is planted for it, with its remedy; a sound configuration has none."""
+"""`doctor`: each check finds its planted fault and gives a remedy. A sound configuration has no finding."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def demo(*overrides: str) -> Config:
 
 
 def worst(check: str, target: CheckTarget) -> Finding:
-    """The worst finding of one check."""
+    """Return the worst finding of one check."""
     found = list(run_check([one for one in CHECKS if one.name == check], target))
     assert found, f"{check} says nothing"
     return max(found, key=lambda one: list(Level).index(one.level))
@@ -81,7 +81,7 @@ def with_packages(found: dict[str, str]) -> Plant:
 
 def gpu_in_use(folder: Path) -> Finding:
     told = gpus.read_driver("580.65.06, 4\n580.65.06, 70112\n580.65.06, [N/A]\n")
-    assert list(gpus.gpus_in_use(told, "0,2")) == []  # as its remedy says
+    assert list(gpus.gpus_in_use(told, "0,2")) == []  # as its remedy advises
     assert len(list(gpus.gpus_in_use(told, "1"))) == 1
     (found,) = gpus.gpus_in_use(told, None)
     return found
@@ -100,7 +100,7 @@ def torn_model(folder: Path) -> Finding:
 
 
 def with_tied(make: Callable[[Path], Path], *, tied: bool) -> Plant:
-    """Plants a model whose configuration says whether its output layer is the embedding."""
+    """Plant a model whose configuration declares tied or untied embeddings."""
 
     def plant(folder: Path) -> Finding:
         config = make(folder / "model") / "config.json"
@@ -148,7 +148,7 @@ PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>\n{% endf
 
 
 def with_template(check: str, text: str, *overrides: str) -> Plant:
-    """Plants a model with this chat template."""
+    """Plant a model with this chat template."""
 
     def plant(folder: Path) -> Finding:
         (folder / "chat.jinja").write_text(text)
@@ -159,7 +159,7 @@ def with_template(check: str, text: str, *overrides: str) -> Plant:
 
 
 def of_environment(old: str, new: str, *overrides: str) -> Plant:
-    """Plants the tutorial's environment with a change."""
+    """Plant the tutorial's environment with one change."""
 
     def plant(folder: Path) -> Finding:
         source = block("python")
@@ -182,18 +182,18 @@ ALIKE = NodeFacts(
 
 
 def beside(node: NodeReport) -> Finding:
-    """What is found where this node is the second of a cluster."""
+    """Return the finding of a cluster with this second node."""
     (found,) = nodes.check_nodes([NodeReport(address="10.0.0.1", facts=ALIKE), node])
     return found
 
 
 def node(**facts: object) -> Plant:
-    """Plants a second node with other facts."""
+    """Plant a second node with other facts."""
     return lambda _: beside(NodeReport(address="10.0.0.2", facts=replace(ALIKE, **facts)))  # type: ignore[arg-type]
 
 
 def seen(**given: object) -> Plant:
-    """Plants a second node that is seen otherwise."""
+    """Plant a second node with another report."""
     return lambda _: beside(NodeReport(address="10.0.0.2", **({"facts": ALIKE} | given)))  # type: ignore[arg-type]
 
 
@@ -216,7 +216,7 @@ def devices(has: Machine, wanted: PlacementRequest) -> Plant:
 
 
 def memory_finding(at: int, has: Machine) -> Plant:
-    """Plants a machine of this size for the limit of this number."""
+    """Plant a machine of this size for the limit number `at`."""
     return lambda _: list(memory.check_memory(demo_on(has)))[at]
 
 
@@ -225,12 +225,12 @@ def tracked(uri: str) -> Plant:
 
 
 def given(check: str, *overrides: str) -> Plant:
-    """Plants settings over those of the demo, read as the command does."""
+    """Plant settings over the demo's settings, read as the command does."""
     return lambda _: worst(check, read_target(DEMO, ["name=examined", *overrides]))
 
 
 def with_rows(check: str, *overrides: str, row: str = "") -> Plant:
-    """Plants rows of data for the environment `math`."""
+    """Plant rows of data for the environment `math`."""
     return lambda folder: of_demo(check, f"envs.math.data={rows(folder, row)}", *overrides)
 
 
@@ -321,7 +321,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (WARNING, "/proc/none", "runs_dir", tracked("sqlite:////proc/none/mlflow.db")),
     ],
 }
-"""By check: the level, a part of the finding and of its remedy, and the function that plants the fault in a folder."""
+"""By check: level, part of the finding, part of its remedy, and the function that plants the fault in a folder."""
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_checkpoints_that_are_there_already_need_no_room(tmp_path: Path) -> None
     size = CheckTarget(requested=config).plan.model.checkpoint_bytes
     before = of_demo("disk", f"runs_dir={tmp_path}")
     assert f"5 checkpoints of {size / 1e9:.3g} GB take {5 * size / 1e9:.3g}" in before.what
-    for stage, steps in (("init", 9), ("sft", 2), ("rl", 3)):  # one more than is kept, the best
+    for stage, steps in (("init", 9), ("sft", 2), ("rl", 3)):  # one more than is kept: the best
         for step in range(steps):
             folder = tmp_path / "examined" / "checkpoints" / stage / f"{step:06d}"
             folder.mkdir(parents=True)
@@ -400,7 +400,7 @@ def test_the_nodes_of_a_cluster_are_asked_for_what_they_have(monkeypatch: pytest
             assert node.facts is not None
             assert node.facts.versions["ray"] == ray.__version__
             assert node.facts.code == checksum(PACKAGE)
-            assert abs(node.ahead_s) <= node.within_s + 0.05  # both have this machine's clock
+            assert abs(node.ahead_s) <= node.within_s + 0.05  # both share this machine's clock
             assert node.within_s < 1
         found = worst("cluster", CheckTarget())
         assert found.level is not FAILURE, found
@@ -411,7 +411,7 @@ def test_the_nodes_of_a_cluster_are_asked_for_what_they_have(monkeypatch: pytest
 
 
 class Panic(BaseException):
-    """As libraries in Rust raise it."""
+    """A panic as Rust libraries raise it."""
 
 
 def test_an_error_of_a_check_is_a_failure_with_its_own_remedy_or_the_checks() -> None:

@@ -1,4 +1,4 @@
-"""`temper doctor --plan`: its figures if settings, placements or rates are other than usual."""
+"""`temper doctor --plan`: figures for unusual settings, placements and rates."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_an_answer_is_as_long_as_its_turns_and_its_episode_allow(
 
 
 def test_turns_are_those_of_the_environment_with_the_most(usual: Plan) -> None:
-    assert usual.turns == 4  # of its tools; mathematics and code have one turn
+    assert usual.turns == 4  # tool_use has four turns, math and code have one
     short = replace(usual.config.rollout, limits=replace(usual.config.rollout.limits, turns=2))
     assert Plan(replace(usual.config, rollout=short), usual.model, usual.site, Assumptions()).turns == 2
 
@@ -103,7 +103,7 @@ def test_a_teacher_takes_the_memory_and_the_passes_of_its_own_parameters(models:
         for teacher in (small, large)
     ]
     assert [known(one.rank).reference for one in plans] == [2 * PUBLIC[name][1] for name in (small, large)]
-    active = PUBLIC[large][1] - 151936 * 4096  # its embedding is not tied, and only looked up
+    active = PUBLIC[large][1] - 151936 * 4096  # its embedding is not tied, only looked up
     passes = [2 + 4 + 2 + 2 * share for share in (1, active / PUBLIC[small][1])]
     own_s, large_s = (known(one.time).learn_s for one in plans)
-    assert large_s / own_s == pytest.approx(passes[1] / passes[0], rel=0.02)  # beside the optimiser's step
+    assert large_s / own_s == pytest.approx(passes[1] / passes[0], rel=0.02)  # apart from the optimiser's step

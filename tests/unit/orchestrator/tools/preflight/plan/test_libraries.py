@@ -1,4 +1,4 @@
-"""Memory that a plan says DeepSpeed and vLLM take, beside what they take themselves."""
+"""Memory planned for DeepSpeed and vLLM against their measured memory."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -40,7 +40,7 @@ Measured = tuple[int, int, dict[str, int]]
 
 
 def counted_collectives() -> Counter[str]:
-    """Count the bytes of what this process puts through each of torch's collectives from now on, once for each call."""
+    """Count the bytes of each torch collective in this process, one entry per call."""
     seen: Counter[str] = Counter()
     for name in COLLECTIVES:
         setattr(torch.distributed, name, _counting(getattr(torch.distributed, name), name, seen))
@@ -56,7 +56,7 @@ def _counting(collective: Callable[..., Any], name: str, seen: Counter[str]) -> 
 
 
 def measured(rank: int, port: int, folder: str) -> list[Measured]:
-    """Bytes of weights and states of a rank after a step, and of what it sent in the step, with each of the learners."""
+    """Return the bytes of weights and states after a step, and the bytes sent in it, for each learner."""
     found, seen = [], counted_collectives()
     for learner in LEARNERS:
         worker = TrainerWorker(rank, learner.ranks, "127.0.0.1", port, learner)
@@ -76,7 +76,7 @@ def test_weights_and_states_of_two_ranks_are_those_of_deepspeed(tmp_path: Path) 
     for learner, (weights, states, sent) in zip(LEARNERS, first, strict=True):
         model = counted(read_config(tmp_path), learner, name="fresh")
         planned = rank_memory(model, learner, OptimConfig(), pass_tokens=1, gpu=False)
-        # stage 3 leaves small parameters whole; in a step gradients come and go where they are not added up in float32
+        # stage 3 leaves small parameters whole; without float32 accumulation, gradients exist only within a step
         assert planned.weights == pytest.approx(weights, rel=0.2 if learner.lora.rank else 0.02), learner
         kept = planned.optimiser + (planned.gradients if learner.zero_stage == 3 or _added_up(learner) else 0)
         kept += planned.buckets if learner.zero_stage == 3 else 0
@@ -86,9 +86,9 @@ def test_weights_and_states_of_two_ranks_are_those_of_deepspeed(tmp_path: Path) 
 
 
 def require_sent(each: dict[str, float], learner: LearnerConfig) -> None:
-    """Fail where a parameter's bytes in the collectives of a step of two passes are not those that a plan goes by.
+    """Compare the bytes per parameter that collectives send in a step of two passes with the plan.
 
-    At stage 3 DeepSpeed keeps what it gathered of a model that is so small for its pass backward, once it knows the order.
+    At stage 3, DeepSpeed keeps the gathered parameters of so small a model for backward, once it knows the order.
     """
     stage, width = learner.zero_stage, 2 if learner.bf16 else 4
     found = {name: size for name, size in each.items() if size > 0.05}
@@ -106,7 +106,7 @@ def _added_up(learner: LearnerConfig) -> bool:
 
 
 def specs_of(config: Any, *, tensor: int, block: int) -> dict[str, KVCacheSpec]:
-    """What vLLM's layers say of their cache, an attention page of `block` tokens; states are padded to it, as it does."""
+    """Return vLLM's cache specs with attention pages of `block` tokens. States are padded to a page, as in vLLM."""
     attention = FullAttentionSpec(
         block_size=block,
         num_kv_heads=max(1, config.num_key_value_heads // tensor),
@@ -141,7 +141,7 @@ def state_shapes(config: Any, tensor: int) -> tuple[tuple[int, ...], ...]:
 
 
 def state_pages(specs: dict[str, KVCacheSpec]) -> list[tuple[int, int]]:
-    """Bytes of the states of each Mamba-2 layer, and of the page in which they are to lie."""
+    """Return the bytes of the states of each Mamba-2 layer and of their page."""
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     return [(spec.real_page_size_bytes, spec.page_size_padded or 0) for spec in states]
 

@@ -1,4 +1,4 @@
-"""`temper doctor --plan`: counts against real classes and published figures, and limits with remedies that help."""
+"""`temper doctor --plan`: counts against real classes and published figures, and limits with useful remedies."""
 
 import json
 from pathlib import Path
@@ -36,10 +36,8 @@ def test_parameters_and_bytes_are_those_that_the_publishers_count(name: str, mod
     published = PUBLIC[name][1]
     model = counted(read_config(models / name), BF16, name=name)
     assert model.parameters == model.trained == sum(model.parts.values()) == published
-    assert (
-        model.push_bytes["bfloat16"] - 64 == 2 * published
-    )  # tensors are multiples of 64 bytes, and there is a footer
-    biases = 23 * 128 * 4 if name == NANO_30B else 0  # of its routers: the published size of the files has them too
+    assert model.push_bytes["bfloat16"] - 64 == 2 * published  # tensors are multiples of 64 bytes, plus a footer
+    biases = 23 * 128 * 4 if name == NANO_30B else 0  # router biases, which the published size of the files includes
     assert model.saved_bytes == 2 * published + biases
 
 
@@ -52,7 +50,7 @@ def test_start_plan_learner_and_files_agree_on_the_bytes_of_a_checkpoint(part: s
     planned = counted(read_config(tmp_path), learner, name="fresh")
     whole = read_model(tmp_path, device="cpu")
     assert planned.parameters == sum(p.numel() for p in whole.parameters())
-    if not bf16:  # beside the head of the file
+    if not bf16:  # apart from the file's header
         assert 0 <= (tmp_path / "model.safetensors").stat().st_size - planned.saved_bytes < 10_000
     if part == "adapters":
         matrices = [p.shape for name, p in whole.named_parameters() if p.ndim == 2 and "out_proj" not in name]
@@ -81,7 +79,7 @@ SHAPE = {
 
 
 def kept_by_autograd(config: PretrainedConfig, dtype: torch.dtype, tokens: int) -> float:
-    """Bytes that one token leaves for the backward pass, counted by the memory of what autograd saves."""
+    """Return the bytes that autograd saves for the backward pass, per token."""
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     saved: dict[int, torch.UntypedStorage] = {}
@@ -139,15 +137,15 @@ def test_seconds_are_those_of_a_roofline_worked_out_by_hand(models: Path) -> Non
     assumed = ("answer_tokens=2000", "prompt_tokens=400", "pass_ms=0")
     found = plan_on("8xH100-80G", models / "Qwen/Qwen3-8B", *given, assumed=assumed)
     time, count = known(found.time), 8_190_735_360
-    kept = 36 * 2 * 8 * 128 * 2 * (400 + 1000)  # bytes of a sequence that is half done
+    kept = 36 * 2 * 8 * 128 * 2 * (400 + 1000)  # bytes of a half-finished sequence
     each = (2 * count + 64 * kept) / (0.7 * 3350e9)
     assert time.rates.token_s == pytest.approx(each, rel=1e-6)
-    # Prompts are cached for 15 of 16: 384 tokens, in units of 16.
+    # The cache has the prompts of 15 of 16: 384 tokens, in units of 16.
     prompts = 512 * (400 + 15 * 16) / 16 * 2 * count / (0.5 * 989.4e12)
     assert time.generate_s == pytest.approx((512 * 2000 / 64 * each + prompts) / found.wanted.engines, rel=0.01)
-    # 6 operations a parameter and token, and 2 to compute layers again.
+    # 6 operations a parameter and token, plus 2 to recompute layers.
     products = 512 * 2400 * 8 * count / (0.3 * 989.4e12)
-    assert time.learn_s == pytest.approx(products, rel=0.1)  # the embedding is not multiplied, attention's scores are
+    assert time.learn_s == pytest.approx(products, rel=0.1)  # the embedding has no product, attention scores have
     assert time.step_s == max(time.generate_s + time.load_s, time.learn_s + time.publish_s)
     assert time.hours == 300 * time.step_s / 3600
     shown = json.loads(as_json(found))["time"]
@@ -186,7 +184,7 @@ def test_a_rank_too_large_for_all_settings_fits_the_gpus_that_its_remedy_names()
         found = demo_on(64.0, "learner.ranks=1", "rollout.workers=1", "profile=cpu", *settings, gpu_gib=gib)
         return [one.remedy for one in run_limits(found) if one.what == "a rank's memory" and not one.holds]
 
-    (remedy,) = remedies(2.5)  # where what CUDA takes has no room
+    (remedy,) = remedies(2.5)  # if CUDA's own memory does not fit
     size, _, settings = remedy.removeprefix("GPUs of ").partition(" GiB")
     gib, settings = int(size), settings.removeprefix(" with ")
     assert remedies(gib, *settings.split()) == []

@@ -1,4 +1,4 @@
-"""The sums of a plan by hand: which side limits a step, what ZeRO sends, and which stages are in hours and price."""
+"""The sums of a plan by hand: the side that limits a step, ZeRO traffic, and the stages counted in hours and price."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +28,10 @@ WORK = Work(
 @pytest.mark.parametrize(
     ("stage", "a_parameter"),
     [
-        (0, 3 * 2 * 4),  # three updates, float32 gradients, added up on every rank: there and back
-        (1, 3 * (2 * 4 + 2)),  # and the updated weights in bfloat16
-        (2, 2 * 5 * 2 * 4 + 3 * 2),  # added up after each of 2 epochs x 5 passes
-        (3, 2 * 5 * (4 + 2 * 2) + 5 * 2),  # added up to shares; gathered both ways, and for the old policy's scores
+        (0, 3 * 2 * 4),  # three updates, all-reduce of float32 gradients: there and back
+        (1, 3 * (2 * 4 + 2)),  # plus the updated weights in bfloat16
+        (2, 2 * 5 * 2 * 4 + 3 * 2),  # reduced after each of 2 epochs x 5 passes
+        (3, 2 * 5 * (4 + 2 * 2) + 5 * 2),  # reduced to shards; gathered twice, and for the old policy's logprobs
     ],
 )
 def test_what_zero_sends_is_counted_by_hand(usual: Plan, stage: Literal[0, 1, 2, 3], a_parameter: int) -> None:
@@ -66,12 +66,14 @@ ATTENTION = HIDDEN * (2 * 4096 + 2 * 256) + HIDDEN
 BESIDE = MAMBAS * MAMBA + ATTENTIONS * ATTENTION + EXPERT_LAYERS * (ROUTER + 2 * HIDDEN * 3712 + HIDDEN) + HIDDEN
 HEAD = 131072 * HIDDEN
 ACTIVE, PARAMETERS = BESIDE + HEAD + EXPERT_LAYERS * 6 * EXPERT, BESIDE + 2 * HEAD + EXPERT_LAYERS * 128 * EXPERT
-"""Of Nemotron 3 Nano 30B-A3B, worked out from its `config.json`."""
+"""Parameter counts of Nemotron 3 Nano 30B-A3B, computed from its `config.json`."""
 
 
 def test_the_seconds_of_learning_of_a_9b_hybrid_are_those_worked_out_by_hand(usual: Plan) -> None:
-    """1,024 answers of 6,400 tokens: 8 operations a parameter and token at 0.3 of 989.4 T on 4 ranks. 50 passes a rank, each of
-    which gathers 2 bytes a parameter twice and adds up 4, of which three quarters come by 0.7 of 450 GB/s.
+    """1,024 answers of 6,400 tokens: 8 operations a parameter and token at 0.3 of 989.4 T on 4 ranks.
+
+    Each rank makes 50 passes. A pass gathers 2 bytes a parameter twice and reduces 4. Three quarters of them arrive at
+    0.7 of 450 GB/s.
     """
     fleet = known(usual.fleet)
     products = 1024 * 6400 * 8 * (8_301_024_768 + 2 * 4 * 40 * 128 * 3200) / (0.3 * 989.4e12 * 4)
@@ -82,8 +84,9 @@ def test_the_seconds_of_learning_of_a_9b_hybrid_are_those_worked_out_by_hand(usu
 
 
 def test_the_seconds_of_a_30b_on_sixteen_machines_are_those_worked_out_by_hand(models: Path) -> None:
-    """64 ranks on 8 machines: 2,048 answers of 8,448 tokens are 8.25 passes a rank. A machine has 8 adapters of 50 GB/s, less
-    than its links. Each expert comes as two tensors.
+    """64 ranks on 8 machines: 2,048 answers of 8,448 tokens are 8.25 passes a rank.
+
+    A machine has 8 adapters of 50 GB/s, slower than its links. Each expert has two tensors.
     """
     fleet = known(plan_on("16x8xH100-80G", models / NANO_30B, recipe=TWO).fleet)
     assert (fleet.learner.ranks, fleet.model.parameters, fleet.model.active) == (64, PARAMETERS, ACTIVE)
@@ -108,7 +111,7 @@ def test_an_offloaded_gradient_comes_and_goes_by_pcie_in_each_pass(models: Path)
 
 @pytest.mark.parametrize(("unit", "found"), [(None, 496), (1312, 0), (512, 0), (256, 256)])
 def test_prompts_share_whole_units_of_the_cache_alone(usual: Plan, unit: int | None, found: int) -> None:
-    """A prompt of 512 tokens, of which the last is always computed, for 16 answers."""
+    """A prompt of 512 tokens for 16 answers. Its last token is always computed."""
     fleet = known(usual.fleet)
     assert (fleet.work.prompt_tokens, fleet.work.group_size) == (512, 16)
     extra = {} if unit is None else {"prefix_match_unit": unit}
@@ -118,7 +121,7 @@ def test_prompts_share_whole_units_of_the_cache_alone(usual: Plan, unit: int | N
 
 
 def test_a_rank_holds_the_whole_model_while_it_is_loaded_at_stage_3(models: Path) -> None:
-    """However many ranks there are, 31.6 B parameters in bfloat16 do not fit 48 GB."""
+    """With any number of ranks, 31.6 B parameters in bfloat16 do not fit 48 GB."""
     plan = plan_on("16x8xL40S-48G", models / NANO_30B, recipe=TWO)
     rank = known(plan.rank)
     assert (rank.loading, rank.peak) == (2 * PARAMETERS + 3 * 2**30,) * 2
@@ -134,11 +137,11 @@ def test_a_loop_has_no_passes_of_a_reference_that_another_stage_has(models: Path
     learners = (alone.config.learner, replace(alone.config.learner, lora=LoraConfig(rank=8)))
     held = [[plan.rank_with(learner).reference for learner in learners] for plan in (alone, after)]
     assert held[0] == [0, 0]
-    assert held[1][0] > 0  # a rank has room for it
-    assert held[1][1] == 0  # adapters are compared with the model without them
+    assert held[1][0] > 0  # a rank has memory for it
+    assert held[1][1] == 0  # the model without adapters is the reference
     away = replace(alone.config.learner, zero_stage=3, offload="cpu")
     ranks = [plan.rank_with(away) for plan in (alone, after)]
-    assert [rank.reference for rank in ranks] == [0, 0]  # it lies in main memory with the model
+    assert [rank.reference for rank in ranks] == [0, 0]  # offloaded to main memory with the model
     assert ranks[1].offloaded - ranks[0].offloaded == 2 * alone.model.parameters // away.ranks
     assert after.fleet == alone.fleet
 

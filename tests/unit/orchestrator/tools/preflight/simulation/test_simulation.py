@@ -1,4 +1,4 @@
-"""Simulated runs: the product's own loop, buffer and pool in virtual time, against results worked out otherwise."""
+"""Simulated runs: the real loop, buffer and pool in virtual time, against independent results."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ PASS_S, LEARN_S, PUBLISH_S, LOAD_S, START_S = 0.01, 0.4, 0.5, 0.25, 2.0
 TOKENS = 100
 GENERATE_S = TOKENS * PASS_S
 DRIVER_S = 2 * TOKENS * TOKEN_S
-"""Of a group, by which a step begins to train later."""
+"""Delay per group before a step begins to train."""
 SPEEDS = Speeds(
     pass_s=(0.0, *(PASS_S,) * 4),
     learn_token_s=LEARN_S / (4 * TOKENS),
@@ -47,7 +47,7 @@ def scenario(
     lengths: LogNormal = SAME,
     seed: int = 0,
 ) -> Scenario:
-    """Groups of two answers; one engine has places for those of a step of two."""
+    """Groups of two answers. One engine has slots for a step of two groups."""
     loop = RlConfig(
         max_lag=max_lag,
         groups_per_step=groups,
@@ -80,7 +80,7 @@ def test_waits_threads_and_deadlines_go_by_virtual_time() -> None:
 
 
 def engine_ends(pass_s: tuple[float, ...], lengths: list[int]) -> list[float]:
-    """When each answer ends that begins by itself at once."""
+    """Return when each answer ends if all begin at once."""
 
     async def run() -> list[float]:
         engine = EngineModel(pass_s)
@@ -91,7 +91,7 @@ def engine_ends(pass_s: tuple[float, ...], lengths: list[int]) -> list[float]:
 
 
 def by_passes(pass_s: tuple[float, ...], lengths: list[int]) -> list[float]:
-    """The same pass by pass: each gives one token to each sequence, and those that wait come in between passes."""
+    """The same, pass by pass: a pass gives one token to each sequence, and waiting sequences join between passes."""
     left, waiting, ends, now = dict[int, int](), list(range(len(lengths))), [0.0] * len(lengths), 0.0
     while left or waiting:
         while waiting and len(left) < len(pass_s) - 1:
@@ -107,8 +107,8 @@ def by_passes(pass_s: tuple[float, ...], lengths: list[int]) -> list[float]:
 
 
 def test_an_engine_ends_answers_as_by_hand_and_as_a_simulation_pass_by_pass() -> None:
-    # 10 tokens beside another one take 15 s; the first leaves, the third has its place, and both continue at 1.5 s a token:
-    # 10 more of the second until 30 s, when the third has 10 of 12 and continues alone at 1 s a token.
+    # 10 tokens next to another sequence take 15 s. The third replaces the first; both continue at 1.5 s a token.
+    # The second ends its last 10 at 30 s. The third then has 10 of 12 and continues alone at 1 s a token.
     assert engine_ends((0.0, 1.0, 1.5), [10, 20, 12]) == pytest.approx([15, 30, 32])
     draw = random.Random(3)
     pass_s = (0.0, *(0.02 + 0.003 * n for n in range(1, 9)))
@@ -145,7 +145,7 @@ def test_more_engines_than_a_step_has_answers_gain_nothing() -> None:
 
 
 def test_a_fleet_samples_no_more_than_one_driver_takes() -> None:
-    """16 engines of 4 places sample 200,000 tokens a second each, more than twice the driver's rate."""
+    """16 engines with 4 slots sample 200,000 tokens a second each, more than twice the driver's rate."""
     fast = replace(SPEEDS, pass_s=(0.0, *(2e-5,) * 4), learn_token_s=0.0, publish_s=0.0, load_s=0.0)
     found = simulate(scenario(max_lag=1, engines=16, groups=64, speeds=fast))
     assert found.driver_busy > 0.9
