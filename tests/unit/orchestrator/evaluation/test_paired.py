@@ -39,7 +39,6 @@ def drawn(count: int, *, answers: int = 4, seed: int = 0) -> list[Fraction]:
 
 
 def enumerated_p(differences: list[Fraction]) -> float:
-    """Enumerate all assignments of signs."""
     none, all_signs = Fraction(0), signs_of(len(differences))
     sums = [sum((s * d for s, d in zip(signs, differences, strict=True)), none) for signs in all_signs]
     return sum(abs(one) >= abs(sum(differences, none)) for one in sums) / len(sums)
@@ -134,7 +133,6 @@ def test_so_many_tasks_as_are_said_to_be_needed_show_the_difference_four_times_o
 
 
 def write_evaluation(run: Path, label: str, order: int, scores: dict[str, list[TaskScore]]) -> Path:
-    """Write an evaluation file into a run folder."""
     shares = {"avg_at_k": 0.5, "avg_at_k_failures_as_zero": 0.5, "pass_at_k": 1.0, "stderr": 0.05}
     counts = {"tasks": 2, "tasks_asked": 2, "samples": 8, "failures": 0, "complete": 2}
     tasks = {env: [asdict(one) for one in listed] for env, listed in scores.items()}

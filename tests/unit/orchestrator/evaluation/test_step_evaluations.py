@@ -101,7 +101,6 @@ class Session:
         self.tracked = Tracked()
 
     def do(self, work: Callable[[Run], Awaitable[Any]]) -> Any:
-        """Do the work in the run."""
         self.folder.open()
         self.folder.store(RunState(model="model", label="rl", began={"rl": "model"}, stages={"rl": "rl"}))
         try:
@@ -119,7 +118,6 @@ class Session:
 
     @property
     def rows(self) -> list[MetricsRow]:
-        """Return the metric rows of the evaluations."""
         return [row for row in read_metrics(self.folder.metrics) if row.stage == "rl.eval"]
 
 
@@ -355,8 +353,6 @@ def test_an_evaluation_of_what_is_down_ends_the_stage_as_its_own_groups_would(tm
 
 
 class VersionedEngine(ScriptedEngine):
-    """Marks each token with the served version."""
-
     async def generate(self, request: TurnRequest) -> Completion:
         said = await super().generate(request)
         return replace(said, versions_T=(self._version.step,) * len(said.token_ids))

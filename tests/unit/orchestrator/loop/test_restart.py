@@ -145,7 +145,6 @@ def trained(
 
 
 def taught(folder: RunDir) -> dict[int, list[int]]:
-    """Return the tickets of each trained step."""
     steps: dict[int, list[int]] = {}
     for row in read_event_log(folder.event_log):
         if row.event == "trained":

@@ -30,8 +30,6 @@ waits_for_what_never_comes()
 
 
 class Actor:
-    """A process whose answers the test decides."""
-
     def __init__(self, name: str = "rollout worker 0", pid: int = 2**22 + 1) -> None:
         self.name = name
         self.place = Place(pid=pid, host="here", node=None)

@@ -42,7 +42,6 @@ def first(path: Path, **wanted: Any) -> int:
 
 
 def change(path: Path, line: int, *new: Row | str) -> None:
-    """Replace one line with `new`."""
     lines = path.read_text().splitlines()
     lines[line - 1 : line] = [one if isinstance(one, str) else json.dumps(one) for one in new]
     path.write_text("".join(one + "\n" for one in lines))

@@ -69,7 +69,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 @pytest.fixture(scope="module")
 def found(run: RunDir) -> Replay:
-    """A replay of the step whose push failed."""
     return replay(run, str(LAST))
 
 

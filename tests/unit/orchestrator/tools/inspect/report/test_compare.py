@@ -57,13 +57,11 @@ def write_run(folder: Path, seed: int, curves: dict[str, dict[str, Points]]) -> 
 
 
 def compared(tmp_path: Path, *arguments: str) -> Any:
-    """Return the JSON of a successful comparison."""
     assert main(["report", "--compare", *arguments, "--out", str(tmp_path / "out" / "page.html")]) == 0
     return json.loads((tmp_path / "out" / "page.json").read_text())
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the error of a refused comparison."""
     assert main(["report", "--compare", *arguments]) == 2
     return capsys.readouterr().err
 

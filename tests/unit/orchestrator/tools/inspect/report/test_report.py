@@ -77,7 +77,6 @@ def point(mode: str, budget: int | None = None, **changes: Any) -> dict[str, Any
 
 
 def add_curves(folder: Path) -> None:
-    """Add curves to the evaluations after sft and rl."""
     for label, accuracy in (("sft", 0.25), ("rl", 0.75)):
         path = folder / "eval" / f"{label}.json"
         asked = [point("off"), point("budget", 8, share=0.5, accuracy=accuracy), point("unlimited", accuracy=1.0)]

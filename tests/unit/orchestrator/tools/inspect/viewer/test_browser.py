@@ -73,7 +73,6 @@ def visit(page: "Page", address: str) -> None:
 
 
 def choose(page: "Page", number: int) -> None:
-    """Click a row and wait for its answer."""
     page.locator(f".row[data-row='{number}']").click()
     page.wait_for_selector(f".card.chosen[data-row='{number}']")
 

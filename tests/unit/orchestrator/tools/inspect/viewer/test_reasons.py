@@ -36,7 +36,6 @@ def rows(run: RunDir) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def page(run: RunDir) -> "Iterator[Page]":
-    """The page of the run, shared by these tests."""
     out = run.root / "step.html"
     assert main(["view", str(run.root), "--step", "10", "--out", str(out)]) == 0
     with launched() as browser, one_page(browser) as (page, errors):

@@ -51,7 +51,6 @@ def demo(*overrides: str) -> Config:
 
 
 def worst(check: str, target: CheckTarget) -> Finding:
-    """Return the worst finding of one check."""
     found = list(run_check([one for one in CHECKS if one.name == check], target))
     assert found, f"{check} says nothing"
     return max(found, key=lambda one: list(Level).index(one.level))
@@ -148,8 +147,6 @@ PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>\n{% endf
 
 
 def with_template(check: str, text: str, *overrides: str) -> Plant:
-    """Plant a model with this chat template."""
-
     def plant(folder: Path) -> Finding:
         (folder / "chat.jinja").write_text(text)
         model = tiny_models.nemotron_h(folder / "model")
@@ -230,7 +227,6 @@ def given(check: str, *overrides: str) -> Plant:
 
 
 def with_rows(check: str, *overrides: str, row: str = "") -> Plant:
-    """Plant rows of data for the environment `math`."""
     return lambda folder: of_demo(check, f"envs.math.data={rows(folder, row)}", *overrides)
 
 
