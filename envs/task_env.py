@@ -184,12 +184,12 @@ class TaskEnv(gymnasium.Env[str, str]):
             )
         assert self.task is not None
         settings, self.task = self.task.env.settings, None
+        usual = WEIGHTS if settings.reward is None else dict.fromkeys(score.parts, 1.0)
         if settings.length_limit is not None:
             length = {LENGTH: brevity(self.characters, limit=settings.length_limit)}
             score = replace(score, parts=score.parts | length)
         if truncated:
             score = replace(score, outcome=Outcome.TRUNCATED)
-        usual = WEIGHTS if settings.reward is None else dict.fromkeys(score.parts.keys() - {LENGTH}, 1.0)
         reward = weighted_reward(score.parts, settings.weights or usual)
         return StepResult(reward=reward, done=True, truncated=truncated, score=score)
 

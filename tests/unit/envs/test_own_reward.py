@@ -61,12 +61,22 @@ def test_an_async_function_judges_inside_a_running_loop(data: DataConfig) -> Non
     assert asyncio.run(work()) == 1.5
 
 
-@pytest.mark.parametrize("function", ["broken", "nothing"])
+@pytest.mark.parametrize("function", ["broken", "nothing", "empty", "exiting"])
 def test_a_function_that_fails_is_a_failure_of_the_grader(data: DataConfig, function: str) -> None:
     scored = score_turns(first("mine", data=data, reward=f"{MINE}.{function}"), ["4"])
     assert scored.reward is None
     assert scored.failure is not None
     assert scored.failure.kind is FailureKind.GRADER
+
+
+def test_a_function_may_change_its_row_and_name_a_part_length(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{number}?", "tests": ["a", "b"]}) + "\n" for number in range(40)))
+    rows, function = DataConfig(path=str(path)), f"{MINE}.emptying"
+    task = first("mine", data=rows, reward=function)
+    assert [score_turns(task, ["4"]).reward for _ in range(2)] == [3.0, 3.0]
+    limited = score_turns(first("mine", data=rows, reward=function, length_limit=9), ["4"])
+    assert limited.failure is not None
 
 
 def test_a_function_judges_generated_tasks_by_their_spec() -> None:
