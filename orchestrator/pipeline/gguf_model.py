@@ -1,5 +1,7 @@
 """A run from a GGUF file, which is converted once into the run's folder."""
 
+import fcntl
+import os
 import shutil
 from hashlib import sha256
 from pathlib import Path
@@ -22,8 +24,14 @@ def with_converted_model(given: dict[str, Any]) -> dict[str, Any]:
     stat = file.stat()
     content = sha256(f"{file.name} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:8]
     target = root / f"model-{content}"
-    if not target.is_dir():
-        _convert(file, target)
+    root.mkdir(parents=True, exist_ok=True)
+    folder = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # two starts of a run at once would mix their files
+        if not target.is_dir():
+            _convert(file, target)
+    finally:
+        os.close(folder)
     return merged(given, {"model": {"path": str(target)}})
 
 

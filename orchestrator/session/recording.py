@@ -136,17 +136,15 @@ def packages_here() -> dict[str, str]:
     return {name: version(name) for name in COMPUTED_BY} | {"machine": platform.machine()}
 
 
-FORMAT = 2
-"""Version of the file. A change that older programs cannot read adds one."""
-READ = (1, FORMAT)
-"""Readable formats. The first did not write expert choices as bytes."""
+FORMAT = 3
+"""Version of the file. A change of its keys adds one."""
 HEAD = "head"
 
 
 def head_of(file: Any) -> dict[str, Any]:
     """Return the head of an open safetensors file. Raise `ValueError` for another format."""
     head: dict[str, Any] = json.loads(zlib.decompress(file.get_tensor(HEAD).tobytes()))
-    if head["format"] not in READ:
+    if head["format"] != FORMAT:
         raise ValueError(f"it has format {head['format']}, and this version of Temper reads format {FORMAT}")
     return head
 

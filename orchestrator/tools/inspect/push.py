@@ -53,7 +53,12 @@ def upload(files: dict[str, Path], name: str, *, public: bool, run: Path, endpoi
         with tempfile.TemporaryDirectory() as folder:
             for at, path in files.items():
                 (Path(folder) / at).symlink_to(path.resolve())
-            hub.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Upload {run.resolve().name}")
+            hub.upload_folder(
+                repo_id=name,
+                folder_path=folder,
+                commit_message=f"Upload {run.resolve().name}",
+                delete_patterns=list(FILES),  # weights of an earlier push in other files would be loaded in their place
+            )
     except (HTTPError, OSError) as error:
         raise ConnectionError(
             f"{name} could not be uploaded ({error}); check the network and retry `{again}`"

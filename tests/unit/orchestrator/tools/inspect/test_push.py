@@ -32,8 +32,9 @@ class FakeHub(ThreadingHTTPServer):
         self.endpoint = f"http://127.0.0.1:{self.server_port}"
         self.files: dict[str, bytes] = {}
         self.private: bool | None = None
+        self.deleted: list[str] = []
 
-    def answer(self, path: str, body: bytes) -> dict[str, Any]:
+    def answer(self, path: str, body: bytes) -> dict[str, Any] | list[dict[str, Any]]:
         if path == "/api/repos/create":
             asked = json.loads(body)
             self.private = asked.get("private", asked.get("visibility") == "private")
@@ -43,9 +44,14 @@ class FakeHub(ThreadingHTTPServer):
             return {"files": [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False} for one in files]}
         if path == "/api/models/me/tiny/commit/main":
             for line in map(json.loads, body.splitlines()):
+                if line["key"] == "deletedFile":
+                    self.deleted.append(line["value"]["path"])
                 if line["key"] == "file":
                     self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
             return {"commitOid": "0" * 40, "commitUrl": f"{self.endpoint}/me/tiny/commit/{'0' * 40}", "hookOutput": ""}
+        if path.startswith("/api/models/me/tiny/tree/"):
+            there = ("model-00001-of-00002.safetensors", "model.safetensors.index.json", "LICENSE")
+            return [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in there]
         return {
             "id": "me/tiny",
             "sha": "0" * 40,
@@ -120,6 +126,7 @@ def test_model_card_and_picture_are_uploaded(
     assert set(hub.files) == {"README.md", "result.svg", "config.json", "tokenizer.json", "model.safetensors"}
     assert hub.files["model.safetensors"] == b"model.safetensors"
     assert hub.private is not public
+    assert sorted(hub.deleted) == ["model-00001-of-00002.safetensors", "model.safetensors.index.json"]
 
 
 def test_a_dry_run_writes_the_card_and_lists_the_files(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
