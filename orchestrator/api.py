@@ -47,6 +47,7 @@ STOP_S = 30.0
 LAUNCH = """
 import ctypes, signal, sys
 if sys.argv.pop(1) == "tied":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the caller may ignore it, as under nohup
     ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG: stop if the caller dies
 from temper.orchestrator.__main__ import main
 sys.exit(main(sys.argv[1:]))

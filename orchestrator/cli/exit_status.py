@@ -31,7 +31,7 @@ def exit_status(work: Callable[[], int]) -> int:
     try:
         return work()
     except KeyboardInterrupt:  # the second one of a run: the first one requests a stop
-        print("interrupted: stopped at once (the same command continues a run)", file=sys.stderr)
+        print("interrupted: stopped at once; rerun the command to resume a run", file=sys.stderr)
         return STOPPED
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {blanked(str(error))}", file=sys.stderr)

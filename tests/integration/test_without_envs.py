@@ -33,7 +33,6 @@ CHATS = [
     for n in range(8)
 ]
 PAIRS = [{"prompt": f"Twice {n}?", "chosen": f"It is {2 * n}.", "rejected": "No idea."} for n in range(8)]
-ALONE = "name one, for example `envs: {math: {share: 1.0}}`"
 
 
 def write_lines(path: Path, given: list[dict[str, Any]]) -> Path:
@@ -62,25 +61,19 @@ def files_alone(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("stages", "said"),
     [
-        ("[init, rl]", f"the stage rl takes tasks of environments: {ALONE}, or leave rl out of stages"),
-        ("[init, sft, eval]", f"the stage eval-sft takes tasks of environments: {ALONE}"),
-        ("[init, rft]", f"the stage rft takes tasks of environments: {ALONE}"),
-        ("[init, distill]", f"the stage distill takes tasks of environments: {ALONE}"),
-        (
-            "[init, {sft: {name: more, data: null}}]",
-            f"the stage more has no sft.data: give it rows to train on, or {ALONE}",
-        ),
-        (
-            "[init, {dpo: {name: taste, data: null}}]",
-            f"the stage taste has no dpo.data: give it rows to train on, or {ALONE}",
-        ),
+        ("[init, rl]", "stage rl "),
+        ("[init, sft, eval]", "stage eval-sft "),
+        ("[init, rft]", "stage rft "),
+        ("[init, distill]", "stage distill "),
+        ("[init, {sft: {name: more, data: null}}]", "stage more has no sft.data"),
+        ("[init, {dpo: {name: taste, data: null}}]", "stage taste has no dpo.data"),
     ],
 )
 def test_a_stage_that_takes_tasks_is_named_where_there_are_no_environments(
     stages: str, said: str, files_alone: Path
 ) -> None:
     overrides = [f"stages={stages}", "distill.teacher.path=/tmp"]
-    with pytest.raises(ValueError, match=re.escape(f"envs is empty, and {said}")):
+    with pytest.raises(ValueError, match=f"envs .*{re.escape(said)}"):
         load_config(files_alone, overrides)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -61,7 +62,7 @@ def test_a_damaged_or_missing_segment_is_refused():
         receiver.receive(manifest, path)
     sender.close()
     assert not os.path.exists(path)
-    with pytest.raises(ValueError, match="is gone"):
+    with pytest.raises(ValueError, match=re.escape(path)):
         receiver.receive(manifest, path)
 
 
@@ -78,7 +79,7 @@ def test_more_than_the_machine_has_is_refused_before_any_of_it_is_taken():
     # should it be taken after all, this stops it before the machine is full
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:
-        with pytest.raises(OSError, match=r"no room"):
+        with pytest.raises(OSError, match="bytes"):
             HostMemory(2**62)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -322,7 +322,7 @@ def rows_of(done: list[FixedValues], micro_batches: list[MicroBatch]) -> Iterato
     ],
 )
 def test_a_clip_that_is_set_and_cannot_act_is_refused_with_what_would_let_it(loss, named):
-    with pytest.raises(ValueError, match=f"{named} can't act: .*rl.updates_per_step or rl.epochs above 1"):
+    with pytest.raises(ValueError, match=f"{named} .*rl.updates_per_step or rl.epochs"):
         RlConfig(loss=LossConfig(**loss))
     RlConfig(loss=LossConfig(**loss), updates_per_step=2)
     RlConfig(loss=LossConfig(**loss), epochs=2)
@@ -367,7 +367,7 @@ def test_a_lag_of_two_needs_one_trust_region(setting):
 
 
 def test_a_distillation_has_the_same_rule():
-    with pytest.raises(ValueError, match="distill.loss.clip_low=0.1 can't act"):
+    with pytest.raises(ValueError, match="distill.loss.clip_low=0.1"):
         DistillConfig(loss=LossConfig(objective="distill", clip_low=0.1))
 
 

@@ -17,7 +17,12 @@ import temper
 from temper.orchestrator.cluster.this_machine import worker_variables
 
 ROWS = [{"question": f"{number}+1?", "answer": str(number + 1)} for number in range(64)]
-SERVES = "import sys; from temper.orchestrator.api import _execute; _execute(['view', sys.argv[1]])"
+SERVES = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from temper.orchestrator.api import _execute
+_execute(["view", sys.argv[1]])
+"""
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_a_preset_is_one_line_of_a_configuration_and_is_not_trained_on() -> None
         settings(gsm8k={"preset": "gsm8k", "data": {"path": "openai/gsm8k", "config": "main", "split": "test"}}),
         settings(math={}, gsm8k={"preset": "gsm8k"}) | {"rl": {"shares": {"gsm8k": 0.5}}},
     ):
-        with pytest.raises(ValueError, match=r"gsm8k.*the preset gsm8k.*for evaluation"):
+        with pytest.raises(ValueError, match="gsm8k"):
             make_config(wrong)
 
 

@@ -34,7 +34,7 @@ def raising(error: BaseException) -> Callable[[], int]:
         (StuckError("nothing for 9 s"), 3, "fault: StuckError: nothing for 9 s\n"),
         (TooManyRestarts("five"), 3, "fault: TooManyRestarts: five\n"),
         (RuntimeError("at https://me:sesame@host/"), 1, "fault: RuntimeError: at https://[blanked]@host/\n"),
-        (KeyboardInterrupt(), 130, "interrupted: stopped at once (the same command continues a run)\n"),
+        (KeyboardInterrupt(), 130, "interrupted: stopped at once; rerun the command to resume a run\n"),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
 )

@@ -88,7 +88,7 @@ def call(**function: Any) -> dict[str, Any]:
         (said(call(function={"name": "get", "arguments": "a"})), "arguments.*'a'"),
         (said(SAID, tools="get"), "`tools`"),
         (said(SAID, reasoning_effort="lo"), "`reasoning_effort` is 'lo'"),
-        (said(SAID | {"reasoning_content": "so"}, SAID), "thought missing"),
+        (said(SAID | {"reasoning_content": "so"}, SAID), "<think>"),
         (said(SAID | {"content": "x" * 500}), "516 tokens, more than sft.max_tokens=300"),
     ],
 )

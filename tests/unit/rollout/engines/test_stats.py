@@ -47,9 +47,9 @@ def test_an_engine_is_busy_with_requests_unless_paused() -> None:
         at(5.0)
         with stats.at_work():
             at(6.0)
-            stats.stand(still=True)
+            stats.set_paused(paused=True)
             at(9.0)
-            stats.stand(still=False)
+            stats.set_paused(paused=False)
             at(10.0)
         assert stats.take().busy_s == 3.0 + 1.0
         at(12.0)

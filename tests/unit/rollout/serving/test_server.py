@@ -127,7 +127,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         '{"eos_token_id": 3}', encoding="ascii"
     )  # differs from the template's
     RunDir(run).store(RunState(model="model"))
-    (run / "config.yaml").write_text("rollout: {thought: {announce: true, grace: 7}}", encoding="ascii")
+    (run / "config.yaml").write_text("rollout: {thinking: {announce: true, grace: 7}}", encoding="ascii")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -213,11 +213,11 @@ def test_one_log_probability_that_was_changed_is_named_by_its_token(
 
 def test_a_record_that_is_cut_off_is_refused(run: RunDir, tmp_path: Path) -> None:
     copy = edited(run, tmp_path / "run", lambda arrays: arrays.update(ids=arrays["ids"][:-1]), step=8)
-    with pytest.raises(ValueError, match=r"rl-8\.safetensors can't be read: ids ends after"):
+    with pytest.raises(ValueError, match=r"rl-8\.safetensors.*ids ends after"):
         replay(copy, "8")
     path = copy.batch_file("rl", 7)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"rl-7\.safetensors can't be read"):
+    with pytest.raises(ValueError, match=r"rl-7\.safetensors"):
         replay(copy, "8")
 
 
