@@ -264,7 +264,8 @@ def _find_reasoning_field(tokenizer: PreTrainedTokenizerBase) -> tuple[str | Non
 
 def _tags(tokenizer: PreTrainedTokenizerBase, between: tuple[str, str]) -> Tags | None:
     """Return the thinking tags, declared or from the template. None for a model that does not think."""
-    given = tokenizer.init_kwargs.get("thinking_tags")
+    declared = tokenizer.init_kwargs
+    given = declared.get("thinking_tags", declared.get("thought_tags"))  # the second in models of versions before 0.2
     if given is not None:
         if (
             not isinstance(given, list | tuple)

@@ -68,7 +68,7 @@ def test_full_disks_are_named_and_cost_nothing_that_was_reached(found: Runs) -> 
         job.wait_until(job.reached("rl", max(14, reached + 2)), "steps after the first file of trajectories")
         disks.fill(run, leave=0)
         assert job.end() == 1, job.output
-        assert f"rl: continuing after step {reached}" in job.output
+        assert f"rl: resuming after step {reached}" in job.output
         assert f"{database}/mlflow.db is unreachable" in job.output
         (line,) = [line for line in job.output.splitlines() if line.startswith("fault: ")]
         assert "metrics.jsonl" in line or "event_log.jsonl" in line, job.output  # whichever is written first

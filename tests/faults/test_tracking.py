@@ -159,7 +159,7 @@ def test_a_server_that_is_slow_and_dies_and_a_driver_that_is_killed_leave_one_hi
         audited(job.run)
         assert [row.step for row in rows(job.run, "rl")] == list(range(1, last + 1))
         for _ in range(SENDINGS):  # on a slow machine the end of a run does not wait for all rows
-            if "the same command sends the rest" not in job.output:
+            if "the same command to send the rest" not in job.output:
                 break
             job = found.start("job", *arguments, f"rl.steps={last}")
             assert job.end() == 0, job.output

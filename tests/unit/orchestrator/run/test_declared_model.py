@@ -54,6 +54,9 @@ def test_a_base_model_is_told_its_template_its_end_of_a_turn_and_its_tags(tmp_pa
     assert (made / "model.safetensors").read_bytes() == b"weights"
     assert json.loads((made / "generation_config.json").read_text())["eos_token_id"] == list(form.end_ids)
     assert find_format(load_tokenizer(source, config.declared())) == form
+    file = made / "tokenizer_config.json"
+    file.write_text(file.read_text().replace("thinking_tags", "thought_tags"))  # of a model of version 0.1
+    assert find_format(load_tokenizer(made)) == form
 
 
 ASKS = (
