@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 from temper.orchestrator.cluster.ray_jobs import STOP_S, STOP_WAIT, Job, local_head
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE
-from temper.orchestrator.config.text import SHIPPED, config_file, is_file, packaged_file
+from temper.orchestrator.config.text import SHIPPED, config_file, is_file, layered, packaged_file
 from temper.orchestrator.loop.deadline import STOPPED
 from temper.orchestrator.pipeline.config import load_unresolved_config
 from temper.orchestrator.pipeline.data_files import named_paths
 from temper.orchestrator.pipeline.tracking import stores_by_path
-from temper.orchestrator.run.redaction import blanked, is_secret
+from temper.orchestrator.run.redaction import BLANK, blanked, blanks, is_secret, redacted
 
 EXCLUDES = ["/runs/", "/tests/", ".?*", "__pycache__/"]
 """Files of the current folder that are not copied, as in a .gitignore."""
@@ -45,10 +45,11 @@ def submit(config: Path, overrides: list[str], address: str | None) -> int:
     if urlsplit(address).scheme not in ("http", "https"):
         raise ValueError(f"--address {address} is not a job server such as http://127.0.0.1:8265")
     env_vars = passed_on(os.environ, _texts(config, overrides))
-    if secrets := [name for name, value in env_vars.items() if is_secret(name) or blanked(value) != value]:
+    secrets = [name for name, value in env_vars.items() if is_secret(name) or blanked(value) != value]
+    if secrets := [*secrets, *_written_secrets(config, overrides)]:
         print(
             f"submit: any user of the job server can read {', '.join(secrets)}, which are sent with the job; to avoid this, "
-            f"set them on the cluster's machines and unset them here",
+            f"set variables on the cluster's machines, unset them here, and let settings refer to them by ${{oc.env:NAME}}",
             file=sys.stderr,
         )
     command = shlex.join(remote_command(config, overrides))
@@ -59,12 +60,12 @@ def submit(config: Path, overrides: list[str], address: str | None) -> int:
 
 
 def copy_package(folder: Path) -> Path:
-    """Copy Temper's code and configurations into a folder, without tests. Return the copy."""
+    """Copy Temper's code and configurations into a folder, without tests and hidden files. Return the copy."""
     copy = folder / "temper"
     for name in (*CODE, "configs"):
-        shutil.copytree(PACKAGE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     shutil.copytree(
-        PACKAGE / "requirements", copy / "requirements", ignore=shutil.ignore_patterns("*.py", "__pycache__")
+        PACKAGE / "requirements", copy / "requirements", ignore=shutil.ignore_patterns("*.py", "__pycache__", ".*")
     )
     for file in PACKAGE.glob("*.py"):
         shutil.copy(file, copy)
@@ -130,6 +131,15 @@ def passed_on(environment: Mapping[str, str], texts: list[str]) -> dict[str, str
 def _texts(config: Path, overrides: list[str]) -> list[str]:
     files = [config, *map(Path, filter(is_file, overrides))]
     return [*(config_file(file).read_text(encoding="utf-8") for file in files), *overrides]
+
+
+def _written_secrets(config: Path, overrides: list[str]) -> list[str]:
+    """Return the settings whose values are secrets, not references to variables."""
+
+    def hide(value: Any) -> str:
+        return "" if str(value).startswith("${oc.env:") else BLANK
+
+    return blanks(redacted(layered(config, overrides), hidden=hide))
 
 
 def _write(text: str) -> None:

@@ -272,9 +272,13 @@ def test_secrets_that_travel_are_listed(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(command, "run_job", lambda *_: 0)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:word@tracker")
-    assert submit(DEMO, [SHARED], "http://127.0.0.1:1") == 0
+    given = "envs.math.options.system=Bearer abcdef1234567"
+    assert submit(DEMO, [SHARED, given], "http://127.0.0.1:1") == 0
     said = capsys.readouterr().err
-    assert "HF_TOKEN" in said
+    assert "HF_TOKEN, " in said
+    assert "envs.math.options.system" in said
+    assert "abcdef" not in said
+    assert command._written_secrets(DEMO, ["envs.shop.options.api_key=${oc.env:HF_TOKEN}"]) == []
     assert "MLFLOW_TRACKING_URI" in said
     assert "hf_secret" not in said
 
