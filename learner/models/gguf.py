@@ -9,14 +9,20 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 def convert_gguf(file: Path, directory: Path) -> None:
     """Write the model, the tokenizer and the chat template of a GGUF file, quantized weights as bfloat16.
 
-    Raise `ValueError` for a file that transformers can't read.
+    Raise `ValueError` for a file that transformers can't read, and for a part of a split model.
     """
     place, name = str(file.parent), file.name
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=_dtype(file), trust_remote_code=False)
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            place, gguf_file=name, dtype=_dtype(file), trust_remote_code=False, output_loading_info=True
+        )
     except Exception as error:  # a broken file may raise anything
         raise ValueError(f"{file} can't be read as a model: {error}") from error
+    if missing := sorted(loaded["missing_keys"]):  # transformers would fill them with random numbers
+        raise ValueError(
+            f"{file} lacks {len(missing)} weights, such as {missing[0]}; join the parts of a split model with llama-gguf-split"
+        )
     model.hf_quantizer = None  # else transformers refuses to save, though the weights are plain now
     del model.config.quantization_config
     model.save_pretrained(directory)

@@ -26,7 +26,10 @@ NAMES = {
 F32, Q8_0, BLOCK, ALIGNMENT = 0, 8, 32, 32
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, quantized: bool) -> None:
+def write_gguf(
+    path: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, quantized: bool, without: str = "none"
+) -> None:
+    """Write a model, without the weights whose names begin with `without`."""
     config = model.config
     facts = {
         "general.architecture": "llama",
@@ -51,14 +54,15 @@ def write_gguf(path: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokeniz
         "tokenizer.chat_template": tokenizer.chat_template,
     }
     table, data = b"", b""
-    for name, weight in model.state_dict().items():
+    weights = {name: weight for name, weight in model.state_dict().items() if not name.startswith(without)}
+    for name, weight in weights.items():
         kind, body = _body(_permuted(name, weight, config).contiguous().float().numpy(), quantized=quantized)
         dimensions = list(weight.shape)[::-1]
         table += _text(_renamed(name)) + struct.pack(
             f"<I{len(dimensions)}QIQ", len(dimensions), *dimensions, kind, len(data)
         )
         data += body + bytes(-len(body) % ALIGNMENT)
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(model.state_dict()), len(facts))
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(weights), len(facts))
     head += b"".join(_text(key) + _value(value) for key, value in facts.items()) + table
     path.write_bytes(head + bytes(-len(head) % ALIGNMENT) + data)
 

@@ -23,10 +23,10 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_models.llama(tmp_path_factory.mktemp("original"))
 
 
-def written(original: Path, path: Path, *, quantized: bool = False) -> Path:
+def written(original: Path, path: Path, *, quantized: bool = False, without: str = "none") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(original), AutoTokenizer.from_pretrained(original)
-    write_gguf(path, model, tokenizer, quantized=quantized)
+    write_gguf(path, model, tokenizer, quantized=quantized, without=without)
     return path
 
 
@@ -77,3 +77,13 @@ def test_what_is_no_model_is_refused(original: Path, tmp_path: Path) -> None:
         with_converted_model(settings(tmp_path, tmp_path))
     with pytest.raises(FileNotFoundError, match="temper run"):
         _ = ModelSource(path=str(broken)).folder
+
+
+def test_a_part_of_a_split_model_is_refused_and_tied_embeddings_are_whole(original: Path, tmp_path: Path) -> None:
+    part = written(original, tmp_path / "part.gguf", without="model.layers.1.")
+    with pytest.raises(ValueError, match="lacks"):
+        with_converted_model(settings(part, tmp_path / "runs"))
+    assert not list((tmp_path / "runs" / "mine").iterdir())
+    tied = written(original, tmp_path / "tied.gguf", without="lm_head.")
+    made = with_converted_model(settings(tied, tmp_path / "runs"))["model"]["path"]
+    assert AutoModelForCausalLM.from_pretrained(made).config.tie_word_embeddings
