@@ -17,6 +17,8 @@ from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.inspect.report.overview import AccuracyChange, accuracy_changes, describe_run
 
 CARD, PICTURE = "README.md", "result.svg"
+WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
+"""Files of an earlier push that a push replaces."""
 NOT_TRAINED = ("init", "eval", "report")
 SETTINGS = (
     *("steps", "batch_size", "groups_per_step", "group_size", "updates_per_step", "max_lag", "beta"),
@@ -57,7 +59,7 @@ def upload(files: dict[str, Path], name: str, *, public: bool, run: Path, endpoi
                 repo_id=name,
                 folder_path=folder,
                 commit_message=f"Upload {run.resolve().name}",
-                delete_patterns=list(FILES),  # weights of an earlier push in other files would be loaded in their place
+                delete_patterns=list(WEIGHTS),  # else an earlier push's weights in other files might be loaded
             )
     except (HTTPError, OSError) as error:
         raise ConnectionError(
