@@ -290,7 +290,8 @@ async def bench_all(
 
 
 def main() -> None:
-    """Measure, and print a table on standard error and one JSON object on standard output; say so where TRL is not there."""
+    """Print a table on standard error and one JSON object on standard output. Report a missing
+    TRL."""
     names = {work.name: work for work in WORKS}
     parser = argparse.ArgumentParser(prog="python -m bench.beside_trl", description=__doc__)
     parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))

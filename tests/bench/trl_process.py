@@ -2,8 +2,8 @@
 
 `python -m bench.trl_process WORK.json`
 
-Each line on standard input is a number of steps; one line of JSON on standard output says what they took. Between them the
-trainer stands still.
+Each line on standard input is a number of steps. The process answers each with one line of JSON
+measurements.
 """
 
 import json
@@ -42,7 +42,7 @@ class Turns:
         self._tokens += sum(map(len, completion_ids))
 
     def begin_step(self) -> None:
-        """Tell what the last part took, where this is the first step after it, and wait for the next one."""
+        """After the last step of a part, report its measurements and wait for the next part."""
         if self._left == 0:
             self._tell()
             line = self._asked.readline()

@@ -211,7 +211,8 @@ def lives(run: Path) -> list[tuple[int | None, ...]]:
 
 
 def require_same(one: Path, other: Path) -> float:
-    """Fail where two runs sampled or scored anything differently; returns the largest difference of a loss."""
+    """Fail if two runs sampled or scored anything differently. Returns the largest loss
+    difference."""
     assert [row.key for row in rows(one, "sft")] == [row.key for row in rows(other, "sft")]
     assert [step for step, _ in exact(one, "rl")] == list(range(1, STEPS + 1))
     assert exact(one, "rl") == exact(other, "rl")

@@ -39,7 +39,7 @@ def found() -> Iterator[Runs]:
 
 
 def scaled(job: Job, *, replaced: Callable[[], None]) -> str:
-    """Have a third worker, and two again; return what was seen."""
+    """Add a third worker, remove it, and return the observations."""
     before = read_status(job.run)
     assert before is not None
     old = {one.name for one in workers(job)}

@@ -1,4 +1,4 @@
-"""A run that samples while it learns, stopped, killed and continued: its episodes in flight go on where they were."""
+"""Asynchronous runs resume their partial episodes after a stop or a kill."""
 
 import json
 import signal

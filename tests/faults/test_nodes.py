@@ -39,7 +39,7 @@ def serving(job: Job) -> set[int]:
 
 
 def heals_on_the_other_node(job: Job) -> str:
-    """Stop the worker that lies on the other node; return what was seen of its diagnosis, and of its successor."""
+    """Stop the worker on the other node and return its diagnosis and its replacement."""
     (other,) = [one for one in workers(job) if one.node is not None]
     assert other.pid is not None
     assert other.node is not None

@@ -1,4 +1,5 @@
-"""A run whose engine and learner share their device samples what it would with devices of their own, an engine lost or not."""
+"""A run with colocated engine and learner samples as with separate devices, even after an
+engine failure."""
 
 import json
 from collections.abc import Iterator

@@ -46,7 +46,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, or start it again on what it had; return when it answers."""
+        """Start the server, or restart it on its data. Return once it answers."""
         options = ["--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"]
         options += ["--backend-store-uri", f"sqlite:///{self._folder}/server.db"]
         options += ["--artifacts-destination", str(self._folder / "artifacts")]
@@ -64,7 +64,7 @@ class Server:
         os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
-        """End it at once; nothing where it has ended."""
+        """Kill the server if it still runs."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.send(signal.SIGKILL)

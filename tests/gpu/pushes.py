@@ -19,7 +19,7 @@ WAYS = {"broadcast": "broadcast by gloo between CPUs"}
 
 
 def run(report: Report, *, small: bool) -> None:
-    """Measure them, one after the other; what is received is verified by its checksum in every one."""
+    """Measure each layout in turn and verify each received push by its checksum."""
     report.note("weights from main memory; broadcast by gloo between CPUs, since by NCCL it needs a GPU for each end")
     for name in sorted(set(TRANSPORTS) - set(usable_transports())):
         report.note(f"{name}: not on this machine")

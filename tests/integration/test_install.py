@@ -1,7 +1,7 @@
 """`requirements/install.sh` on machines that are made up: what it says, asks for and leaves out. Nothing is installed.
 
-Each test has a PATH of its own: links to the shell's tools, and scripts that stand for Python, uv, nvidia-smi and nvcc and
-write down how they were called.
+Each test has a separate PATH. It holds links to shell tools and scripts that replace Python,
+uv, nvidia-smi and nvcc. The scripts record their calls.
 """
 
 import re

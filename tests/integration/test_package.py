@@ -1,4 +1,5 @@
-"""The wheel of the package in a virtual environment of its own, which finds libraries where this one has them."""
+"""The wheel of the package in a separate virtual environment that shares the libraries of this
+one."""
 
 import os
 import shutil

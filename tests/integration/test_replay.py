@@ -28,7 +28,7 @@ def run() -> Iterator[Path]:
 
 
 def replay(run: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """The exit status of the command, and what it says."""
+    """The exit status and output of the command."""
     program = [sys.executable, "-m", "temper.orchestrator", "debug", "replay", str(run), *arguments, "--json"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""The comparison of two runs finds what differs and lets pass what may."""
+"""The comparison of two runs finds real differences and ignores permitted ones."""
 
 from pathlib import Path
 

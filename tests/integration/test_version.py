@@ -1,4 +1,4 @@
-"""One version number: that of the project, of the newest entry of the changelog, and of what the command says."""
+"""The project, the newest changelog entry and the command report one version."""
 
 import re
 import tomllib

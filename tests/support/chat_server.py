@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server on this machine that says what it is told, or goes wrong as it is told."""
+"""A local OpenAI-compatible server with scripted answers and scripted failures."""
 
 import asyncio
 import json

@@ -137,7 +137,7 @@ def _awaited(process: psutil.Process, *, agents: bool) -> str:
 
 
 def title(process: psutil.Process) -> str:
-    """Return what a process calls itself; empty where it is gone."""
+    """Return the process title, or an empty string if the process is gone."""
     with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
         return " ".join(process.cmdline()) or process.name()
     return ""

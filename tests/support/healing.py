@@ -35,7 +35,8 @@ def heal(
     look: Callable[[], None] = lambda: None,
     replaced: Callable[[], None] = lambda: None,
 ) -> str:
-    """Hurt one `of` so many processes of a name; wait until as many serve without it, and for two steps; say what was seen.
+    """Fault one `of` so many processes, wait until as many serve again and two steps pass, and return the
+    observations.
 
     `look` is called again and again meanwhile, `replaced` once the other one serves.
     """
@@ -95,7 +96,7 @@ def scale(job: Job, number: int) -> float:
 
 
 def audited(run: Path) -> str:
-    """Return what an audit that found nothing says in the end; fail with its table where it found something."""
+    """Return the last line of a clean audit. Fail with its table if it found a problem."""
     command = [sys.executable, "-m", "temper.orchestrator", "debug", "audit", str(run)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

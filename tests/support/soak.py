@@ -5,8 +5,8 @@ resident memory of each process that lived long enough is flat within 5 % after 
 is left (no process, file, segment of shared memory or listening port), and the event log balances. Exit status 1 where that is
 not so. What it printed, the samples of memory and what the run wrote of itself stay in `runs/soak/`.
 
-Logs of Ray's sessions and what compilers keep for later runs have folders of their own here, as they outlive a run by
-intention; everything else below the temporary folder counts as left behind.
+Ray session logs and compiler caches outlive a run by design, so they have separate folders.
+Every other file under the temporary folder counts as a leak.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class Report:
             file.write(line + "\n")
 
     def keep(self, job: Job, memory: MemoryWatch) -> None:
-        """Keep what was measured, and what the run says of itself."""
+        """Store the measurements and the status of the run."""
         (self.folder / "memory.json").write_text(json.dumps(memory.to_json()), encoding="utf-8")
         for path in [job.log, *(job.run / name for name in KEPT)]:
             if path.is_dir():
@@ -86,7 +86,7 @@ class Watch:
         self.segments: set[str] = set()
 
     def look(self) -> None:
-        """Take a sample, where the last one is old enough, and say how it goes, where that was long ago."""
+        """Take a sample if the last one is old enough, and report progress at long intervals."""
         now = time.monotonic()
         if now < self._next:
             return
