@@ -155,7 +155,8 @@ def check_surrogate(name: str) -> None:
         "loss.surrogate", name, "function(tokens, clip=clip)", lambda f: f(tokens, clip=Clip(low=0.2, high=0.2))
     )
     wanted = (
-        f"loss.surrogate={name!r} must return a learner.losses.surrogates.Surrogate with tensors shaped like its tokens"
+        f"loss.surrogate={name!r} must return a temper.learner.losses.surrogates.Surrogate with tensors shaped like its "
+        f"tokens"
     )
     if not isinstance(result, Surrogate):
         raise ValueError(f"{wanted}; it returned {type(result).__name__}")
