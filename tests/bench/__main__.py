@@ -86,7 +86,7 @@ async def _pushing(pool: RolloutPool, learner: TrainerGroup) -> dict[str, float]
 
 
 def _stolen_s() -> float:
-    """Return CPU seconds that this machine's host has given to others since it started; 0 where nobody counts them."""
+    """Return the steal time of this machine in CPU seconds, or 0 if the host does not count it."""
     fields = Path("/proc/stat").read_text(encoding="ascii").split()
     return int(fields[8]) / os.sysconf("SC_CLK_TCK")
 

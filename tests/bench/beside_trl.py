@@ -225,7 +225,7 @@ async def bench_beside_trl(
 
 
 def figures_of(before: Part, after: Part, ours: dict[int, Part]) -> dict[str, float]:
-    """Return samples a second of both sides, their ratio, that of CPU seconds a sample, and the tokens of an answer."""
+    """Return samples a second of both sides, their ratio, the ratio of CPU seconds a sample, and tokens an answer."""
     answers = before.answers + after.answers
     trl, trl_cpu_s = answers / (before.seconds + after.seconds), (before.cpu_s + after.cpu_s) / answers
     figures = {"trl_samples_per_s": trl, "trl_answer_tokens": (before.tokens + after.tokens) / answers}

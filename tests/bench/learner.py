@@ -38,7 +38,7 @@ VOCABULARY = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingFigure:
-    """One shape; seconds are None where the learner runs sequences in full, so that nothing differs."""
+    """One shape. Seconds are None if the learner runs full sequences anyway."""
 
     answers: int
     prompt: int

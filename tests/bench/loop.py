@@ -42,7 +42,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """Generating a step's answers and learning from them, each with nothing beside it, in seconds for a sampled token."""
+    """Seconds per sampled token of generation and of learning, each measured alone."""
 
     generate_s: float
     learn_s: float
@@ -149,7 +149,7 @@ async def _alone(
     *,
     number: int,
 ) -> Alone:
-    """Return what generating one step's groups takes, and learning from them."""
+    """Return the times of generation and of learning for the groups of one step."""
     tasks = [mixture.task(mixture.draw()) for _ in range(rl.groups_per_step)]
     began = time.monotonic()
     groups = await sample_groups(pool, tasks, answers=rl.group_size, first=10**6 + number * rl.groups_per_step)

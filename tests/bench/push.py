@@ -75,7 +75,7 @@ class OtherEnd:
         return seconds
 
     def close(self) -> None:
-        """End the process, by force where it does not end by itself."""
+        """End the process, by force if it does not exit."""
         self._pipe.close()
         self._process.join(END_S)
         if self._process.is_alive():

@@ -23,7 +23,7 @@ REPEATS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Tokens a second, and the CPU seconds of the workers' own processes, those of their engines left out."""
+    """Tokens a second, and the CPU seconds of the worker processes without their engines."""
 
     tokens_per_s: float
     worker_cpu_s: float

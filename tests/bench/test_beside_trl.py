@@ -1,4 +1,4 @@
-"""The bench beside TRL: both sides have the same prompts, and a ratio is of samples a second."""
+"""The benchmark against TRL uses the same prompts on both sides and compares samples a second."""
 
 import asyncio
 from pathlib import Path

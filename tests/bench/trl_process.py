@@ -27,7 +27,7 @@ MOST_STEPS = 10**6
 
 
 class Turns:
-    """Lets steps be made only when asked, and tells what they took. Ends the process where nobody asks any more."""
+    """Runs steps on request and reports their measurements. Ends the process if its input closes."""
 
     def __init__(self, asked: TextIO, told: TextIO) -> None:
         self._asked = asked

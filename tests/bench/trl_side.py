@@ -26,7 +26,7 @@ class TrlWork:
     learning_rate: float
     threads: int
     recompute: bool
-    """Whether it computes activations again for the backward pass, as it does unless it is told otherwise."""
+    """Whether it recomputes activations for the backward pass, as by default."""
 
     def store(self, path: Path) -> Path:
         """Write it to a file; returns its path."""
@@ -56,7 +56,7 @@ def trl_is_there() -> bool:
 
 
 class TrlSide:
-    """TRL's trainer in a process of its own, which stands still between the parts of its work."""
+    """TRL's trainer in a separate process, idle between its parts."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -69,7 +69,7 @@ class TrlSide:
         return cls(await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=env))
 
     async def steps(self, count: int) -> Part:
-        """Let it make so many steps. Raises `RuntimeError` where it ends, `TimeoutError` where it hangs."""
+        """Run so many steps. Raises `RuntimeError` if it ends, `TimeoutError` if it hangs."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{count}\n".encode())
@@ -80,7 +80,7 @@ class TrlSide:
         return Part(**json.loads(line))
 
     async def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.communicate()  # to the ends of its pipes, which are closed then

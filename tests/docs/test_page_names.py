@@ -1,4 +1,4 @@
-"""Settings, metrics and files that the pages name exist; the list of pages for language models is that of the site."""
+"""Settings, metrics and files that the pages name exist. The page list for language models matches the site."""
 
 import re
 from collections.abc import Iterator

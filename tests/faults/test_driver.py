@@ -25,11 +25,11 @@ ARGUMENTS = [*SYNCHRONOUS, "sft.steps=60", f"rl.steps={STEPS}"]
 DAY_S = 86_400
 SEED = 15
 OF_TIME = ("time/", "episode/", "engine/", "buffer/", "rollout/tokens_per_s", "train/", "push/")
-"""Metrics that differ from run to run: seconds, and what sums of floats make of the same tokens."""
+"""Metrics that differ between runs: seconds, and floating-point sums over the same tokens."""
 GCS = "gcs_server"
 """The head of a cluster of Ray, by the name of its process."""
 PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
-"""How long the processes of Ray look for a head that is gone; a minute where nobody says so."""
+"""Seconds that Ray processes search for a lost head. The default is 60."""
 Wait = Callable[[Job, random.Random], float]
 """Waits for a moment; returns the random delay that it ends with."""
 
@@ -86,7 +86,7 @@ def during_a_push(job: Job, rng: random.Random) -> float:
 
 
 def _newest_step(job: Job) -> int:
-    """Return the newest step of rl, once this start has made three: a checkpoint lies behind one of them."""
+    """Return the newest rl step, after this start has made three. One of them has a checkpoint."""
 
     def made() -> list[int]:
         return [row.step for row in rows(job.run, "rl") if row.time >= job.began]
@@ -194,7 +194,7 @@ def damage(run: Path, how: str) -> None:
 
 
 def exact(run: Path, stage: str) -> list[tuple[int, dict[str, float]]]:
-    """Return what must be equal in every run: of each step all measures of its tokens and rewards."""
+    """Return all token and reward metrics of each step, which must be equal in every run."""
     return [
         (row.step, {k: v for k, v in row.values.items() if not k.startswith(OF_TIME) and not k.endswith("/step_s")})
         for row in rows(run, stage)
@@ -257,7 +257,7 @@ def under_another_clock(found: Runs, plain: Path) -> float:
 
 
 def interrupted(found: Runs, one: Interruption, seed: int, *, after: str | None) -> None:
-    """Start the run, whose newest checkpoint may be damaged `after` the last time; interrupt it; damage its newest one."""
+    """Start the run, interrupt it and damage its newest checkpoint. `after` is the previous damage, if any."""
     job = found.start("job", *ARGUMENTS, environment=PATIENCE)
     if one.damage:
         job.wait_until(lambda: len(checkpoints(job.run)) >= 2, "one to damage and one before it")

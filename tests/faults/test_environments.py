@@ -1,4 +1,4 @@
-"""One run whose environments fail in every way beside one that works, and whose loss is NaN once."""
+"""One run with a working environment, environments that fail in every way, and one NaN loss."""
 
 from collections.abc import Iterator
 

@@ -36,7 +36,7 @@ STOPPED, KILLED, LAST = 3, 7, 8
 
 
 def in_flight(job: Job) -> tuple[int, int, int]:
-    """Return what the newest checkpoint has in flight: finished answers, unfinished episodes, and the tokens of these."""
+    """Return the partial groups of the newest checkpoint: finished answers, partial episodes, and their tokens."""
     checkpoints = job.run / "checkpoints" / "rl"
     lines = (place(checkpoints, steps(checkpoints)[-1]) / EPISODES_FILE).read_text("utf-8").splitlines()
     groups = [json.loads(line) for line in lines]

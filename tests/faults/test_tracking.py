@@ -88,7 +88,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def of_the_experiment(server: Server, view: int) -> list[Run]:
-    """Return the runs there that are deleted, or those that are not, without those of their stages."""
+    """Return the deleted or the active runs, without their stage runs."""
     client = MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("temper")
     assert experiment is not None

@@ -45,7 +45,7 @@ LARGE = FreshModelConfig(
 
 
 def device() -> torch.device:
-    """Return the GPU, or the CPU where there is none."""
+    """Return the GPU, or the CPU if there is none."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -65,7 +65,7 @@ def machine_words() -> str:
 
 
 def peak_flops() -> float | None:
-    """Return the GPU's peak in bfloat16 operations a second; None where it is not known."""
+    """Return the GPU's peak in bfloat16 operations a second, or None if unknown."""
     name = torch.cuda.get_device_name(0) if on_gpu() else ""
     return next((peak for word, peak in PEAKS.items() if word in name), None)
 

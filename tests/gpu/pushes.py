@@ -13,9 +13,9 @@ SHOWN = {
     "times_memory_copy": ("over a copy in main memory", "times as long"),
     "load_s": ("load into a running engine", "s"),
 }
-"""The figures of `tests/bench/push.py` that are told, in words."""
+"""Labels of the reported `tests/bench/push.py` figures."""
 WAYS = {"broadcast": "broadcast by gloo between CPUs"}
-"""The ways whose names alone don't say what is measured."""
+"""Labels of the transports with unclear names."""
 
 
 def run(report: Report, *, small: bool) -> None:

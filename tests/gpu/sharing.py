@@ -29,11 +29,11 @@ GAP = 1e-3
 """Largest mean difference of log-probabilities in nats, in float32: on a CPU it is about 1e-7."""
 
 HELD = {"weights": "weights", "states": "states", "cache": "cache", "device": "taken of the GPU"}
-"""What a row of the log says of each process, in words; of a GPU nothing where there is none."""
+"""Labels of the memory columns in a log row. GPU columns are absent without a GPU."""
 
 
 def run(report: Report, *, small: bool) -> None:
-    """Run it by the command that people use; the push goes by what `learner.transport` chooses."""
+    """Run the user command. `learner.transport` selects the push."""
     with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
         command = [
             sys.executable,
@@ -57,7 +57,7 @@ def run(report: Report, *, small: bool) -> None:
 
 
 def _figures(report: Report, metrics: list[dict[str, Any]], phases: list[dict[str, Any]]) -> None:
-    """Tell what the run has left: whether the second step's answers were sampled by the weights pushed after the first."""
+    """Report whether the second step sampled with the weights pushed after the first."""
     trained = [row for row in metrics if row["stage"] == "rl" and "train/mismatch_abs" in row]
     report.figure("steps that were trained", len(trained), at_least=2)
     gap = trained[-1]["train/mismatch_abs"]

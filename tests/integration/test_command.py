@@ -1,4 +1,4 @@
-"""The command `temper` as a user runs it: from a folder of the user's own, whatever lies there."""
+"""The command `temper` as a user runs it, from any folder."""
 
 import os
 import subprocess

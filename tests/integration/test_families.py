@@ -137,7 +137,7 @@ def reference_is_right(model: Path, envs: Sequence[str]) -> None:
 
 
 def largest_gap(model: PreTrainedModel, file: Path) -> tuple[float, int]:
-    """Between the log-probabilities that the engine sampled by and those of a saved model, and of how many tokens."""
+    """Log-probability difference between the engine and a saved model, and the number of tokens."""
     gaps = []
     for line in file.read_text(encoding="utf-8").splitlines():
         seen: list[int] = []

@@ -1,4 +1,4 @@
-"""`requirements/install.sh` on machines that are made up: what it says, asks for and leaves out. Nothing is installed.
+"""`requirements/install.sh` on simulated machines: its output, requests and omissions. Nothing is installed.
 
 Each test has a separate PATH. It holds links to shell tools and scripts that replace Python,
 uv, nvidia-smi and nvcc. The scripts record their calls.

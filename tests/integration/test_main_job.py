@@ -27,11 +27,11 @@ LAST = (
     "stages=[init,sft,rft,eval,rl,distill,dpo,{{sft: {{name: sft_last, optim: {{kind: {kind}}}, steps: {steps}}}}},"
     "report]"
 )
-"""The stages; that of the end is a second `sft`."""
+"""The stages. The last is a second `sft`."""
 ENDLESS = 1000
 """Steps, until a run is stopped or killed in their middle, however busy the machine is."""
 JUDGED = 'binary_score(parsed.answer == task.spec["answer"]'
-"""What the documents' environment makes of an answer."""
+"""The score expression of the documents' environment."""
 
 
 def trajectories(run: Path) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def trajectories(run: Path) -> list[dict[str, Any]]:
 
 
 def tracked_runs(client: MlflowClient) -> list[Run]:
-    """The runs in the tracker, without those of their stages."""
+    """The runs in the tracker, without their stage runs."""
     found = client.search_runs([client.get_experiment_by_name("temper").experiment_id])
     return [run for run in found if "mlflow.parentRunId" not in run.data.tags]
 

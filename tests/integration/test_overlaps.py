@@ -1,4 +1,4 @@
-"""`requirements/overlaps.py`: what two wheels both bring, read from a folder and from an index of loopback."""
+"""`requirements/overlaps.py`: files that two wheels share, read from a folder and from a loopback index."""
 
 import json
 import threading

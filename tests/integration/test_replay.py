@@ -15,7 +15,7 @@ PATIENCE_S = 400
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Path]:
-    """Five steps by two ranks, beside which the engine samples, with checkpoints after the steps 2, 4 and 5."""
+    """Five asynchronous steps by two ranks, with checkpoints after steps 2, 4 and 5."""
     arguments = [
         *("stages=[init,rl]", "rl.steps=5", "rl.max_lag=1", "learner.ranks=2", "learner.zero_stage=1"),
         *("rl.loss.malformed_thinking=-1.0", "rl.loss.advantage=reinforce_pp", "rl.optim.warmup_steps=0"),

@@ -31,7 +31,7 @@ def launched() -> Iterator["Browser"]:
 
 @contextlib.contextmanager
 def one_page(browser: "Browser") -> Iterator[tuple["Page", list[str]]]:
-    """A page, and the errors that it has had so far: of its code, and told to its console."""
+    """A page, and its errors so far from its code and its console."""
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.set_default_timeout(PATIENCE_MS)
     errors: list[str] = []

@@ -31,7 +31,7 @@ def told(content: str | None, *, reason: str = "stop", **message: Any) -> dict[s
 
 
 class ChatServerDouble(ThreadingHTTPServer):
-    """`say` gives the choice for a request; `faults` is how the next requests go wrong, one after the other."""
+    """`say` returns the choice for a request. `faults` lists the failures of the next requests in order."""
 
     daemon_threads = True
 

@@ -56,7 +56,7 @@ class Clock:
     """The clock of the programs that are started with `environment`."""
 
     def __init__(self, folder: Path) -> None:
-        """Build the library in a folder. Raise `OSError` where there is no compiler."""
+        """Build the library in a folder. Raise `OSError` without a compiler."""
         compiler = shutil.which("cc")
         if compiler is None:
             raise OSError("no C compiler (cc)")

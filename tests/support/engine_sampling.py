@@ -96,7 +96,7 @@ async def sampling_is_exact(engine: VllmEngine, model_dir: Path) -> None:
 
 
 def learn(model_dir: Path, prompt: tuple[int, ...], said: list[tuple[Sampling, Completion]]) -> None:
-    """The learner, told the temperature, finds what the engine found: ratios are 1, gaps are 0."""
+    """With the same temperature, learner and engine agree: ratios are 1, logprob diffs are 0."""
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     try:
         rank.load(str(model_dir), optim=OptimConfig(warmup_steps=0), total_steps=2)

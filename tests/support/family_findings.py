@@ -79,13 +79,13 @@ def code(text: str) -> str:
 
 
 def reason(error: ValueError) -> str:
-    """What an error says, without the remedy and without long quotations, fit for a table."""
+    """The error message for a table, without remedy and long quotations."""
     said = QUOTED.sub("...", str(error).partition("; ")[0])
     return said.replace("|", "\\|").replace("<", "&lt;").removesuffix(" ")
 
 
 def find(name: str) -> Finding:
-    """Play a family's episodes and say what it can do. Raises `AssertionError` where a reference turn is not right."""
+    """Roll out a family's episodes and report its features. Raises `AssertionError` if a reference turn is wrong."""
     tokenizer = tokenizer_of(name)
     try:
         family = Family(tokenizer)
@@ -129,7 +129,7 @@ def _refusal(check: Callable[[], object]) -> str:
 
 
 def _carried(tokenizer: PreTrainedTokenizerBase, *, no_thinking: bool) -> tuple[Needs, list[str], list[str]]:
-    """What the round trip carries, most first, with what it refuses and its notes. `ValueError` where it carries nothing."""
+    """The supported round trip, largest first, with refusals and notes. `ValueError` if none is supported."""
     refused: list[str] = []
     for part, needs in (
         ("tools", Needs(tools=True, system=True)),
@@ -164,7 +164,7 @@ def _play_right(family: Family, mode: Thinking, *, tools: bool) -> None:
 
 
 def _play_shop(family: Family) -> None:
-    """Play a real row of the shop, a call a turn, each turn with a thought where the family thinks."""
+    """Roll out a real shop row with one call a turn, and with thinking if the family supports it."""
     reasoning = {} if family.tags is None else {"reasoning_content": "first this"}
     _require_right(family.play(shop_task(), [{**message, **reasoning} for message in shop_reference()]))
 

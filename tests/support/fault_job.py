@@ -1,4 +1,4 @@
-"""A run as a process that is made to suffer: how it is started, watched, killed, and what is left of it afterwards."""
+"""Fault injection for a run process: start, observe, kill, and check for leftovers."""
 
 import contextlib
 import os
@@ -116,7 +116,7 @@ class Job:
         self.require_gone()
 
     def require_gone(self, *, agents: bool = False) -> None:
-        """Fail where a process of the run is still there long after its driver; Ray's own `agents` take longest to go."""
+        """Fail if a process of the run long outlives its driver. Ray's `agents` are the slowest to exit."""
         deadline = time.monotonic() + GONE_S
         while left := [f"{one.pid} {name}" for one in self.known.values() if (name := _awaited(one, agents=agents))]:
             if time.monotonic() > deadline:
@@ -128,7 +128,7 @@ class Job:
 
 
 def _awaited(process: psutil.Process, *, agents: bool) -> str:
-    """Return the title of a process that has to go; empty where it is gone or need not go yet."""
+    """Return the title of a process that must exit, or an empty string if it is gone or may stay."""
     with contextlib.suppress(psutil.NoSuchProcess):
         if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             name = title(process)
@@ -175,12 +175,12 @@ class Runs:
         return job
 
     def require_gone(self) -> None:
-        """Fail where any process of any job is still there."""
+        """Fail if any process of any job remains."""
         for job in self.jobs:
             job.require_gone(agents=True)
 
     def close(self) -> None:
-        """End what still runs, and remove the folder."""
+        """End all remaining processes and remove the folder."""
         for job in self.jobs:
             for one in [*job.tree(), *job.known.values()]:
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""The report of `make test-faults`: one line for each fault, with what its test saw."""
+"""The report of `make test-faults`: one line of observations for each fault."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ FILE = "TEMPER_FAULTS"
 
 
 def saw(name: str, text: str, *, skipped: bool = False) -> None:
-    """Add what was seen of a fault, or why this machine can not show it."""
+    """Add the observations of a fault, or the reason for its skip."""
     line = f"{name}: {'skipped: ' if skipped else ''}{' '.join(text.split())}\n"
     print(line, end="")
     if file := os.environ.get(FILE):

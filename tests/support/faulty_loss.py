@@ -1,4 +1,4 @@
-"""The plain policy loss, which is NaN for one update where the file that FAULTY_LOSS names is there; it removes the file."""
+"""The plain policy loss. If the FAULTY_LOSS file exists, one update is NaN and the file is removed."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a process of a run is hurt, how the run is seen to heal, and what an audit says in the end."""
+"""Fault a process of a run, observe the restart, and audit the end."""
 
 import random
 import subprocess
@@ -69,7 +69,7 @@ def heal(
 
 
 def faults(job: Job) -> list[MetricsRow]:
-    """Return what the run has noticed, hangs and deaths."""
+    """Return the detected hangs and failures."""
     rows = read_metrics(job.run / "metrics.jsonl")
     return [row for row in rows if row.event is not None and row.event["kind"] == "fault"]
 

@@ -30,7 +30,7 @@ ENDS = {
     "mistral": "</s>",
     "nemotron_nano_v2": "<SPECIAL_12>",
 }
-"""The eos token of the models by the beginning of their name here; that of the others is `<|im_end|>`."""
+"""The eos token by the prefix of the local model name. The default is `<|im_end|>`."""
 
 NEMOTRON_NANO_V2 = """
 {%- set ns = namespace(thinks=true) -%}
@@ -133,7 +133,7 @@ WRITTEN_HERE = {"nemotron_nano_v2": NEMOTRON_NANO_V2, "mistral": MISTRAL, "deeps
 
 
 def template_of(name: str) -> str:
-    """The chat template of this name: one of ours, else TRL's; skips the test where that is not installed."""
+    """The chat template of this name, local or from TRL. Skips the test if TRL is not installed."""
     if name in WRITTEN_HERE:
         return WRITTEN_HERE[name]
     if FOLDER is None:

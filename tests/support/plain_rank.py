@@ -59,7 +59,7 @@ class Elsewhere(PlainProcess):
 
 
 def work(connection: Any, config: LearnerConfig, rank: int, port: int) -> None:
-    """Do as the other end says, until it closes the learner for good."""
+    """Execute the commands of the other end until it closes the learner."""
     worker = TrainerWorker(rank, config.ranks, LOOPBACK, port, config)
     while True:
         try:

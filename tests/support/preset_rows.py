@@ -1,4 +1,4 @@
-"""Rows of every standard set, made up, in its published form: how they are put, and what is right and wrong for them."""
+"""Invented rows of every benchmark in its published form, with prompts, right answers and wrong answers."""
 
 import base64
 import json
@@ -177,7 +177,7 @@ WRONG: dict[str, str] = {
     "livecodebench": "```python\nprint(3)\n```",
     "ifeval": "Hello, there",
 }
-"""What is right and wrong for the first row of each; of the sets with more tests what passes those that the row shows."""
+"""Right and wrong answers for the first row of each. If a set has hidden tests, an answer may pass only the visible ones."""
 ASKED: dict[str, str] = {
     "gsm8k": f"How many are 3 and 4?{BOXED}",
     "math500": f"Halve $x$.{BOXED}",
@@ -203,7 +203,7 @@ ASKED: dict[str, str] = {
 """How its first row is put."""
 
 BESIDE: dict[str, dict[str, str]] = {}
-"""Further files beside the rows, by name."""
+"""Further files by name."""
 LATER: dict[str, list[str]] = {}
 """Turns after the first one."""
 SILENCE = {preset.name for preset in PRESETS.values() if preset.rule == tool_use.NO_CALL}
@@ -232,7 +232,7 @@ def add_function_calls() -> None:
 
 
 def add_dialogues() -> None:
-    """Add dialogues of two turns, with simulators beside them."""
+    """Add dialogues of two turns with simulators."""
     for preset in tool_use.BFCL_TURNS:
         category = preset.name.removeprefix("bfcl_")
         row, answer = dialogue(category)

@@ -24,7 +24,7 @@ found in an hour.
 """
 DRIVER = "driver"
 PARTS = ("VmRSS", "RssAnon", "RssFile", "RssShmem")
-"""What the kernel says of a process's resident memory: all of it, its own, that of mapped files, and shared."""
+"""A process's resident memory from the kernel: total, private, mapped files, and shared."""
 MB = 2**20
 
 
@@ -69,13 +69,13 @@ class Memory:
         return self.last() - self.first() <= GROWTH * max(self.first(), SMALL)
 
     def grown(self) -> str:
-        """Return where it has grown, for people."""
+        """Format its growth."""
         parts = ", ".join(f"{part} {(self.last(part) - self.first(part)) / MB:+.0f} MB" for part in PARTS[1:])
         return f"{self.kind} has grown by {100 * self.growth:.1f} % in {self.lived_s:.0f} s ({parts})"
 
 
 class MemoryWatch:
-    """Samples of the memory of processes, by their ids. A process is what it called itself last."""
+    """Memory samples by process id. The last title names a process."""
 
     def __init__(self, driver: int) -> None:
         self._driver = driver
@@ -131,7 +131,7 @@ class MemoryWatch:
 
 
 def resident(pid: int) -> dict[str, int]:
-    """Return the resident bytes of a process by parts. Raise `OSError` where it is gone, or has none any more."""
+    """Return the resident bytes of a process by parts. Raise `OSError` if it is gone or has none."""
     found = dict(re.findall(r"^(\w+):\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
     if not found.keys() >= set(PARTS):
         raise ProcessLookupError(pid)
@@ -139,7 +139,7 @@ def resident(pid: int) -> dict[str, int]:
 
 
 def kind_of(command: str) -> str:
-    """Return the kind of a process by its command line: what it calls itself, the script or the module that it runs."""
+    """Return the kind of a process from its command line: title, script or module."""
     if named := re.match(r"(?:ray|VLLM)::\w+", command):
         return named[0]
     if started := re.search(r" -c from ([\w.]+) import", command):

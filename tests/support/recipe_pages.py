@@ -62,7 +62,7 @@ the limits allow. Starts and evaluations are not in the hours.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What the first lines of a recipe say."""
+    """The first lines of a recipe."""
 
     hardware: str
     """As `--gpus` takes it, or `2 CPU cores and 24 GB`."""
@@ -78,7 +78,7 @@ class Head:
 
 
 def head_of(path: Path) -> Head:
-    """Return the head of a recipe. Raise `ValueError` where its badge or what to change first is missing."""
+    """Return the head of a recipe. Raise `ValueError` if its badge or first change is missing."""
     lines = path.read_text(encoding="utf-8").splitlines()
     said = []
     for line in lines:
@@ -161,7 +161,7 @@ def _link(head: Head) -> str:
 
 
 def _data(given: dict[str, Any]) -> str:
-    """Return what the stages train on: the rows of a supervised stage, else what each environment has."""
+    """Return the training data of the stages: supervised rows or environment tasks."""
     own = [given[name]["data"]["path"] for name in ("sft", "dpo") if "data" in given.get(name, {})]
     if own:
         return ", ".join(own)

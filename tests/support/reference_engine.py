@@ -1,4 +1,4 @@
-"""An engine that says the reference turns of a task in the format of a model's family, and episodes on it."""
+"""An engine that returns the reference turns of a task in a model family's format, and episodes on it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Family:
         self.tags = ThinkingTags.find(tokenizer)
 
     def play(self, task: Task, messages: Sequence[Message]) -> Trajectory:
-        """The episode in which the model says the assistant's messages, one call a turn where it makes no more."""
+        """The episode with the assistant's messages, one call a turn if it makes no more."""
         said = list(messages) if self.renderer.format.parallel else one_call_a_turn(messages)
         engine = ReferenceEngine(self, task, [message for message in said if message["role"] == "assistant"])
         sampler = TurnSampler(engine, self.tags, ThinkingConfig(), turn_tokens=ROOM.turn_tokens)
@@ -44,7 +44,7 @@ class ReferenceEngine(ReplayEngine):
         self._family, self._task, self._messages = family, task, list(messages)
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """The next message. `IndexError` where the episode goes on after the last one."""
+        """The next message. `IndexError` after the last one."""
         renderer, tags = self._family.renderer, self._family.tags
         text = renderer.answer_text(self._messages.pop(0), thinks=self._task.thinks, context_ids=request.prompt_ids)
         ids = renderer.encode(text)

@@ -12,7 +12,7 @@ from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest
 
 
 def replay(run: RunDir, step: str, *sets: str, shown: int = 20) -> Replay:
-    """Replay a step with plain ranks and a new folder beside the run."""
+    """Replay a step with plain ranks and a new sibling folder of the run."""
     scratch = run.root.parent / f"scratch-{len(list(run.root.parent.iterdir()))}"
     scratch.mkdir()
     asked = ReplayRequest(step=step, sets=sets, shown=shown)

@@ -6,7 +6,7 @@ from temper.orchestrator.run.folder import RunDir
 
 
 def with_checkpoint(folder: RunDir, name: str, step: int = 1, *, done: bool = False) -> None:
-    """A training stage that began with the newest model and has a checkpoint, the newest model where it is `done`."""
+    """A training stage from the newest model, with a checkpoint. If `done`, it is the newest model."""
     place = folder.checkpoints(name) / f"{step:06d}"
     place.mkdir(parents=True)
     state = folder.state()

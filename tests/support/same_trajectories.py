@@ -27,17 +27,17 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileComparison:
-    """What two files of trajectories have in common, and where they differ."""
+    """Matches and differences of two trajectory files."""
 
     name: str
     both: int
     """Answers that both files have."""
     only_one: int
-    """Answers to groups that one file alone has: groups may be kept in another order where a step drops many of them."""
+    """Answers to groups in only one file. The order of groups may vary if a step drops many."""
     other_tokens: int
     other_rewards: int
     largest_gap: float
-    """The largest difference of a log-probability, where the tokens are equal."""
+    """The largest log-probability difference over equal tokens."""
 
     @property
     def same(self) -> bool:
@@ -99,7 +99,7 @@ def _losses(run: Path) -> dict[tuple[str, int], float]:
 
 
 def compare_runs(one: Path, other: Path) -> Iterable[FileComparison]:
-    """Compare the files of trajectories that two runs both have. Raise `ValueError` where they share none."""
+    """Compare the trajectory files that two runs share. Raise `ValueError` if they share none."""
     files = sorted((one / "trajectories").glob("*.jsonl"))
     shared = [path for path in files if (other / "trajectories" / path.name).exists()]
     if not shared:

@@ -1,4 +1,4 @@
-"""An engine that says given texts, each for a given time; and an episode on it."""
+"""An engine that returns scripted texts, each after a set time, and an episode on it."""
 
 import asyncio
 from collections.abc import Sequence

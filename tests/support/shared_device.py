@@ -18,7 +18,7 @@ ROOM = WEIGHTS + STATES
 
 
 class Device:
-    """So much memory, and who has what of it."""
+    """Device memory and its owners."""
 
     def __init__(self) -> None:
         self.taken: dict[str, int] = {}
@@ -26,7 +26,7 @@ class Device:
         """What was done on it, in order."""
 
     def take(self, who: str, nbytes: int) -> None:
-        """Give so much to one in place of what it had. Raises `MemoryError` where others have the rest."""
+        """Replace the share of one owner. Raises `MemoryError` if too little is free."""
         self.taken[who] = nbytes
         if sum(self.taken.values()) > ROOM:
             raise MemoryError(f"{self.taken} on a device of {ROOM}")

@@ -1,4 +1,4 @@
-"""What W&B and trackio have of a run, read back by their own readers, and what it should be."""
+"""W&B and trackio records of a run, read by their native readers, and the expected values."""
 
 import json
 import math

@@ -12,7 +12,7 @@ class SmallDisks:
     """Disks of given sizes at given folders, for the commands that `before` runs."""
 
     def __init__(self, sizes: dict[Path, str]) -> None:
-        """Mount them, in this order. Raise `OSError` where this user may not, or the tools are missing."""
+        """Mount them in this order. Raise `OSError` without permission or tools."""
         missing = [name for name in NEEDS if shutil.which(name) is None]
         if missing:
             raise OSError(f"no {', '.join(missing)}")
@@ -44,7 +44,7 @@ class SmallDisks:
                     raise
 
     def free(self, folder: Path) -> None:
-        """Give back what `fill` took."""
+        """Free the space from `fill`."""
         self._filler(folder).unlink()
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ KEPT = ("metrics.jsonl", "event_log.jsonl", "status.json", "faults")
 
 
 class Report:
-    """What the soak prints, which stays in a folder with what it measured."""
+    """The printed report, stored in a folder with the measurements."""
 
     def __init__(self, seed: int) -> None:
         self.folder = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"
@@ -113,7 +113,7 @@ def mapped(pid: int) -> set[str]:
 
 
 def hurt_again_and_again(job: Job, watch: Watch, rng: random.Random, until: float) -> Iterator[str]:
-    """Hurt the run at random moments until the time is over; yield what each fault did."""
+    """Inject faults at random times until the time is over. Yield the effect of each."""
     while True:
         pause = time.monotonic() + rng.uniform(*PAUSE_S)
         while time.monotonic() < pause:
@@ -127,7 +127,7 @@ def hurt_again_and_again(job: Job, watch: Watch, rng: random.Random, until: floa
 
 
 def left_over(watch: Watch, temporary: Path, run: Path) -> list[str]:
-    """Return what is there that the run should have taken along."""
+    """Return the leftovers that the run should have removed."""
     listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
     ports = [f"port {port}" for port in sorted(watch.ports & listening)]
     segments = [path for path in sorted(watch.segments) if Path(path).exists()]
@@ -137,7 +137,7 @@ def left_over(watch: Watch, temporary: Path, run: Path) -> list[str]:
 
 
 def ended(found: Runs, job: Job, watch: Watch, report: Report) -> list[str]:
-    """Stop the run, and return what is wrong with how it ended and with what it left."""
+    """Stop the run and return the problems of its end and its leftovers."""
     problems = []
     job.process.send_signal(signal.SIGTERM)
     if (status := job.end()) != 130:

@@ -1,4 +1,4 @@
-"""Tiny models of four families, two of them with expert layers too, and the byte-level tokenizer, where they are needed."""
+"""Tiny models of four families, two of them with expert layers, and the byte-level tokenizer."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def qwen3(directory: Path) -> Path:
 
 
 def qwen3_tied(directory: Path) -> Path:
-    """The same with an output layer that is the embedding, which is also what it is by default."""
+    """The same with tied embeddings, as by default."""
     return _save(Qwen3ForCausalLM(Qwen3Config(vocab_size=288, tie_word_embeddings=True, **DENSE, **_ids())), directory)
 
 

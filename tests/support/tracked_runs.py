@@ -1,4 +1,4 @@
-"""A run that is sent to a store of MLflow, and what the store has of it."""
+"""A run that is sent to an MLflow store, and its records there."""
 
 import json
 from collections.abc import Callable

@@ -37,7 +37,7 @@ class TwoHosts:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Make the hosts, joined by a cable, and Ray on them. Raise `NoHostsError` where that is not allowed."""
+        """Create two connected hosts with Ray. Raise `NoHostsError` without permission."""
         try:
             for name in self._names:
                 _ip("netns", "add", name)
@@ -57,13 +57,13 @@ class TwoHosts:
         self._ray("--address", self.environment["RAY_ADDRESS"], host=1)
 
     def lose(self) -> None:
-        """Kill whatever runs on the other host."""
+        """Kill all processes on the other host."""
         for pid in self._pids(1):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def before(self) -> list[str]:
-        """Return what a command that is to run on the head begins with."""
+        """Return the prefix of a command on the head."""
         return ["ip", "netns", "exec", self._names[0]]
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class TwoHosts:
         subprocess.run(["rm", "-rf", str(self._folder)], check=True)
 
     def _ray(self, *words: str, host: int) -> None:
-        """Start a node and wait until Ray says that it runs."""
+        """Start a node and wait until Ray reports it."""
         command = [
             "ip",
             "netns",
@@ -117,7 +117,7 @@ def _ip(*words: str) -> str:
 
 @contextlib.contextmanager
 def two_hosts() -> Iterator[TwoHosts]:
-    """Two hosts for a test, which end after it. Raise `NoHostsError` where this machine can't have them."""
+    """Two hosts that end after the test. Raise `NoHostsError` if this machine does not support them."""
     made = TwoHosts()
     try:
         made.start()

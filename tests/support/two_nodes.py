@@ -26,7 +26,7 @@ class Nodes:
         self._answer("done ")
 
     def close(self) -> None:
-        """End the cluster, whatever of it is left."""
+        """End the cluster."""
         everyone = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
         self.process.wait()

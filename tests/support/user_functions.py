@@ -6,7 +6,7 @@ from typing import Any
 
 
 def length(answer: str, row: dict[str, Any]) -> float:
-    """Reward short answers: minus the characters beyond those of the row's answer."""
+    """Reward short answers: minus the characters beyond the length of the row's answer."""
     return -float(max(0, len(answer) - len(str(row["answer"]))))
 
 

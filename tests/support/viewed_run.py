@@ -23,7 +23,7 @@ SPLIT = "\u4e16\U0001f600"
 """Characters of which a byte-level vocabulary without merges needs several tokens each."""
 TOOL_SAYS = "<b>80</b>"
 BYTES_OF_A_TOKEN = 50
-"""Fewer than those of a token in a file of answers."""
+"""Fewer than for a token in a file of answers."""
 
 
 def tokenizer() -> Tokenizer:

@@ -111,7 +111,7 @@ class Target:
         return Attempt(name=name, succeeded=bool(traces), how=how)
 
     def judge(self, value: Any) -> str | None:
-        """Return how an attack's value shows that it succeeded; None where it does not."""
+        """Return the evidence of success in an attack's value, or None."""
         if value == self.secret:
             return "found the secret"
         return f"says that it succeeded: {str(value)[:80]}" if value and value != "wrong" else None
@@ -129,7 +129,7 @@ class Target:
         }
 
     def traces(self) -> list[str]:
-        """Return what the attack left behind or changed outside."""
+        """Return the traces and changes of the attack outside."""
         name, traces = self.hint["name"], []
         folders = [path for path in (*attacks.FOLDERS, "/proc") if Path(path).is_dir()]
         if self._contents() != self.before or any((Path(folder) / str(name)).exists() for folder in folders):
@@ -165,7 +165,7 @@ def _was_reached(opened: socket.socket) -> bool:
 
 
 def _ends(zygote: int) -> bool:
-    """Tell whether all that a zygote forked ends soon, also what has no parent any more."""
+    """Return whether all forks of a zygote end soon, orphans included."""
     deadline = time.monotonic() + LEFT_S
     while left := _forks(zygote):
         if time.monotonic() > deadline:
@@ -188,7 +188,7 @@ def _forks(zygote: int) -> list[int]:
 
 
 def main() -> int:
-    """Run all attacks at a level and print what came of them."""
+    """Run all attacks at a level and print their results."""
     level = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     unknown = 0
     with closing(Target(level)) as target:
