@@ -121,7 +121,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.turns += 1
         self.characters += len(parsed.text)
         if not parsed.readable:
-            detail = "the thought was not closed" if task.thinks else "a thought where thinking is off"
+            detail = "the reasoning was not closed" if task.thinks else "reasoning, but thinking is off"
             return self.end(malformed_score(self._score_without_answer(task), detail))
         self.observe(parsed)
         settings = task.env.settings

@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -97,10 +97,7 @@ class TrainedRun:
     @property
     def model(self) -> str:
         """The folder of the newest model, in the format of Hugging Face. Raise `FileNotFoundError` if there is none."""
-        newest = self._files.state().model
-        if newest is None:
-            raise FileNotFoundError(f"the run in {self.folder} has no model yet; run its stage init")
-        return str(self._files.root / newest)
+        return str(self._files.newest_model())
 
     def view(self, *, step: str | int | None = None, evaluation: str | None = None, open_page: bool = True) -> Path:
         """Write the viewer of a step's or an evaluation's answers as one page, open it, and return its path.
@@ -293,7 +290,7 @@ def _with_task(
         return given
     if len(envs) > 1:
         raise ValueError(
-            f"{', '.join(parts)} with the environments {', '.join(envs)}: give them as settings of one, in envs"
+            f"{', '.join(parts)} with the environments {', '.join(envs)}: set them in envs, in one of these"
         )
     if not envs and data is None:
         raise ValueError(
@@ -342,12 +339,13 @@ def _execute(words: Sequence[str], *, show: bool = True) -> None:
     errors: list[str] = []
     interrupted = False
     with process:
+        assert process.stdout is not None
         assert process.stderr is not None
         reading = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
         reading.start()
         while process.returncode is None:
             try:
-                for line in _lines(process):
+                for line in process.stdout:
                     if show:
                         print(line, end="", flush=True)
                 process.wait()
@@ -358,11 +356,6 @@ def _execute(words: Sequence[str], *, show: bool = True) -> None:
     if interrupted:
         raise KeyboardInterrupt
     _raise_error(process.returncode, "".join(errors))
-
-
-def _lines(process: "subprocess.Popen[str]") -> Iterator[str]:
-    assert process.stdout is not None
-    yield from process.stdout
 
 
 def _raise_error(status: int, text: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache, partial
@@ -27,14 +28,12 @@ class FunctionTool:
     def answer(self, name: str, arguments: dict[str, Any]) -> str:
         """Return the result, as JSON unless it is a text. Raise `ValueError` for the model's mistake and for a time-out."""
         self._check(arguments)
-        settled: list[Callable[[], Any]] = []
-        work = partial(_settle, settled, partial(run_function, self.function, **arguments))
-        thread = threading.Thread(target=copy_context().run, args=(work,), name=f"tool {name}", daemon=True)
-        thread.start()
-        thread.join(self.timeout_s)
-        if not settled:
+        future: Future[Any] = Future()
+        work = partial(_complete, future, partial(run_function, self.function, **arguments))
+        threading.Thread(target=copy_context().run, args=(work,), name=f"tool {name}", daemon=True).start()
+        if not wait([future], self.timeout_s).done:
             raise ValueError(f"{name} gave no result in {self.timeout_s:g} s")
-        result = settled[0]()
+        result = future.result()
         return result if isinstance(result, str) else json.dumps(result, default=str)
 
     def _check(self, arguments: dict[str, Any]) -> None:
@@ -49,17 +48,11 @@ class FunctionTool:
             raise ValueError(error)
 
 
-def _settle(settled: list[Callable[[], Any]], work: Callable[[], Any]) -> None:
+def _complete(future: Future[Any], work: Callable[[], Any]) -> None:
     try:
-        result = work()
+        future.set_result(work())
     except BaseException as error:
-        settled.append(partial(_raise, error))
-    else:
-        settled.append(lambda: result)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
+        future.set_exception(error)
 
 
 @cache

@@ -133,14 +133,6 @@ def require_run(folder: Path) -> RunDir:
     raise FileNotFoundError(f"{folder} has no run; use a run's folder or name: {has}")
 
 
-def newest_model(folder: Path) -> Path:
-    """Return the newest model of a run. Raise `FileNotFoundError` if it has none yet."""
-    newest = RunDir(folder).state().model
-    if newest is None:
-        raise FileNotFoundError(f"{folder} has no model yet; run its stage init")
-    return folder / newest
-
-
 def model_source(given: str, *, kinds: str) -> "ModelSource":
     """Return a model directory or a name on the hub. Raise `FileNotFoundError` if it is neither, nor one of `kinds`."""
     from temper.orchestrator.config.model_source import ModelSource
@@ -163,4 +155,4 @@ def model_directory(given: Path) -> Path:
         raise FileNotFoundError(
             f"{given} is no model directory (it has no config.json) and no run's folder (it has no manifest.json)"
         )
-    return newest_model(given)
+    return RunDir(given).newest_model()

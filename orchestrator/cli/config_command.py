@@ -69,7 +69,7 @@ def _files(given: argparse.Namespace) -> tuple[Path | None, list[str]]:
     named = [] if given.config is None else [str(given.config)]
     words = [*named, *given.overrides]
     if words and not (given.resolved or given.explain):
-        raise ValueError(f"unexpected {words[0]}: --diff has two files of its own, --schema and --reference have none")
+        raise ValueError(f"unexpected {words[0]}: --diff takes exactly two files, --schema and --reference take none")
     if words and "=" in words[0] and not Path(words[0]).exists():
         raise ValueError(
             f"{words[0]} without FILE, for example `temper config configs/demo.yaml --explain rl.steps {words[0]}`"

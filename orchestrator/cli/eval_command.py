@@ -204,8 +204,8 @@ def require_read(given: argparse.Namespace) -> None:
         raise ValueError("--dry-run and --url exclude each other")
     if unread := [text for text in given.overrides if not _is_asked_of_servers(text.partition("=")[0])]:
         raise ValueError(
-            f"{', '.join(unread)} beside --url: a server is asked with the settings {', '.join(ASKED_OF_SERVERS)} alone; "
-            f"the length of a turn is --max-tokens, and all else is the server's own affair"
+            f"{', '.join(unread)} with --url: a request to a server has only {', '.join(ASKED_OF_SERVERS)}; "
+            f"set the length of a turn by --max-tokens, and all else on the server"
         )
 
 

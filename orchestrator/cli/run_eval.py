@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from temper.orchestrator.cli.arguments import RUNS, model_source, newest_model, run_folder
+from temper.orchestrator.cli.arguments import RUNS, model_source, run_folder
 from temper.orchestrator.cli.eval_command import KEY_VARIABLE, environments, presets, settings_of_options
 from temper.orchestrator.cli.run_commands import show_dry_run
 from temper.orchestrator.config.text import is_file, merged, overridden, read_text
@@ -45,7 +45,7 @@ def run_eval(given: argparse.Namespace) -> int:
         return _through_pipeline(_of_model_or_run(given, asked), given)
     if asked.envs or asked.presets:
         raise ValueError(
-            f"--{'env' if asked.envs else 'preset'} beside {file}: a run is evaluated in its own environments; name the run "
+            f"--{'env' if asked.envs else 'preset'} with {file}: a run is evaluated in its own environments; name the run "
             f"itself for others, or its model"
         )
     named = {} if given.name is None else {"name": given.name}
@@ -65,7 +65,7 @@ def _asked(given: argparse.Namespace) -> EvalRequest:
 def _of_model_or_run(given: argparse.Namespace, asked: EvalRequest) -> RawConfig:
     runs_dir = given.runs_dir or RUNS
     if (folder := run_folder(given.what, runs_dir)) is not None:
-        base, label = of_run(folder, newest_model(folder).resolve()), label_of(folder)
+        base, label = of_run(folder, RunDir(folder).newest_model().resolve()), label_of(folder)
     else:
         kinds = f"no YAML file, no model directory (it has no config.json), no run in {runs_dir}"
         source = model_source(given.what, kinds=kinds)

@@ -11,14 +11,14 @@ from typing import Any
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
-from temper.orchestrator.cli.arguments import RUNS, model_source, newest_model, run_folder
+from temper.orchestrator.cli.arguments import RUNS, model_source, run_folder
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.text import merged, overridden
 from temper.orchestrator.pipeline.config import Config, make_config
 from temper.orchestrator.pipeline.eval_config import EvalRequest, of_model, of_run, with_envs
 from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
 from temper.orchestrator.run.driver import noise_to
-from temper.orchestrator.run.folder import write_json
+from temper.orchestrator.run.folder import RunDir, write_json
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.tools.debug.parity.answers import Prompt, Setup
 from temper.orchestrator.tools.debug.parity.comparison import Comparison, compare
@@ -80,7 +80,7 @@ def _compared(given: argparse.Namespace, setup: Setup, model: Path, prompts: lis
 def config_of(given: argparse.Namespace) -> Config:
     """Return the configuration of the model's run, or else of the profile, with overrides."""
     if (folder := run_folder(given.model, RUNS)) is not None:
-        base = of_run(folder, newest_model(folder).resolve())
+        base = of_run(folder, RunDir(folder).newest_model().resolve())
     else:
         kinds = f"no model directory (it has no config.json), no run in {RUNS}"
         source = model_source(given.model, kinds=kinds)

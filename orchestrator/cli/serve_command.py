@@ -82,7 +82,7 @@ def require_key(host: str, environment: Mapping[str, str]) -> None:
     if not is_loopback(host) and not environment.get(KEY_VARIABLE):
         raise ValueError(
             f"--host {host} is reached from other machines, and {KEY_VARIABLE} is not set: set it to a key that clients must "
-            f"set it, or listen on 127.0.0.1 behind a proxy"
+            f"send, or listen on 127.0.0.1 behind a proxy"
         )
 
 

@@ -55,7 +55,7 @@ def parse_assistant_message(
             raise ValueError(f"the reasoning of {name} must be opened and closed once, not {shown(given or text)}")
         message = {**message, "reasoning_content": reasoning, "content": answer_text(answer)}
     if not message["content"].strip() and not message.get("tool_calls"):
-        raise ValueError(f"{name} says nothing: {shown(message)}")
+        raise ValueError(f"{name} is empty: {shown(message)}")
     return message
 
 

@@ -71,7 +71,9 @@ class EvalConfig:
                 raise ValueError(f"eval.budgets has {budget}: a budget must be 0 or more tokens")
         for share in self.budget_shares:
             if not 0 < share < math.inf:
-                raise ValueError(f"eval.budget_shares has {share}: a share of the median thought must be above 0")
+                raise ValueError(
+                    f"eval.budget_shares has {share}: a share of the median reasoning length must be above 0"
+                )
 
     @property
     def has_curve(self) -> bool:

@@ -181,6 +181,13 @@ class RunDir:
         path = self.root / "manifest.json"
         return RunState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else RunState()
 
+    def newest_model(self) -> Path:
+        """Return the directory of the newest model. Raise `FileNotFoundError` if there is none."""
+        newest = self.state().model
+        if newest is None:
+            raise FileNotFoundError(f"{self.root} has no model yet; run its stage init")
+        return self.root / newest
+
     def store(self, state: RunState) -> None:
         write_json(self.root / "manifest.json", asdict(state))
 

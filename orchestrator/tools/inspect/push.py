@@ -14,12 +14,16 @@ from temper.envs.data.config import names_hub
 from temper.orchestrator.config.model_source import FILES
 from temper.orchestrator.evaluation.record import RunRecord, read_run
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.tools.inspect.report.overview import AccuracyChange, accuracy_changes, describe_run
+from temper.orchestrator.tools.inspect.report.overview import (
+    NO_TRAINING,
+    AccuracyChange,
+    accuracy_changes,
+    describe_run,
+)
 
 CARD, PICTURE = "README.md", "result.svg"
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
 """Files of an earlier push that a push replaces."""
-NOT_TRAINED = ("init", "eval", "report")
 SETTINGS = (
     *("steps", "batch_size", "groups_per_step", "group_size", "updates_per_step", "max_lag", "beta"),
     *("optim.kind", "optim.learning_rate", "loss.advantage", "loss.surrogate", "loss.kl_coefficient"),
@@ -32,12 +36,10 @@ def collect_files(run: RunDir, name: str) -> dict[str, Path]:
 
     Raise `FileNotFoundError` if the run has no model yet.
     """
-    newest = run.state().model
-    if newest is None:
-        raise FileNotFoundError(f"{run.root} has no model yet; train one with `temper run {run.config}`")
+    newest = run.newest_model()
     card = run.root / CARD
     card.write_text(model_card(read_run(run.root), run, name), encoding="utf-8")
-    model = {path.name: path for pattern in FILES for path in sorted((run.root / newest).glob(pattern))}
+    model = {path.name: path for pattern in FILES for path in sorted(newest.glob(pattern))}
     return model | {path.name: path for path in (card, run.root / PICTURE) if path.is_file()}
 
 
@@ -112,7 +114,7 @@ def _metadata(record: RunRecord) -> dict[str, Any]:
 def _trained(record: RunRecord) -> dict[str, str]:
     """Return the stages of the training instances."""
     kinds = {name: record.stages.get(name, name) for name in record.stage_seconds}
-    return {name: kind for name, kind in kinds.items() if kind not in NOT_TRAINED}
+    return {name: kind for name, kind in kinds.items() if kind not in NO_TRAINING}
 
 
 def _settings(record: RunRecord) -> list[tuple[str, str]]:
