@@ -31,7 +31,7 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     yield "the question repeated", [last_user_text(task)]
     yield "the question without its request", [bare_question(task)]
     if not task.thinks:
-        yield "a thought where thinking is off", [f"<think>\nWell.\n</think>\n\n{boxed(right)}"]
+        yield "reasoning while thinking is off", [f"<think>\nWell.\n</think>\n\n{boxed(right)}"]
 
 
 def _wrong(right: str) -> dict[str, str]:

@@ -64,16 +64,16 @@ class Preset:
 
     def _data(self, given: Any) -> dict[str, Any]:
         own = as_given(self.data)
-        told = {"path": given} if isinstance(given, str) else dict(given or {})
-        if told.get("path") not in (None, self.data.path):
+        source = {"path": given} if isinstance(given, str) else dict(given or {})
+        if source.get("path") not in (None, self.data.path):
             own = {name: value for name, value in own.items() if name not in PLACE}
-        return own | told
+        return own | source
 
     def _is_own(self, data: Any) -> bool:
-        told = {"path": data} if isinstance(data, str) else dict(data)
+        source = {"path": data} if isinstance(data, str) else dict(data)
         own = as_given(self.data)
-        return all(told.get(name) in (None, own.get(name)) for name in ("config", "split")) and (
-            told.get("path") == self.data.path
+        return all(source.get(name) in (None, own.get(name)) for name in ("config", "split")) and (
+            source.get("path") == self.data.path
         )
 
 

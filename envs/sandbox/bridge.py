@@ -149,7 +149,7 @@ class Bridge:
         try:
             thing, parts = self.unpack(there), self.unpack(packed)
             if self.is_check and not (there[1] == "own" and allowed(what, thing, parts)):
-                raise TypeError(f"{what} of a {type(thing).__name__} of the check is not to be had")
+                raise TypeError(f"{what} of a {type(thing).__name__} of the check is not available to the program")
             if what != "call":
                 return "value", [], self.pack(ACTIONS[what](thing, *parts))
             arguments, keywords = parts

@@ -58,7 +58,7 @@ def run_check(given: argparse.Namespace) -> int:
 def run_new(given: argparse.Namespace) -> int:
     written = write_env(given.name, given.form, Path.cwd())
     print(f"written: {', '.join(str(file.relative_to(Path.cwd())) for file in written.files)}")
-    print(f"it works as it is; change {given.name}/env.py from top to bottom, as its first lines say, and try it by")
+    print(f"the environment works; change {given.name}/env.py from top to bottom, then run")
     for command, does in written.steps:
         print(f"  {command}\n      {does}")
     return 0
@@ -75,21 +75,21 @@ def _table() -> list[str]:
     rows = [(one.name, one.title, str(one.rows), one.env, one.samples, one.data.name) for one in PRESETS.values()]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
-    return [*lines, "", "`temper env presets NAME` says prompt, rule and source of one."]
+    return [*lines, "", "`temper env presets NAME` shows the prompt, rule and source of one."]
 
 
 def _description(preset: Preset) -> list[str]:
-    said = {
+    rows = {
         "rows": f"{preset.rows}: {_data(preset)}",
         "environment": preset.env,
         "rule": preset.rule,
         "usually": preset.samples,
-        "limit": f"{preset.tokens} tokens an answer, thought included, unless --max-tokens says otherwise",
+        "limit": f"{preset.tokens} tokens an answer, reasoning included (--max-tokens overrides it)",
         "source": preset.source,
         "prompt": preset.prompt,
         "differs": preset.differs,
     }
-    lines = [line for name, text in said.items() if text for line in _laid_out(name, text)]
+    lines = [line for name, text in rows.items() if text for line in _laid_out(name, text)]
     return [f"{preset.name}: {preset.title}", *lines, *_prompts(preset), ""]
 
 

@@ -1,4 +1,4 @@
-"""The command `serve`: a model behind an OpenAI-compatible server whose requests may limit their thoughts."""
+"""The command `serve`: a model behind an OpenAI-compatible server whose requests may set a thinking budget."""
 
 import argparse
 import os

@@ -95,7 +95,7 @@ def remote_command(config: Path, overrides: list[str]) -> list[str]:
         )
     if stores := stores_by_path(made):
         raise ValueError(
-            f"{' and '.join(stores)}, or a variable in its place, names a relative path, which would end with the job's "
+            f"{' and '.join(stores)}, or the variable instead of it, is a relative path, which is removed with the job's "
             f"copy: use an absolute path on shared storage, or a server"
         )
     named = [str(_travelled("", Path(one))) if is_file(one) else one for one in (str(config), *overrides)]

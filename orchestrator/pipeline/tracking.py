@@ -213,23 +213,23 @@ def _results(evaluations: list[Evaluation]) -> str:
 def _stages(state: RunState) -> str:
     if not state.done:
         return ""
-    told = [
+    done = [
         f"{name}{f' ({steps} steps)' if steps else ''} {state.seconds.get(name, 0.0):.0f} s"
         for name, steps in state.done.items()
     ]
-    return f"Done: {', '.join(told)}."
+    return f"Done: {', '.join(done)}."
 
 
 def _settings(config: dict[str, Any]) -> str:
     envs = ", ".join(config.get("envs") or {})
-    told = [f"environments {envs}"] if envs else []
+    parts = [f"environments {envs}"] if envs else []
     for key, name in SHOWN:
         value: Any = config
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if value is not None:
-            told.append(f"{name} {value}")
-    return f"Settings: {'; '.join(told)}." if told else ""
+            parts.append(f"{name} {value}")
+    return f"Settings: {'; '.join(parts)}." if parts else ""
 
 
 def _more(folder: RunDir) -> str:

@@ -10,7 +10,7 @@ from temper.orchestrator.tracking.metric_names import ACCURACY
 
 COLUMNS = ("task", "accuracy", "env", "right", "scored", "failed")
 """The page groups rows by the first column and shows the second one by default."""
-TEXTS = ("prompt", "answer", "verdict")
+TEXTS = ("prompt", "answer", "detail")
 """Leading columns with texts: the prompt, the first answer to a task, and the verifier's line."""
 
 

@@ -154,8 +154,8 @@ class _Dialogue:
         if whole == before + appended:
             return []
         return [
-            "the chat template writes earlier turns otherwise when a dialogue goes on (mostly, it leaves their thoughts out); "
-            "here they stay as they were sampled"
+            "the chat template rewrites earlier turns of a longer dialogue (mostly, it drops their reasoning); "
+            "here they stay as sampled"
         ]
 
 

@@ -100,7 +100,7 @@ def find(name: str) -> Finding:
     else:
         modes += BUDGETS
     if switched:
-        refused.append(f"leaving thoughts out: {switched}")
+        refused.append(f"no_thinking: {switched}")
     else:
         modes.append(OFF)
     for mode in modes:
@@ -114,7 +114,7 @@ def find(name: str) -> Finding:
         left_out="-" if tags is None else NO if switched else YES,
         budgets=NO if tags is None else YES,
         calls=f"{form.name}, {once}" if needs.tools else NO,
-        earlier="written otherwise" if any("earlier turns otherwise" in note for note in notes) else "the same",
+        earlier="rewritten" if any("rewrites earlier turns" in note for note in notes) else "the same",
         refused=tuple(refused),
     )
 

@@ -132,8 +132,8 @@ def build_parts(row: Row, *, ended: float) -> Iterator[Part]:
             outputs={"text": turn["text"], "choices": [{"message": message}]},
             facts={
                 "sampled tokens": len(turn["sampled_ids"]),
-                "thought tokens": turn["thinking_tokens"],
-                "thought closed": turn["closed"],
+                "thinking tokens": turn["thinking_tokens"],
+                "end of thinking": turn["closed"],
                 "faults": turn["faults"],
                 "queue_s": turn["times"]["queue_s"],
             },

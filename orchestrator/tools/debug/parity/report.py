@@ -44,9 +44,9 @@ def tables(found: Comparison, *, model: str) -> RenderableType:
     else:
         parts.append(Text(f"no layers: {found.untraced_reason}"))
     gap = found.configured.decoding
-    verdict = f"logprob diff: mean {gap.mean:.2e} nats, maximum {gap.largest:.2e}"
+    summary = f"logprob diff: mean {gap.mean:.2e} nats, maximum {gap.largest:.2e}"
     remedy = f"float32 explains it (below {EXACT:g})" if found.is_exact else "docs/debugging.md lists settings to try"
-    parts.append(Text(f"{verdict}; {remedy}", style="bold"))
+    parts.append(Text(f"{summary}; {remedy}", style="bold"))
     return Group(*parts)
 
 

@@ -19,7 +19,7 @@ from temper.orchestrator.run.driver import noise_to
 from temper.orchestrator.run.folder import RunDir, finite, write_json
 from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
 from temper.orchestrator.tools.debug.replay.page import print_replay, print_replayable
-from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest, Verdict, replay
+from temper.orchestrator.tools.debug.replay.replay import Match, Replay, ReplayRequest, replay
 from temper.orchestrator.tools.debug.replay.training import Ranks, RayRanks, StartRanks, deadlines_of
 
 WIDTH = 160
@@ -62,7 +62,7 @@ def answer_replay(
     _write(found.as_json(), as_json=as_json, out=out)
     if not as_json:
         print_replay(found, Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH))
-    return 0 if found.verdict is Verdict.SAME else 1
+    return 0 if found.match is Match.SAME else 1
 
 
 def _write(data: dict[str, Any], *, as_json: bool, out: Path | None) -> None:

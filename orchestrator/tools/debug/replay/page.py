@@ -9,16 +9,16 @@ from rich.text import Text
 
 from temper.learner.models.layer_types import TYPES
 from temper.orchestrator.tools.debug.replay.chain import Chain
-from temper.orchestrator.tools.debug.replay.replay import Changed, Replay, StepCompared, Verdict
+from temper.orchestrator.tools.debug.replay.replay import Changed, Match, Replay, StepCompared
 from temper.orchestrator.tools.debug.replay.tokens import TokensCompared
 from temper.orchestrator.tools.debug.replay.weights import Moved
 
 LAYERS_SHOWN = 12
 LEFT_OUT_SHOWN = 4
-VERDICTS = {
-    Verdict.SAME: "matches the record",
-    Verdict.DIFFERS: "differs from the record",
-    Verdict.NOTHING: "has no recorded tokens, metrics or checkpoint to compare with",
+MATCHES = {
+    Match.SAME: "matches the record",
+    Match.DIFFERS: "differs from the record",
+    Match.NOTHING: "has no recorded tokens, metrics or checkpoint to compare with",
 }
 
 
@@ -32,7 +32,7 @@ def print_replay(found: Replay, console: Console) -> None:
     if found.changed is not None:
         _print_changed(found.changed, console, found.chain)
     step = f"{found.chain.label}, trained again from step {found.chain.base},"
-    _say(console, f"{found.run}: {step} {VERDICTS[found.verdict]}")
+    _say(console, f"{found.run}: {step} {MATCHES[found.match]}")
 
 
 def print_replayable(found: dict[str, dict[int, Chain]], console: Console) -> None:

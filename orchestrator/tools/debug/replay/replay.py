@@ -33,7 +33,7 @@ OF_THE_STATE = ("optim.kind", "learner.bf16", "learner.lora.", "learner.frozen",
 Pairs = dict[str, tuple[float, float]]
 
 
-class Verdict(Enum):
+class Match(Enum):
     """How a replay as recorded compares with its record."""
 
     SAME = "same"
@@ -106,11 +106,11 @@ class Replay:
         return any(one.differs for one in self.compared) or (self.weights is not None and bool(self.weights.unequal))
 
     @property
-    def verdict(self) -> Verdict:
+    def match(self) -> Match:
         """The result for the last step. `NOTHING` if it was not recorded, even if the steps before it match."""
         if self.differs:
-            return Verdict.DIFFERS
-        return Verdict.SAME if self.weights is not None or self.compared[-1].is_compared else Verdict.NOTHING
+            return Match.DIFFERS
+        return Match.SAME if self.weights is not None or self.compared[-1].is_compared else Match.NOTHING
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
@@ -118,7 +118,7 @@ class Replay:
             "run": str(self.run),
             **self.chain.as_json(),
             "differs": self.differs,
-            "verdict": self.verdict.value,
+            "match": self.match.value,
             "packages": self.packages,
             "steps": [asdict(one) for one in self.compared],
             "weights": None if self.weights is None else asdict(self.weights),

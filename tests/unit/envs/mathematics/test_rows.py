@@ -117,8 +117,8 @@ def test_generated_tasks_have_reference_answers_and_negatives_too() -> None:
 
 def test_a_thought_is_a_negatives_only_where_thinking_is_off() -> None:
     task = arithmetic.generate(random.Random(0), 1)
-    assert "a thought where thinking is off" not in dict(negatives(task))
-    assert "a thought where thinking is off" in dict(negatives(replace(task, thinking=OFF)))
+    assert "reasoning while thinking is off" not in dict(negatives(task))
+    assert "reasoning while thinking is off" in dict(negatives(replace(task, thinking=OFF)))
 
 
 def test_a_task_without_an_answer_has_no_reference() -> None:

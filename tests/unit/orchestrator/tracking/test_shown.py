@@ -272,7 +272,7 @@ def test_an_evaluation_is_a_table_and_a_point_of_each_environments_accuracy(tmp_
         one.close(RunStatus.FINISHED, timeout_s=120)
         run = runs(tmp_path, store)["demo"]
         table = json.loads(Path(run.info.artifact_uri.removeprefix("file://"), "eval/sft.table.json").read_text())
-        texts = {"prompt": "6*7=?", "answer": "42", "verdict": "as it should be"}
+        texts = {"prompt": "6*7=?", "answer": "42", "detail": "as it should be"}
         cells = {"task": "math-key", "accuracy": 0.5, "env": "math", "right": 1, "scored": 2, "failed": 1}
         assert [list(zip(table["columns"], line, strict=True)) for line in table["data"]] == [
             list((texts | cells if traces else cells).items())  # in this order: the page shows the first two

@@ -29,7 +29,7 @@ from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.recording import BatchKeeper, StepBatch, read_batch, write_batch
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.tools.debug.replay import answer
-from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest, Verdict
+from temper.orchestrator.tools.debug.replay.replay import Match, Replay, ReplayRequest
 from temper.orchestrator.tools.debug.replay.tokens import OneToken, TokensCompared
 from temper.orchestrator.tools.debug.replay.training import deadlines_of
 from temper.rollout.trajectory import Turn, WeightVersion
@@ -195,7 +195,7 @@ def test_what_ranks_printed_is_kept_where_a_replay_fails(
 def test_a_number_that_is_not_finite_is_null_on_the_screen_as_in_the_file(
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = SimpleNamespace(verdict=Verdict.DIFFERS, as_json=lambda: {"largest": math.inf, "tokens": [math.nan, 1.5]})
+    found = SimpleNamespace(match=Match.DIFFERS, as_json=lambda: {"largest": math.inf, "tokens": [math.nan, 1.5]})
     monkeypatch.setattr(answer, "replayed", lambda *_told, **_also: found)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)
     out = tmp_path / "out.json"
@@ -238,8 +238,8 @@ def test_a_step_of_which_nothing_was_recorded_is_not_called_what_the_run_recorde
     write_batch(copy.batch_file("rl", 1), replace(batch, records=[]))
     copy.metrics.unlink()
     again = replay(copy, "1")
-    assert again.verdict is Verdict.NOTHING
-    assert again.as_json()["verdict"] == "nothing to compare with"
+    assert again.match is Match.NOTHING
+    assert again.as_json()["match"] == "nothing to compare with"
     shown = page(again)
     assert "has no recorded tokens" in shown
     assert "is what the run recorded" not in shown
@@ -253,11 +253,11 @@ def test_a_step_of_which_nothing_was_recorded_is_not_called_what_the_run_recorde
 def test_metrics_are_told_whether_or_not_tokens_were_recorded(found: Replay) -> None:
     one = found.compared[-1]
     assert one.metrics_compared > 5
-    assert found.verdict is Verdict.SAME
+    assert found.match is Match.SAME
     assert f"step {one.step}: {one.metrics_compared} metrics, difference 0" in page(found)
     unlike = replace(one, tokens=None, metrics={"train/loss": (1.5, 2.5)})
     other = replace(found, compared=[*found.compared[:-1], unlike])
-    assert other.verdict is Verdict.DIFFERS
+    assert other.match is Match.DIFFERS
     shown = page(other)
     assert f"step {one.step}: {one.metrics_compared} metrics, 1 differ" in shown
     assert "train/loss: recorded 1.5, replayed 2.5" in shown
