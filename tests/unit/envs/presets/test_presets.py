@@ -184,7 +184,7 @@ def test_a_row_that_can_not_be_judged_is_skipped_where_the_set_says_so(tmp_path:
 def test_the_question_repeated_is_no_answer_whatever_the_prompt(tmp_path: Path) -> None:
     (task,) = tasks("gsm8k", tmp_path, ROWS["gsm8k"])
     assert right(task, reference(task)[0]) == 1.0
-    wrong = {name: turns for name, turns in negatives(task) if "thought" not in name}
+    wrong = {name: turns for name, turns in negatives(task) if "thinking" not in name}
     assert {name for name, turns in wrong.items() if score_turns(task, turns).score.parts["correct"]} == set()
     assert right(task, "How many are 3 and 4? 7") == 1.0
 
