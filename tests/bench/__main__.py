@@ -38,7 +38,7 @@ REPEATS = 3
 
 
 async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
-    """Measure on the configuration's fresh model; returns the figures that `print_bench` shows."""
+    """Measure the configuration's fresh model. Return the figures that `print_bench` shows."""
     rl = config.section(RlConfig)
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         model = Path(folder) / "model"

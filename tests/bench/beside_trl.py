@@ -1,12 +1,12 @@
-"""The loop beside TRL's GRPO: the same model, prompts, lengths, updates and hardware, in turns.
+"""The loop against TRL's GRPO: the same model, prompts, lengths, updates and hardware, in turns.
 
 `python -m bench.beside_trl`, a part of `make bench`.
 
-Of each work a side does some steps while the other stands still: TRL, the loop at lag 0, the loop at lag 1, TRL again, and so
-on. A ratio is samples a second over those of TRL before and after. Both compute in float32, TRL with all cores, the loop with
-all cores at lag 0 and with one for the engine and the others for the learner at lag 1; both learn from random rewards and make
-one update a step. The learner here keeps activations, and so does TRL, unless `--recompute` leaves it its default. TRL
-generates with transformers, as it does without an engine.
+One side makes some steps of a work while the other is idle: TRL, the loop at lag 0, the loop at lag 1, TRL again. A ratio
+divides the loop's samples a second by TRL's rate before and after. Both compute in float32. TRL and the loop at lag 0 use
+all cores. At lag 1 the engine has one core and the learner has the others. Both learn from random rewards and make one
+update a step. The learner keeps activations, and so does TRL, unless `--recompute` restores its default. TRL generates
+with transformers, its default without an engine.
 """
 
 import argparse
@@ -201,7 +201,7 @@ class LongSums:
 async def bench_beside_trl(
     model: Path, work: Work, *, repeats: int, threads: int, recompute: bool
 ) -> dict[str, list[float]]:
-    """Return figures of a work by name, an entry a repeat; the first parts of both sides are not counted."""
+    """Return figures of a work by name, one entry a repeat. The first parts of both sides are not counted."""
     mixture = mixture_of(work)
     figures: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
@@ -273,7 +273,7 @@ def trl_work(model: Path, work: Work, mixture: Mixture, threads: int, recompute:
 async def bench_all(
     models: Sequence[str], works: Sequence[Work], *, repeats: int, threads: int, recompute: bool
 ) -> dict[str, list[float]]:
-    """Measure each work with each model; returns the figures, an entry a repeat."""
+    """Measure each work with each model. Return the figures, one entry a repeat."""
     figures: dict[str, list[float]] = {}
     for name in models:
         with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:

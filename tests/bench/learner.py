@@ -48,7 +48,7 @@ class SharingFigure:
 
     @property
     def times_faster(self) -> float:
-        """Seconds of sequences in full over seconds of what the learner does."""
+        """Seconds of full sequences over seconds with shared prompts, or 1 without them."""
         return 1.0 if self.plain_s is None or self.shared_s is None else self.plain_s / self.shared_s
 
 

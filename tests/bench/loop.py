@@ -1,4 +1,4 @@
-"""`bench`, the loop: what a step takes against its parts alone, and samples a second at each lag.
+"""`bench`, the loop: a step against its parts alone, and samples a second at each lag.
 
 `python -m bench.loop CONFIG [key=value ...]` measures the loop alone.
 """
@@ -60,10 +60,10 @@ async def bench_loop(
 ) -> dict[str, float]:
     """Measure whole steps at lag 1 against generating and learning alone, and samples a second at lags 0, 1 and 2.
 
-    `version` is what the engines serve now. `loop/overlap` is a step at lag 1 over the longer of its two parts alone, of
-    five runs the median, with the least and the most; 1 would be perfect overlap. Before and after each run the parts are
-    measured: a shared machine's speed drifts. All seconds are taken for a sampled token: tasks are drawn, and one step may
-    have a tenth more tokens than another.
+    `version` is the version that the engines serve. `loop/overlap` divides a step at lag 1 by the longer of its two parts
+    alone: the median of five runs, with the least and the most. Perfect overlap is 1. The parts are measured before and
+    after each run, because a shared machine's speed drifts. All seconds are per sampled token: tasks are drawn, and one step
+    may have a tenth more tokens than another.
     """
     rl, builder = config.section(RlConfig), BatchBuilder(config=config.learner, pad_id=pad_id)
     serving = VersionCell(WeightVersion(step=version))
@@ -111,7 +111,7 @@ async def run_steps(
     on_step: Callable[[StepReport], Awaitable[None]],
     on_group: Callable[[Group], Group] = lambda group: group,
 ) -> None:
-    """Run so many steps of the loop, which saves nothing; `on_step` is called after each."""
+    """Run so many steps of the loop without saving anything. Call `on_step` after each."""
     limit = Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
 
     async def nothing(told: object) -> None: ...
@@ -164,7 +164,7 @@ def _tokens(groups: list[Group]) -> int:
 
 
 async def bench_fresh(config: Config) -> dict[str, float]:
-    """Measure the loop on the configuration's fresh model, with processes of its own."""
+    """Measure the loop on the configuration's fresh model, with separate processes."""
     rl, mixture = config.section(RlConfig), open_mixture(config.environments, {}, split="train", seed=config.seed)
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         model = Path(folder) / "model"

@@ -26,12 +26,12 @@ class Processes:
     pool: RolloutPool
     learner: TrainerGroup
     start_s: float
-    """What it took until the engines served, in seconds."""
+    """Seconds until the engines served."""
 
 
 @asynccontextmanager
 async def started(config: RunConfig, model: Path) -> AsyncIterator[Processes]:
-    """Start what a configuration wants: the engines serve a model directory as version 0. All end with the block."""
+    """Start a configuration's processes. The engines serve a model directory as version 0. All end with the block."""
     start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
     try:
         began, bundles = time.monotonic(), await reserve(build_request(config))
@@ -53,7 +53,7 @@ async def started(config: RunConfig, model: Path) -> AsyncIterator[Processes]:
 
 
 async def sample_groups(pool: RolloutPool, tasks: list[Task], *, answers: int, first: int) -> list[Group]:
-    """Sample so many answers to each task, all at once; the tickets are numbered from `first`."""
+    """Sample so many answers to each task, all at once. Ticket numbers begin at `first`."""
     tickets = [
         Ticket(number=first + place, task=task, admitted=WeightVersion(step=0)) for place, task in enumerate(tasks)
     ]

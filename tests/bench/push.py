@@ -1,7 +1,7 @@
 """A weight push by size of model, against copying the same bytes in memory.
 
 `python -m bench.push`. Each round measures the copy right before and right after the push, so that a machine with other
-work to do slows both. Only the load into an engine needs a model; the rest moves random tensors with a model's names.
+work to do slows both. Only the load into an engine needs a model. The rest moves random tensors with a model's names.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports import BROADCAST, CUDA_IPC, TRANSPORTS, Receivers
 
 ANSWER_S = 60.0
-"""How long it may take to take a push, in seconds; the first one with the start of the process."""
+"""Time limit of a push, in seconds. The first push includes the start of the process."""
 END_S = 10.0
 """How long the process may take to end by itself, in seconds."""
 
@@ -45,9 +45,7 @@ class OtherEnd:
     """A process that takes one push after the other."""
 
     def __init__(self, take: Callable[[Connection], None], *, answer_s: float = ANSWER_S) -> None:
-        """`take` is what the process does: until its end of the pipe has no more, it answers each push with the seconds that
-        it took.
-        """
+        """`take` runs in the process. It answers each push with the seconds that the push took, until the pipe closes."""
         context = multiprocessing.get_context("spawn")
         self._answer_s = answer_s
         self._pipe, theirs = context.Pipe()
@@ -60,9 +58,9 @@ class OtherEnd:
         self._pipe.send((manifest, offer))
 
     def taken(self) -> float:
-        """Wait until it took the push; returns the seconds that it says.
+        """Wait for the push and return the seconds that the process reports.
 
-        Raises `RuntimeError` where its process has ended, `TimeoutError` where it does not answer.
+        Raises `RuntimeError` if the process has ended, `TimeoutError` if it does not answer.
         """
         try:
             if not self._pipe.poll(self._answer_s):
@@ -199,7 +197,7 @@ def _received(receiver: WeightReceiver, manifest: WeightManifest, offer: object)
 SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
 """Width and number of layers of the named tensors."""
 DISTINCT = 4
-"""Layers with memory of their own; the others share it, which is still more than the caches hold."""
+"""Layers with separate memory. The others share it, and it still exceeds the caches."""
 MODELS = {
     "1M": FreshModelConfig(hidden_size=160, intermediate_size=640, attention_heads=5, key_value_heads=5, mamba_heads=5),
     "100M": FreshModelConfig(

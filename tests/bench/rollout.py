@@ -30,12 +30,11 @@ class Speed:
 
 
 async def bench_rollout(pool: RolloutPool, mixture: Mixture, config: Config) -> tuple[dict[str, float], list[Group]]:
-    """Measure tokens a second through episodes and environments, two ratios, and what episodes cost beside the engine.
+    """Measure tokens a second through episodes and environments, two ratios, and the cost of episodes over the bare engine.
 
-    The ways take turns. A ratio is that of a repeat; the median counts, and of episodes over the bare engine the least and
-    the most are told. `python_ms_per_episode` is the CPU time that the workers use beyond what they use for the bare
-    requests. Returns the last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of
-    the same length.
+    The ways take turns. Each repeat gives a ratio, and the median counts. Episodes over the bare engine also have the least
+    and the most. `python_ms_per_episode` is the CPU time of the workers beyond their time for the bare requests. Returns the
+    last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same length.
     """
     budget, groups = enforced_budget(config), list[Group]()
     free, bare, enforced = list[Speed](), list[Speed](), list[Speed]()

@@ -30,7 +30,7 @@ def bench_training(
 ) -> dict[str, float]:
     """Measure the tokens a second of updates by the learner, without and with shared prompts, and by the plain loop.
 
-    Tokens are those of the sequences, each counted in full. The ways take turns; the best of each counts.
+    Each sequence counts with all its tokens. The ways take turns, and the best of each counts.
     """
     torch.set_num_threads(learner.threads)
     sequences = sequences[:SEQUENCES]
@@ -65,7 +65,7 @@ def bench_training(
 
 
 class PlainLoop:
-    """What people write with transformers alone: padded micro-batches in the order of the data, AdamW, nothing else."""
+    """The usual code with transformers alone: padded micro-batches in the order of the data, AdamW, nothing else."""
 
     def __init__(self, model_dir: Path, *, micro_batch_tokens: int, pad_id: int) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
@@ -74,7 +74,7 @@ class PlainLoop:
         self._pad_id = pad_id
 
     def step(self, sequences: Sequence[TrainingSample]) -> float:
-        """Make one update; return the loss, a mean over the trained tokens."""
+        """Make one update. Return the loss, a mean over the trained tokens."""
         trained, total = sum(sequence.trained_tokens for sequence in sequences), 0.0
         rows = max(1, self._tokens // max(len(sequence.ids) for sequence in sequences))
         with _reference_scan():
@@ -106,7 +106,7 @@ class PlainLoop:
 
 @contextmanager
 def _reference_scan() -> Iterator[None]:
-    """Use transformers as it comes, in a process where the learner has put its own scan in its place."""
+    """Use transformers' scan, which the learner has replaced in this process."""
     ours = modeling_nemotron_h.mamba2_chunk_scan
     modeling_nemotron_h.mamba2_chunk_scan = mamba_scan.REFERENCE
     try:

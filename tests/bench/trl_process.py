@@ -37,7 +37,7 @@ class Turns:
         self._answers = self._tokens = 0
 
     def count(self, completion_ids: list[list[int]]) -> None:
-        """Take note of what was sampled."""
+        """Count the sampled answers and their tokens."""
         self._answers += len(completion_ids)
         self._tokens += sum(map(len, completion_ids))
 

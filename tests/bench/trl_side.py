@@ -15,7 +15,7 @@ ANSWER_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrlWork:
-    """What TRL trains: answers to prompts, which are rendered texts, by a model directory."""
+    """Work for TRL: answers to prompts, which are rendered texts, by a model directory."""
 
     model: str
     prompts: tuple[str, ...]
@@ -29,13 +29,13 @@ class TrlWork:
     """Whether it recomputes activations for the backward pass, as by default."""
 
     def store(self, path: Path) -> Path:
-        """Write it to a file; returns its path."""
+        """Write it to a file and return the path."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
         return path
 
     @classmethod
     def read(cls, path: Path) -> "TrlWork":
-        """Read what `store` wrote."""
+        """Read the file that `store` wrote."""
         data = json.loads(path.read_text(encoding="utf-8"))
         return cls(**{**data, "prompts": tuple(data["prompts"])})
 
@@ -51,7 +51,7 @@ class Part:
 
 
 def trl_is_there() -> bool:
-    """Return whether TRL is installed; `requirements/dev.txt` has it."""
+    """Return whether TRL, a part of `requirements/dev.txt`, is installed."""
     return find_spec("trl") is not None
 
 

@@ -65,7 +65,7 @@ TWO = {
     },
     **{one: (f"{one}.steps=2", f"{one}.batch_size=2", f"{one}.optim.warmup_steps=0") for one in ("sft", "dpo")},
 }
-"""What makes two small steps of each stage."""
+"""Settings for two small steps of each stage."""
 BRIEF = tuple(f"envs.{{}}.{setting}" for setting in ("length_limit=32", "weights={{correct: 1, length: 0.5}}"))
 """Brevity is rewarded too, so that answers of a model that can do nothing yet differ in worth."""
 THINKING = (
@@ -83,7 +83,7 @@ OWN = {
     "dpo": ("dpo", "instruction_following", ()),
     "distill": ("distill", "math", ()),
 }
-"""Of each recipe the stage that trains, an environment in which brevity counts, and what else small models need."""
+"""Of each recipe: the stage that trains, an environment that rewards brevity, and other settings that small models need."""
 
 
 def profile_of(path: Path) -> str:
@@ -120,7 +120,7 @@ FRESH = {
     "hybrid_10m": (*TWO["sft"], *TWO["rl"], TINY),
     "scaling": (*TWO["rl"], TINY, "learner.ranks=1", "rollout.workers=1", "rollout.engine.max_model_len=2048"),
 }
-"""Of each configuration for a fresh model but the demo, which another test runs, what makes it small."""
+"""Settings that make each configuration for a fresh model small. Another test runs the demo."""
 
 
 @contextmanager
@@ -135,8 +135,9 @@ def counting() -> Iterator[str]:
 
 
 def two_steps(recipe: str, stage: str, folder: Path, *overrides: str, sampled: bool = True) -> Path:
-    """Run a recipe on small models and data; returns the folder of a run that has trained two steps of this stage: they are
-    recorded, their figures are finite, and the weights have changed.
+    """Run a recipe on small models and data. Return the folder of a run that has trained two steps of this stage.
+
+    Both are recorded, their figures are finite, and the weights have changed.
     """
     file, repos = f"configs/recipes/{recipe}.yaml", stand_ins(folder / "models", sampled=sampled)
     with served(repos) as hub:

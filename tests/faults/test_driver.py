@@ -31,7 +31,7 @@ GCS = "gcs_server"
 PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
 """Seconds that Ray processes search for a lost head. The default is 60."""
 Wait = Callable[[Job, random.Random], float]
-"""Waits for a moment; returns the random delay that it ends with."""
+"""Waits for a moment and returns the random delay at its end."""
 
 
 def during_init(job: Job, rng: random.Random) -> float:
@@ -79,7 +79,7 @@ def during_a_step(job: Job, rng: random.Random) -> float:
 
 
 def during_a_push(job: Job, rng: random.Random) -> float:
-    """Wait for a step, then for as long as it took from its beginning to its push: the next one's is due."""
+    """Wait for a step, then for the seconds that its phases took before its push. The next push is due then."""
     newest = _newest_step(job)
     time.sleep(sum(_seconds(job, newest, phase) for phase in ("save", "wait", "batch", "learn")))
     return wait_a_moment(rng, _seconds(job, newest, "publish") + _seconds(job, newest, "load"))
@@ -148,7 +148,7 @@ class Interruption:
     wait: Wait
     end: Callable[[Job], None] = kill
     damage: str | None = None
-    """What becomes of the newest checkpoint of rl after it: "corrupted" or "truncated"."""
+    """Damage to the newest checkpoint of rl after the end: "corrupted" or "truncated"."""
 
 
 def kills(rounds: int) -> list[Interruption]:
@@ -238,7 +238,7 @@ def undisturbed(found: Runs) -> Path:
 
 
 def under_another_clock(found: Runs, plain: Path) -> float:
-    """Run once more while the clock jumps; returns the largest difference of a loss to the plain run."""
+    """Run once more while the clock jumps. Return the largest difference of a loss to the plain run."""
     clock = Clock(found.folder)
     job = found.start("clock", *ARGUMENTS, environment=clock.environment)
     for steps, seconds in ((STEPS // 4, DAY_S), (STEPS // 2, -DAY_S)):

@@ -1,4 +1,4 @@
-"""A run on two hosts with a rank and an engine on each: it trains as on one, and goes on when a host is lost and comes back."""
+"""A run on two hosts, with a rank and an engine on each, trains as on one and survives the loss and return of a host."""
 
 import time
 
@@ -13,7 +13,7 @@ from temper.orchestrator.session.status import ProcessStatus, read_status
 TOLERANCE = 1e-4
 SFT, STEPS = 6, 20
 SLOW_S, SLOWER_S = 2.0, 15.0
-"""What an answer takes before a host is lost, and then until both are there again, so that the run does not end before."""
+"""Seconds of an answer before a host is lost, and then until both are back, so that the run does not end earlier."""
 ON_BOTH = [
     f"rl.steps={STEPS}",
     "rl.max_lag=0",

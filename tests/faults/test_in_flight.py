@@ -31,7 +31,7 @@ rollout:
   limits: {turn_tokens: 120, total_tokens: 1000}
   engine: {max_model_len: 1024, max_sequences: 4}
 """
-"""Four sequences at once for 16 episodes: the learner waits for the engine, where some wait and some are in a turn."""
+"""Four sequences at once for 16 episodes: the learner waits for the engine while some wait and some are in a turn."""
 STOPPED, KILLED, LAST = 3, 7, 8
 
 

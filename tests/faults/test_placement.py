@@ -39,7 +39,7 @@ def phases(run: Path) -> list[str]:
 
 
 def killed_asleep(job: Job) -> str:
-    """Kill the engine in a phase of the learner; return the phase that it was when the run had noticed it."""
+    """Kill the engine in a phase of the learner. Return the phase in which the run detects the failure."""
     job.wait_until(lambda: len(rows(job.run, "rl")) >= 2, "two steps")
     job.wait_until(lambda: phases(job.run)[-1] == "learning", "the learner's phase", every_s=0.005)
     before = len(faults(job))

@@ -48,7 +48,7 @@ def run(report: Report, *, small: bool) -> None:
 
 
 def _inputs(*, small: bool, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return arguments of a scan; the last is the state that it begins with."""
+    """Return the arguments of a scan. The last is the initial state."""
     draw = torch.Generator().manual_seed(0)
     batch, length, heads, width, groups, state = (2, 70, 4, 8, 2, 16) if small else (2, 2048, 64, 64, 8, 128)
     made = {
@@ -65,7 +65,7 @@ def _inputs(*, small: bool, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def _passed(scan: Any, inputs: dict[str, torch.Tensor], *, chunk_size: int) -> dict[str, torch.Tensor]:
-    """Return what a function with the signature of transformers' own gives, and its gradients."""
+    """Return the outputs and the gradients of a function with the signature of transformers' scan."""
     own = {name: value.detach().clone().requires_grad_() for name, value in inputs.items()}
     y, final = scan(
         *(own[name] for name in ("x", "dt", "a", "b", "c")),
@@ -99,7 +99,7 @@ def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def _whole(report: Report, *, small: bool) -> None:
-    """Compare the gradients of a whole hybrid, layers fused where they can be, with those in double precision on the CPU."""
+    """Compare the gradients of a whole hybrid, with all available fused layers, with double precision on the CPU."""
     with fresh(SMALL if small else MIDDLE) as (folder, _):
         exact = read_model(folder, device="cpu").double()
         here = read_model(folder).to(device())
@@ -118,7 +118,7 @@ def _whole(report: Report, *, small: bool) -> None:
 
 
 def largest(errors: dict[str, float]) -> tuple[str, float]:
-    """Return the name and the value of the largest error; NaN is larger than any."""
+    """Return the name and the value of the largest error. NaN is larger than any number."""
     return max(errors.items(), key=lambda one: math.inf if math.isnan(one[1]) else one[1])
 
 

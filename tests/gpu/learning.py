@@ -1,7 +1,7 @@
 """The learner on one rank at ZeRO stage 3 in bfloat16: tokens a second, model FLOPs used, memory.
 
 FLOPs are 6 a parameter and token (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, section 2.1), without
-those of attention's scores and of the scan.
+attention's scores and the scan.
 """
 
 import torch
@@ -17,7 +17,7 @@ from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 
 def run(report: Report, *, small: bool) -> None:
-    """Measure updates, which must learn what they are shown."""
+    """Measure updates, which must reduce the loss on their batch."""
     rows, length = (4, 64) if small else (32, 2048)
     config = LearnerConfig(bf16=True, zero_stage=3, micro_batch_tokens=256 if small else 16384)
     rank = TrainerWorker(0, 1, LOOPBACK, free_port(), config)

@@ -84,7 +84,7 @@ def seconds(work: Callable[[], object], *, repeats: int) -> float:
 
 
 def peak_gib(work: Callable[[], object]) -> float:
-    """Return the most memory of the GPU that torch holds during work, in GiB; 0 without a GPU."""
+    """Return the peak memory of the GPU that torch holds during work, in GiB, or 0 without a GPU."""
     if not on_gpu():
         work()
         return 0.0
@@ -101,14 +101,14 @@ def _wait() -> None:
 
 @contextmanager
 def fresh(config: FreshModelConfig) -> Iterator[tuple[Path, int]]:
-    """Give a folder with a fresh model, and its parameters; it is removed again."""
+    """Yield a temporary folder with a fresh model, and its number of parameters."""
     with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
         yield Path(folder), make_model(Path(folder), config, seed=0)
 
 
 @contextmanager
 def attention_only(*, small: bool) -> Iterator[tuple[Path, int]]:
-    """Give a folder with a fresh Qwen 3 of 4 M or 120 M parameters, and how many it has; it is removed again."""
+    """Yield a temporary folder with a fresh Qwen 3 of 4 M or 120 M parameters, and the exact number."""
     width, layers = (256, 4) if small else (1024, 8)
     with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
         yield Path(folder), fresh_qwen3(Path(folder), width=width, layers=layers)

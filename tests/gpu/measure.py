@@ -89,7 +89,7 @@ class Outcome:
 
 
 def run_part(name: str, file: Path, *, small: bool) -> int:
-    """Run a part in this process; returns the exit status, a key of `ENDS`."""
+    """Run a part in this process. Return the exit status, a key of `ENDS`."""
     report = Report(file)
     if small:
         torch.set_num_threads(1)  # threads that fight for a core cost many times their work
@@ -143,7 +143,7 @@ def _end(leader: subprocess.Popen[bytes]) -> None:
 
 
 def check(names: Iterable[str], *, page: Path | None, small: bool, patience: float) -> bool:
-    """Run parts; write the page after each, or print their sections without a page. Returns whether all figures hold."""
+    """Run parts. Write the page after each, or print their sections without a page. Return whether all figures hold."""
     outcomes: dict[str, Outcome] = {}
     for name in names:
         print(f"{name}: {PARTS[name]}, at most {patience * LIMIT_S:.0f} s", file=sys.stderr)
@@ -155,7 +155,7 @@ def check(names: Iterable[str], *, page: Path | None, small: bool, patience: flo
 
 
 def page_text(page: Path, outcomes: Mapping[str, Outcome]) -> str:
-    """Return the page with the sections of these outcomes; the sections of the other parts stay as they are."""
+    """Return the page with the sections of these outcomes. The sections of other parts are unchanged."""
     old = page.read_text(encoding="utf-8").split("\n## ")[1:] if page.exists() else []
     kept = {f"## {section}".splitlines()[0].removeprefix("## "): f"## {section.rstrip()}\n" for section in old}
     texts = [HEAD]
@@ -165,7 +165,7 @@ def page_text(page: Path, outcomes: Mapping[str, Outcome]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the check; returns 0 if every part ended and every figure holds, else 1."""
+    """Run the check. Return 0 if every part ends and every figure holds, else 1."""
     parser = argparse.ArgumentParser(prog="python -m gpu.measure", description=__doc__)
     parser.add_argument("--small", action="store_true", help="the small form, as on a machine without a GPU")
     parser.add_argument("--patience", type=float, default=1.0, metavar="TIMES", help="times as long deadlines")

@@ -1,4 +1,4 @@
-"""An engine: log-probabilities of its own samples against the trainer's, limits of thoughts, and tokens a second."""
+"""An engine: log-probabilities of its samples against the trainer's, thinking limits, and tokens a second."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ def run(report: Report, *, runner: Runner, small: bool) -> None:
 
 
 def compare(report: Report, *, runner: Runner, small: bool) -> None:
-    """Compare them in float32, in bfloat16 and with drafts, and closings of thoughts with where the rule puts them."""
+    """Compare them in float32, in bfloat16 and with drafts, and check the positions of forced ends of thinking."""
     requests, length = (6, 32) if small else (96, 256)
     with fresh(SMALL if small else MIDDLE) as (folder, parameters):
         report.note(

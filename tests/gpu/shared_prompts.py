@@ -17,7 +17,7 @@ from temper.learner.models.logprobs import token_logprobs
 from temper.learner.models.shared_prompt import causal_logits
 
 WAYS = (("in full", False, False), ("shared", True, False), ("in full, layers computed again", False, True))
-"""What is measured: its name, whether prompts are shared, whether layers are computed again."""
+"""Each measurement: its name, whether prompts are shared, whether layers are recomputed."""
 
 
 def run(report: Report, *, small: bool) -> None:
@@ -61,7 +61,7 @@ def _ways(report: Report, folder: Path, what: str, group: list[TrainingSample], 
 
 
 def _passes(model: PreTrainedModel, batch: TrainBatch) -> torch.Tensor:
-    """Make the gradient of a batch anew; returns it as one vector."""
+    """Compute the gradient of a batch and return it as one vector."""
     model.zero_grad()
     for micro_batch in batch.micro_batches[0]:
         ids_BT = torch.from_numpy(micro_batch.ids_BT).to(device())

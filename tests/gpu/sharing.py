@@ -1,4 +1,4 @@
-"""One device shared by an engine and a rank: two steps of a run in which they take phases, and who had what meanwhile."""
+"""One device shared by an engine and a rank: two steps of a run in which they take phases, and the memory in each phase."""
 
 import json
 import subprocess

@@ -32,7 +32,7 @@ def gpus_of(recipe: str) -> int:
 
 
 def copied_by(rest: str) -> list[str]:
-    """What an instruction COPY copies."""
+    """Return the sources of a COPY instruction."""
     return [word for word in rest.split()[:-1] if not word.startswith("--")]
 
 

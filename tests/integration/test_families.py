@@ -53,7 +53,7 @@ rl: {{steps: 3, groups_per_step: 6, group_size: 8, max_lag: 0, optim: {{learning
 eval: {{tasks: 4, samples: 2}}
 rollout: {{limits: {{turn_tokens: 64, total_tokens: 2048}}, engine: {{max_model_len: 2048}}}}
 """
-"""What a user writes. Brevity is rewarded too, so that answers of a model that can do nothing yet differ in worth."""
+"""A user's configuration. It also rewards brevity, so that the rewards of an untrained model's answers differ."""
 TOOLS = ("math", "tool_use", "instruction_following")
 NO_TOOLS = ("math", "short_answer", "instruction_following")
 TOLERANCE = 1e-5
@@ -62,7 +62,7 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A family: its chat template, its model of a vocabulary of this size, and what its template lets it do."""
+    """A model family: its chat template, its model by vocabulary size, and the environments that the template supports."""
 
     template: str
     make: Callable[[int], PreTrainedModel]
@@ -87,7 +87,7 @@ def gemma3(vocabulary: int) -> PreTrainedModel:
 
 
 def nemotron_h(vocabulary: int) -> PreTrainedModel:
-    """A hybrid of Mamba-2, attention and MLPs; experts of this family are not in vLLM's CPU build."""
+    """A hybrid of Mamba-2, attention and MLPs. vLLM's CPU build lacks experts of this family."""
     mamba = {
         "mamba_num_heads": 4,
         "mamba_head_dim": 32,

@@ -68,7 +68,7 @@ class Machine:
         self.program("uv-of-venv", "")
 
     def program(self, name: str, script: str) -> None:
-        """Put a program into PATH that writes down its name, arguments and what DeepSpeed's build would read."""
+        """Put a program into PATH that logs its name, its arguments and two variables that the installation sets."""
         path = self.root / "bin" / name
         read = "${DS_IGNORE_CUDA_DETECTION:+detection-ignored}${MLFLOW_DISABLE_TELEMETRY:+ silent}"
         say = f'echo "{name} $* {read}" >>"$LOG"\n'

@@ -48,7 +48,7 @@ def tracked_runs(client: MlflowClient) -> list[Run]:
 
 
 def open_ports(job: Job, actor: str) -> list[list[str]]:
-    """For each process of a job's actor, such as `ray::TrainerWorker`, where it listens beyond loopback for TCP."""
+    """Return the TCP addresses beyond loopback on which each process of an actor listens, such as `ray::TrainerWorker`."""
     ports = []
     for process in job.actors(actor):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -11,7 +11,7 @@ SAVED_EVERY = 5
 
 
 def mlflow_points(uri: str) -> Points:
-    """What MLflow has of the one run that is not deleted, of which no metric may have a step twice."""
+    """Return the points of the one run in MLflow that is not deleted. No metric may have a step twice."""
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("temper")
     assert experiment is not None

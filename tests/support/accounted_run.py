@@ -68,7 +68,7 @@ class Past:
         self._mixture = Mixture({env: Source(env) for env in ("math", "code")}, {"math": 1.0, "code": 1.0})
 
     def steps(self, until: int, *, done: bool = False) -> None:
-        """Make the steps up to this one; the stage is done then, or its process killed."""
+        """Make the steps up to this one. Then the stage is done, or its process is killed."""
         self.folder.open()
         asyncio.run(self._steps(until))
         state = replace(self.folder.state(), stages={STAGE: "rl"}, began={STAGE: "model"})
@@ -148,7 +148,7 @@ class Past:
 
 
 def accounted_run(root: Path) -> RunDir:
-    """A run that was killed after step 8, went on from its checkpoint of step 5, and is done after 20."""
+    """A run that was killed after step 8, resumed from its checkpoint of step 5, and finished at step 20."""
     folder = RunDir(root)
     folder.root.mkdir()
     folder.store(RunState(model="model", label="init"))

@@ -13,7 +13,7 @@ from temper.envs.task_env import TaskEnv
 
 
 def bound(task: Task, env: str | EnvDefinition, **settings: Any) -> Task:
-    """Return the task as one of this environment; a `max_turns` is also that of shared tools."""
+    """Return the task in this environment. `max_turns` also limits the turns of shared tools."""
     ref = (environment(env) if isinstance(env, str) else env).ref()
     if "max_turns" in settings:
         settings = {"tool_turns": settings["max_turns"]} | settings

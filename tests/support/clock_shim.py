@@ -1,7 +1,7 @@
 """A wall clock that a test can move under a running program: a small library that is loaded before all others.
 
-Only what Python itself asks for is moved (`time.time`, `datetime.now`): waits inside other libraries end by the kernel's
-clock, which nobody moves here.
+It moves only Python's clock (`time.time`, `datetime.now`). Waits inside other libraries use the kernel's clock, which does
+not move.
 """
 
 import os

@@ -17,7 +17,7 @@ def text(document: str) -> str:
 
 
 def blocks(document: str, language: str) -> list[str]:
-    """The document's blocks of code in a language; commands are in blocks without one."""
+    """The document's code blocks in a language. Blocks of commands have none."""
     return [found for named, found in BLOCK.findall(text(document)) if named == language]
 
 

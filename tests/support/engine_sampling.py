@@ -43,7 +43,7 @@ LIMITS = [None, ThinkingLimit(tokens=0), ThinkingLimit(tokens=7, grace=3)]
 
 
 def distribution(logits_TV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Log-probabilities of all tokens as `rollout/sampling.py` defines them; of greedy sampling at temperature 1."""
+    """Log-probabilities of all tokens as `rollout/sampling.py` defines them. Greedy sampling has temperature 1."""
     logs_TV = (logits_TV if sampling.greedy else logits_TV / sampling.temperature).log_softmax(-1)
     out_TV = torch.zeros_like(logs_TV, dtype=torch.bool)
     if sampling.min_p:
@@ -73,7 +73,7 @@ def check(model: torch.nn.Module, prompt: tuple[int, ...], sampling: Sampling, s
 
 
 async def sampling_is_exact(engine: VllmEngine, model_dir: Path) -> None:
-    """Sample in many ways at once; the model, and a learner of it, find the same log-probabilities."""
+    """Sample in many ways at once. The model and a learner compute the same log-probabilities."""
     tokenizer = load_tokenizer(model_dir)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     tags = ThinkingTags(tokenizer)
@@ -132,7 +132,7 @@ def turn_of(prompt: tuple[int, ...], said: Completion) -> Turn:
 
 
 async def stops(engine: VllmEngine, text: Callable[[list[int]], str], prompt: tuple[int, ...]) -> None:
-    """A greedy turn ends with the token that completes a stop string, also where another process began with it."""
+    """A greedy turn ends with the token that completes a stop string, also if it resumes after any part of its tokens."""
     prompts = [prompt[:count] for count in range(3, len(prompt))]
     free = await asyncio.gather(
         *(engine.generate(TurnRequest(prompt_ids=ids, max_tokens=40, seed=1, sampling=GREEDY)) for ids in prompts)

@@ -1,4 +1,4 @@
-"""What Temper can do with each family of models, found by playing reference turns through the family's chat template.
+"""Temper's support of each model family, found by replaying reference turns through the family's chat template.
 
     PYTHONPATH=tests .venv/bin/python tests/support/family_findings.py
 
@@ -45,7 +45,7 @@ NAMES = (
 HEAD = ("Template", "Thoughts", "Left out", "Budgets", "Tool calls", "Earlier turns", "Refused")
 YES, NO = "yes", "no"
 BUDGETS = tuple(up_to(tokens) for tokens in (0, 1, 3, 16))
-"""In tokens, of which each is a byte here; the openings that models write themselves are up to 10, and count to none."""
+"""In tokens of one byte each. Openings that models write themselves have up to 10 tokens, which no budget counts."""
 QUOTED = re.compile(r"(?<!\w)(?P<quote>['\"]).{40,}(?P=quote)", re.DOTALL)
 
 
@@ -120,7 +120,7 @@ def find(name: str) -> Finding:
 
 
 def _refusal(check: Callable[[], object]) -> str:
-    """The reason for which a check refuses; "" where it does not."""
+    """The reason of a check's refusal, or "" if it accepts."""
     try:
         check()
     except ValueError as error:

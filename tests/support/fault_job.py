@@ -31,7 +31,7 @@ rollout:
   limits: {turn_tokens: 32, total_tokens: 512}
   engine: {max_model_len: 512, max_sequences: 64}
 """
-"""A tiny model and an environment without a sandbox: a start takes what its processes take to import."""
+"""A tiny model and an environment without a sandbox, so that a start takes as long as the imports of its processes."""
 DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
 SMALL = [
     "model.fresh={pattern: M-*-, hidden_size: 64, intermediate_size: 128, attention_heads: 2, key_value_heads: 1}",
@@ -39,7 +39,7 @@ SMALL = [
     *("rl.groups_per_step=4", "rl.group_size=4", "rl.max_replaced_groups=2", "rl.checkpoint_every=2"),
     *("rollout.limits.turn_tokens=32", "rollout.engine.max_sequences=64"),
 ]
-"""What makes the demo small."""
+"""Settings that make the demo small."""
 SYNCHRONOUS = ["rl.max_lag=0", "rollout.workers=1"]
 START_S = 1200.0
 """How long any one thing may take to be seen, also on a busy machine."""
@@ -84,7 +84,7 @@ class Job:
     def wait_until(
         self, seen: Callable[[], bool], what: str, *, limit_s: float = START_S, every_s: float = POLL_S
     ) -> None:
-        """Wait for something to be seen; the job must live until then."""
+        """Wait until `seen` is true. The job must live until then."""
         deadline = time.monotonic() + limit_s
         while not seen():
             assert self.process.poll() is None, f"ended with {self.process.returncode} before {what}:\n{self.output}"
@@ -161,7 +161,7 @@ class Runs:
         before: list[str] | None = None,
         environment: dict[str, str] | None = None,
     ) -> Job:
-        """Start a run, or let it go on. `before` is a command that runs the driver, and `environment` is added to its own."""
+        """Start or resume a run. `before` is a command that runs the driver, and `environment` extends the inherited one."""
         log = self.folder / f"{name}-{len(self.jobs)}.log"
         command = [*(before or []), sys.executable, "-m", "temper.orchestrator", "run", str(self.config)]
         command += [f"runs_dir={self.folder}", f"name={name}", *overrides]

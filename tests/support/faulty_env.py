@@ -1,7 +1,7 @@
-"""Judges every answer by the length of its text, so that groups of a model that knows nothing differ; or fails, as it is told.
+"""An environment that scores each answer by its length, so that an untrained model's rewards differ, or fails as configured.
 
-`options: {how: ..., pace: ...}`: `how` is what it does in `step`, `judges` or one of the ways in which environments fail;
-`pace` is a file with the seconds that a step takes, which a test may change while the run goes on, also for steps under way.
+`options: {how: ..., pace: ...}`: `how` is the behaviour in `step`, either `judges` or a kind of failure.
+`pace` is a file with the seconds that a step takes. A test may change it during the run, also for steps under way.
 """
 
 import random

@@ -8,7 +8,7 @@ from temper.learner.models.fresh import byte_tokenizer
 
 
 def fresh_qwen3(directory: Path, *, width: int, layers: int) -> int:
-    """Write a fresh Qwen 3 with its tokenizer to `directory`, for measurements; returns the number of parameters.
+    """Write a fresh Qwen 3 with its tokenizer to `directory`, for measurements. Return the number of parameters.
 
     Its layers are attention and MLPs alone. `width` is a multiple of 64.
     """

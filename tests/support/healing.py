@@ -81,7 +81,7 @@ def workers(job: Job) -> list[ProcessStatus]:
 
 
 def scale(job: Job, number: int) -> float:
-    """Ask the run for so many rollout workers; return the seconds until so many serve, and there is no other one."""
+    """Ask the run for so many rollout workers. Return the seconds until exactly so many serve."""
     began = time.monotonic()
     command = [sys.executable, "-m", "temper.orchestrator", "scale", str(job.run), "--rollout-workers", str(number)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

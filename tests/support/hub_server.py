@@ -23,7 +23,7 @@ class HubServer:
     """The files that were asked for."""
 
     def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        """Return status, headers and body of what is asked for."""
+        """Return status, headers and body of the answer to a request."""
         for repo, files in self.repos.items():
             name = repo.removeprefix("models/")
             if path.startswith(f"/api/{repo}/revision/"):

@@ -10,7 +10,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 NAME = re.compile(r"`((?:(?:[a-z]+|NAME)/)?[\w/]+)`")
 PLACES = re.compile(r"NAME|PART|KIND|MODE|NUMBER")
 OF_ALL = {"avg_at_k", "version", "seconds"}
-"""What a row of an evaluation between steps has over all environments; the page names them in a sentence."""
+"""Metrics of an evaluation between steps over all environments. The page names them in a sentence."""
 
 
 @cache
@@ -22,7 +22,7 @@ def explained() -> tuple[str, ...]:
 
 @cache
 def pattern() -> re.Pattern[str]:
-    """What any of the names looks like with its places filled in."""
+    """A pattern of all names with their places filled in."""
     return re.compile("|".join(PLACES.sub("[^/]+", re.escape(name)) for name in explained()))
 
 

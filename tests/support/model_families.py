@@ -16,7 +16,7 @@ FOLDER = None if TRL is None or TRL.origin is None else Path(TRL.origin).parent 
 SPECIAL = re.compile(
     r"<\|[^<>\s'\"{}]*\|?>|<[^<>\s'\"{}|]*\|>|<\uff5c[^<>\s]*\uff5c>|<SPECIAL_\d+>|<(?:start|end)_of_turn>|\[/?[A-Z_]+\]|</s>"
 )
-"""What families have as special tokens, as far as a template writes it in one piece."""
+"""Special tokens of families, if a template writes them in one piece."""
 TEXT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 ENDS = {
     "llama3": "<|eot_id|>",
@@ -73,8 +73,8 @@ NEMOTRON_NANO_V2 = """
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- opening -}}{%- endif -%}
 """
-"""Writes what the template on the card of Nemotron Nano 9B v2 writes: it knows no variable for thinking, leaves thoughts
-out, and writes of a last turn the text alone, not the calls."""
+"""Writes the same as the template on the card of Nemotron Nano 9B v2. It has no variable for thinking and leaves thinking out.
+Of a last turn it writes the text alone, not the calls."""
 MISTRAL = """
 {{- bos_token -}}
 {%- if messages[0].role == 'system' -%}{{- '[SYSTEM_PROMPT]' + messages[0].content + '[/SYSTEM_PROMPT]' -}}{%- endif -%}
@@ -97,7 +97,7 @@ MISTRAL = """
   {%- endif -%}
 {%- endfor -%}
 """
-"""Writes what Mistral's templates of the third version write: calls have ids, and a list of calls ends with its turn."""
+"""Writes the same as Mistral's templates of the third version: calls have ids, and a list of calls ends with its turn."""
 DEEPSEEK_V3_1 = """
 {%- set ns = namespace(answered=false) -%}
 {{- bos_token -}}
@@ -126,8 +126,8 @@ DEEPSEEK_V3_1 = """
   {{- '<\uff5cAssistant\uff5c>' + ('<think>' if thinking else '</think>') -}}
 {%- endif -%}
 """
-"""Writes what DeepSeek V3.1's template writes: a turn without a thought begins with the closing tag alone, thoughts are left
-out, schemas of tools are no part of it, and a turn behind an answer of a tool goes on without an opening."""
+"""Writes the same as DeepSeek V3.1's template. A turn without thinking begins with the closing tag alone. Thinking and tool
+schemas are left out. A turn after a tool's answer has no opening."""
 WRITTEN_HERE = {"nemotron_nano_v2": NEMOTRON_NANO_V2, "mistral": MISTRAL, "deepseek_v3_1": DEEPSEEK_V3_1}
 """Templates of families that TRL does not have, in words of our own."""
 

@@ -16,7 +16,7 @@ async def nothing(given: object) -> None: ...
 
 
 def plain_loop(**given: Any) -> Loop:
-    """Return a loop; what is `given` is of the loop, of its hooks or of its waits."""
+    """Return a loop. `given` replaces values of the loop, its hooks or its waits."""
     values: dict[str, Any] = {
         "version": VersionCell(WeightVersion(step=0)),
         "group_size": 2,

@@ -31,7 +31,7 @@ class Here(PlainProcess):
 
 
 class Elsewhere(PlainProcess):
-    """Calls one in a process of its own."""
+    """Calls one in a separate process."""
 
     def __init__(self, config: LearnerConfig, rank: int, port: int) -> None:
         context = multiprocessing.get_context("forkserver")

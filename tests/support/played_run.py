@@ -77,7 +77,7 @@ def _group(number: int, task: Task, texts: Sequence[Sequence[str]], *, version: 
 
 
 def _played(task: Task, texts: Sequence[str], *, version: int) -> Trajectory:
-    """Play the turns; one that is never closed is cut off at its limit."""
+    """Play the turns. A turn without an end of thinking is truncated at its limit."""
     episode, turns = EnvEpisode(task), []
     episode.begin()
     said: tuple[Message, ...] = task.messages

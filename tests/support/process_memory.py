@@ -1,4 +1,4 @@
-"""What memory the processes of a job take while it runs, and which of them it grows in."""
+"""The memory of a job's processes while it runs, and the processes whose memory grows."""
 
 import contextlib
 import re
@@ -17,10 +17,10 @@ WINDOW_S = 60.0
 GROWTH = 0.05
 """By which share a process may grow between the first and the last window after its warm-up."""
 SMALL = 64 * 2**20
-"""A process smaller than this may grow by that share of this: of Ray's own daemons 5 % are a few thousand table entries.
+"""A smaller process may grow by the same share of this: 5 % of a Ray daemon are a few thousand table entries.
 
-Ray's raylet grew from 33 to 36 MB in 30 minutes of faults, and not in the last eight of them; what goes on at that rate is
-found in an hour.
+Ray's raylet grew from 33 to 36 MB in 30 minutes of faults, and not in the last eight of them. A longer leak at that rate
+shows within an hour.
 """
 DRIVER = "driver"
 PARTS = ("VmRSS", "RssAnon", "RssFile", "RssShmem")
@@ -42,7 +42,7 @@ class Memory:
 
     @property
     def warm_s(self) -> float:
-        """When it was seen first after its warm-up; on a busy machine that may be late."""
+        """Seconds at its first sample after the warm-up. On a busy machine that may be late."""
         return next((at for at, _ in self.samples if at >= WARM_UP_S), self.lived_s)
 
     @property
@@ -51,11 +51,11 @@ class Memory:
         return self.lived_s >= self.warm_s + 2 * WINDOW_S
 
     def first(self, part: str = PARTS[0]) -> int:
-        """Return the least of the first window after the warm-up: what it keeps, not what a step takes for a moment."""
+        """Return the least of the first window after the warm-up, without the temporary memory of a step."""
         return min(sizes[part] for at, sizes in self.samples if 0 <= at - self.warm_s < WINDOW_S)
 
     def last(self, part: str = PARTS[0]) -> int:
-        """Return the least of the last window. What leaks is not given back, so that a leak raises the least too."""
+        """Return the least of the last window. Leaked memory is never freed, so that a leak raises the least too."""
         return min(sizes[part] for at, sizes in self.samples if at > self.lived_s - WINDOW_S)
 
     @property
@@ -93,7 +93,7 @@ class MemoryWatch:
                 known.samples.append((now - known.began, sizes))
 
     def driver_bytes(self) -> int:
-        """Return what the driver took when it was last seen."""
+        """Return the driver's memory in its last sample."""
         drivers = [one for one in self.seen.values() if one.kind == DRIVER and one.samples]
         return drivers[-1].samples[-1][1][PARTS[0]] if drivers else 0
 

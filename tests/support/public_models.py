@@ -115,4 +115,4 @@ PUBLIC: dict[str, tuple[dict[str, Any], int]] = {
     "meta-llama/Llama-3.1-8B": (llama3(4096, 14336, 32, 32), 8_030_261_248),
     "meta-llama/Llama-3.1-70B": (llama3(8192, 28672, 80, 64), 70_553_706_496),
 }
-"""By name on the hub: the configuration, and the parameters that the hub counts in the files; tied ones once."""
+"""By name on the hub: the configuration, and the hub's count of parameters in the files, tied ones once."""

@@ -69,7 +69,7 @@ class PlainSender:
     """A sender in this process for deliveries. It keeps which offers were requested, whole or not."""
 
     def __init__(self, sender: Offering, send: Callable[[int], None] | None = None) -> None:
-        """`send` is the sender's part while engines load a push. It runs in a thread; without it nothing waits."""
+        """`send` is the sender's part while engines load a push. It runs in a thread. Without it nothing waits."""
         self._sender, self._send = sender, send
         self.asked: list[bool] = []
 

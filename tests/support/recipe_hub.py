@@ -1,4 +1,4 @@
-"""What the recipes name on the hub, in a small form: data of the same names and columns, models of the same families."""
+"""The recipes' models and data on the hub, in a small form: the same names and columns, models of the same families."""
 
 import json
 import os
@@ -165,9 +165,9 @@ def _saved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: P
 
 
 def stand_ins(folder: Path, *, sampled: bool = False) -> dict[str, dict[str, bytes]]:
-    """What the hub of the test has. `sampled` takes no experts for Nemotron 3, which vLLM's CPU build can't run.
+    """The content of the test's hub. `sampled` takes no experts for Nemotron 3, which vLLM's CPU build can't run.
 
-    The teacher of a recipe has weights of its own: from itself a model learns nothing.
+    A recipe's teacher has different weights: a model learns nothing from itself.
     """
     dense = qwen3(folder / "dense")
     models = {
@@ -187,7 +187,7 @@ def stand_ins(folder: Path, *, sampled: bool = False) -> dict[str, dict[str, byt
 
 
 def call(home: Path, endpoint: str, *arguments: str, timeout: float) -> str:
-    """What Python prints in a process of its own, since the hub's library reads its environment once."""
+    """Return the output of Python in a separate process, since the hub's library reads its environment once."""
     variables = os.environ | {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
     variables.pop("HF_HUB_OFFLINE", None)
     command = [sys.executable, *arguments]

@@ -1,9 +1,9 @@
-"""The page docs/recipes.md, made of the configurations' heads and of what `temper doctor --plan` says of them.
+"""The page docs/recipes.md, made of the configurations' heads and the report of `temper doctor --plan`.
 
 Write it by `PYTHONPATH=tests .venv/bin/python -m support.recipe_pages`.
-The facts of a recipe stand in its head alone, as comments:
-`badge:` (`planned for HARDWARE`, or `run DATE on HARDWARE: PLACE`, a heading with a picture and a table of its results, or `run
-DATE on HARDWARE, without a curve: PLACE` where there is a table alone), what it is, and `Change first:`.
+Only the head of a recipe holds its facts, as comments: `badge:`, a description, and `Change first:`.
+The badge is `planned for HARDWARE`, or `run DATE on HARDWARE: PLACE`, a heading with a picture and a table of its results.
+Without a picture it is `run DATE on HARDWARE, without a curve: PLACE`.
 Plans read the models' `config.json` as `public_models` has them, so that no network is needed.
 """
 
@@ -40,7 +40,7 @@ BADGE = re.compile(
 )
 CORES = re.compile(r"(\d+) CPU cores and (\d+) GB")
 TEACHERS = ("distill",)
-"""Stages that name a model of their own."""
+"""Stages that name a second model."""
 INTRODUCTION = """# Recipes
 
 You get a configuration to begin with, its memory and its hours.
@@ -69,12 +69,12 @@ class Head:
     ran: date | None
     """None for one that is planned."""
     place: str
-    """Where its results stand, as a page and a heading of it; empty for one that is planned."""
+    """Page and heading of its results, or empty for a planned recipe."""
     curve: bool
     """Whether there is a picture of them."""
     about: str
     first: str
-    """What to change first."""
+    """The first setting to change."""
 
 
 def head_of(path: Path) -> Head:

@@ -21,7 +21,7 @@ ROOM = EpisodeLimits(turn_tokens=4_000, total_tokens=400_000, timeout_s=600)
 
 
 class Family:
-    """What plays the episodes of one tokenizer."""
+    """Plays the episodes of one tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.renderer = Renderer(tokenizer)
@@ -37,7 +37,7 @@ class Family:
 
 
 class ReferenceEngine(ReplayEngine):
-    """Says the messages one after the other as the chat template writes them; a limit closes the thought of each."""
+    """Writes the messages in order in the form of the chat template. A limit ends the thinking of each."""
 
     def __init__(self, family: Family, task: Task, messages: Sequence[Message]) -> None:
         super().__init__({})

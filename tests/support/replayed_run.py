@@ -35,7 +35,7 @@ SETTINGS = [
     *("loss.malformed_thinking=-1.5", "loss.mask_truncated=true", "loss.error_guard=0"),
 ]
 USUAL = -5.7
-"""About what a model that knows nothing gives any of 288 ids, in nats."""
+"""Approximate log-probability of any of 288 ids under an untrained model, in nats."""
 
 
 class Questions:
@@ -111,7 +111,7 @@ class NoEngines(Engines):
 
 
 def train(root: Path, model: Path, *overrides: str, stage: str = "rl") -> RunDir:
-    """Train the stage in a run's folder that begins with a model; return the folder. Settings of the stage have no prefix."""
+    """Train the stage from a model in a run's folder. Return the folder. Settings of the stage have no prefix."""
     own = [f"{stage}.{one}" for one in SETTINGS if stage == "rl" or not one.startswith("loss.m")]
     config = load_config(DEMO, ["learner.micro_batch_tokens=256", *own, *overrides])
     folder, kind = RunDir(root), single_instance(all_stages()[stage])

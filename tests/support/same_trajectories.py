@@ -1,8 +1,8 @@
 """`python -m support.same_trajectories RUN RUN`: whether two runs sampled and scored the same, for changes of no behaviour.
 
-Compares the files that both folders have in `trajectories/`, answer by answer, and the losses of their steps. Tokens, texts
-and rewards must be equal; log-probabilities and losses may differ in the last digits, as sums of floats do, and the
-largest difference is shown. Exit status 1 where something differs that must not, or where nothing can be compared.
+Compares the files in both folders' `trajectories/`, answer by answer, and the losses of their steps. Tokens, texts and
+rewards must be equal. Log-probabilities and losses may differ in the last digits, as sums of floats do, and the largest
+difference is shown. The exit status is 1 if anything else differs or if nothing can be compared.
 
 Two runs are comparable with the same configuration and seed, one rollout worker and `rl.max_lag=0`.
 """
@@ -108,7 +108,7 @@ def compare_runs(one: Path, other: Path) -> Iterable[FileComparison]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print a line for each file and one for the losses; return the exit status."""
+    """Print a line for each file and one for the losses. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m support.same_trajectories", description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs=2, metavar="RUN", help="the folder of a run")
     one, other = parser.parse_args(arguments).runs

@@ -34,7 +34,7 @@ def completion(text: str, *, max_tokens: int = 10_000) -> Completion:
 
 
 class ScriptedEngine(ReplayEngine):
-    """Says the texts one after the other, then the last one again and again; a turn takes `seconds`."""
+    """Writes the texts in order, then repeats the last one. A turn takes `seconds`."""
 
     def __init__(self, texts: Sequence[str], *, seconds: float = 0.0) -> None:
         super().__init__({})
@@ -59,5 +59,5 @@ def runner_of(
 
 
 def play(task: Task, texts: Sequence[str], *, limits: EpisodeLimits = ROOM, make: MakeEnv = make_env) -> Trajectory:
-    """The episode in which the model says these texts."""
+    """The episode in which the model writes these texts."""
     return asyncio.run(runner_of(ScriptedEngine(texts), limits=limits, make=make).run(task, seed=1))

@@ -1,9 +1,9 @@
-"""Limits of thoughts and a push in vLLM's second model runner without a GPU.
+"""Thinking limits and a push in vLLM's second model runner without a GPU.
 
 Run it by `PYTHONPATH=tests python tests/support/second_runner.py MODEL`.
 
-Its kernels are run by Triton's interpreter (`TRITON_INTERPRET=1`), which vLLM's CPU build takes for a compiler where it is
-registered as one. That is as slow as can be, and the same Python, the same order of calls and the same numbers.
+Triton's interpreter (`TRITON_INTERPRET=1`) runs its kernels. vLLM's CPU build takes it for a compiler if it is registered as
+one. It is very slow, but the Python, the order of calls and the numbers are the same.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from triton.backends import Backend, backends
 
 
 class Interpreter:
-    """What vLLM asks of the driver of a compiler."""
+    """The part of a compiler's driver that vLLM needs."""
 
     @staticmethod
     def is_active() -> bool:

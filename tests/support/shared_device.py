@@ -23,7 +23,7 @@ class Device:
     def __init__(self) -> None:
         self.taken: dict[str, int] = {}
         self.said: list[str] = []
-        """What was done on it, in order."""
+        """Uses of the device, in order."""
 
     def take(self, who: str, nbytes: int) -> None:
         """Replace the share of one owner. Raises `MemoryError` if too little is free."""

@@ -38,7 +38,7 @@ def wandb_records(folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def wandb_points(folder: Path) -> Points:
-    """What W&B has of a run, over all of its records, of which no metric may have a step twice."""
+    """Return a run's points in W&B over all of its records. No metric may have a step twice."""
     rows = [
         one["history"]["item"] | {"_step": one["history"].get("step", one["history"]["item"].get("_step"))}
         for records in wandb_records(folder)
@@ -71,7 +71,7 @@ def trackio_store(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, An
 
 
 def trackio_points(folder: Path) -> Points:
-    """What trackio has of the one run in its store, of which no metric may have a step twice."""
+    """Return the points of the one run in trackio's store. No metric may have a step twice."""
     ((run,), _) = trackio_store(folder)
     points: Points = {}
     for row in run["logs"]:
@@ -86,7 +86,7 @@ POINTS: dict[str, Callable[[Path], Points]] = {"wandb": wandb_points, "trackio":
 
 
 def expected(folder: Path) -> Points:
-    """What the metrics file has, under the names that are shown."""
+    """Return the points of the metrics file under their displayed names."""
     points: Points = {}
     for row in read_metrics(folder / "metrics.jsonl"):
         for name, value in row.values.items():

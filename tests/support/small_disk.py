@@ -1,4 +1,4 @@
-"""Small disks that only the processes of a test see: tmpfs in a mount namespace of their own, held by a process that sleeps."""
+"""Small disks that only the processes of a test see: tmpfs in a mount namespace that a sleeping process holds."""
 
 import errno
 import shutil
@@ -28,11 +28,11 @@ class SmallDisks:
         self.before = ["nsenter", "-t", str(self._holder.pid), "-m", f"--wd={Path.cwd()}"]
 
     def seen(self, path: Path) -> Path:
-        """Return where this process finds a path of the namespace."""
+        """Return this process's path to a path of the namespace."""
         return Path(f"/proc/{self._holder.pid}/root{path}")
 
     def fill(self, folder: Path, *, leave: int) -> None:
-        """Fill a disk but for so many bytes, or whole where a run takes some of it meanwhile."""
+        """Fill a disk but for so many bytes, or whole if a run takes some of it meanwhile."""
         free = shutil.disk_usage(self.seen(folder)).free
         with self._filler(folder).open("wb", buffering=0) as file:
             left = max(0, free - leave)

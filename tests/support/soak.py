@@ -1,9 +1,9 @@
-"""`make soak MINUTES=30 SEED=1`: the demo's loop under random faults, and what it leaves.
+"""`make soak MINUTES=30 SEED=1`: the demo's loop under random faults, and its leftovers.
 
-Kills and stops workers, engines and ranks at random moments, each time waiting until the run has healed. At the end the
-resident memory of each process that lived long enough is flat within 5 % after its warm-up, the driver's among them, nothing
-is left (no process, file, segment of shared memory or listening port), and the event log balances. Exit status 1 where that is
-not so. What it printed, the samples of memory and what the run wrote of itself stay in `runs/soak/`.
+Kills and stops workers, engines and ranks at random moments, each time waiting until the run has recovered. At the end the
+resident memory of the driver and of each process that lived long enough is flat within 5 % after its warm-up. No process,
+file, segment of shared memory or listening port is left, and the event log balances. Otherwise the exit status is 1.
+The printed report, the samples of memory and the run's records stay in `runs/soak/`.
 
 Ray session logs and compiler caches outlive a run by design, so they have separate folders.
 Every other file under the temporary folder counts as a leak.
@@ -45,7 +45,7 @@ TELL_S = 60.0
 SHARED = Path("/dev/shm")
 RESULTS = Path("runs/soak")
 KEPT = ("metrics.jsonl", "event_log.jsonl", "status.json", "faults")
-"""What stays of the run's folder."""
+"""Files of the run's folder that the report keeps."""
 
 
 class Report:
@@ -57,7 +57,7 @@ class Report:
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Print a line, with the minute; it is in the file at once."""
+        """Print a line with the minute, and append it to the file at once."""
         minutes = (time.monotonic() - self._began) / 60
         line = f"{minutes:5.1f} min  {text}"
         print(line, flush=True)
@@ -75,7 +75,7 @@ class Report:
 
 
 class Watch:
-    """What the processes of a job take while it runs."""
+    """The memory, ports and segments of a job's processes while it runs."""
 
     def __init__(self, job: Job, report: Report) -> None:
         self._job = job
@@ -148,7 +148,7 @@ def ended(found: Runs, job: Job, watch: Watch, report: Report) -> list[str]:
 
 
 def soak(minutes: float, seed: int) -> int:
-    """Run, hurt, measure; returns the exit status."""
+    """Run, inject faults, measure. Return the exit status."""
     rng, report, problems, faults = random.Random(seed), Report(seed), [], 0
     with runs(DEMO) as found:
         folders = {"TMPDIR": "tmp", "RAY_TMPDIR": "ray", "TORCHINDUCTOR_CACHE_DIR": "compiled"}

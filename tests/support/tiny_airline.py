@@ -11,7 +11,7 @@ DAY, NEXT = "2024-05-20", "2024-05-21"
 
 
 def day(price: int, seats: int = 2, *, status: str = "available") -> dict[str, Any]:
-    """What is said of a flight on a day."""
+    """The record of a flight on a day."""
     if status != "available":
         return {"status": status}
     cabins = ("basic_economy", "economy", "business")
@@ -108,7 +108,7 @@ TOOLS = [
 
 
 def write_airline(folder: Path) -> Path:
-    """Write the airline's files; return their folder."""
+    """Write the airline's files and return their folder."""
     tables = {"users": USERS, "flights": FLIGHTS, "reservations": RESERVATIONS, "tools": TOOLS}
     for name, table in tables.items():
         (folder / f"{name}.json").write_text(json.dumps(copy.deepcopy(table)))

@@ -55,7 +55,7 @@ def nemotron_h_moe(directory: Path) -> Path:
 
 
 def qwen3(directory: Path) -> Path:
-    """A tiny Qwen3 with an output layer of its own."""
+    """A tiny Qwen3 with a separate output layer."""
     return _save(Qwen3ForCausalLM(Qwen3Config(vocab_size=288, tie_word_embeddings=False, **DENSE, **_ids())), directory)
 
 

@@ -74,7 +74,7 @@ TOOLS = [{"type": "function", "function": {"name": "think", "parameters": {"type
 
 
 def write_shop(folder: Path) -> Path:
-    """Writes the five files of the shop; returns the folder."""
+    """Write the five files of the shop and return the folder."""
     tables = {"users": USERS, "orders": ORDERS, "products": PRODUCTS, "tools": TOOLS}
     for name, content in copy.deepcopy(tables).items():
         (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")

@@ -64,7 +64,7 @@ REFERENCE = [["mkdir(name='docs')"], ["ls()"]]
 
 
 def write_simulators(folder: Path, source: str = SOURCE) -> Path:
-    """Write the package below a folder; return the folder."""
+    """Write the package below a folder and return the folder."""
     for name, text in (FILES | {MODULE: source}).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -74,7 +74,7 @@ def write_simulators(folder: Path, source: str = SOURCE) -> Path:
 def dialogue(
     category: str, asked: list[str] | None = None, reference: list[list[str]] | None = None, **more: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a row and its answer; a turn of the user that is empty has no message."""
+    """Return a row and its answer. An empty turn of the user has no message."""
     row = {
         "id": f"{category}_0",
         "question": [[{"role": "user", "content": text}] if text else [] for text in asked or ASKED],

@@ -16,7 +16,7 @@ PORT = 6379
 
 
 class NoHostsError(RuntimeError):
-    """This machine can't have network namespaces of its own."""
+    """This machine can't have separate network namespaces."""
 
 
 class TwoHosts:
@@ -33,7 +33,7 @@ class TwoHosts:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
         }
-        """What a driver on the head is to have."""
+        """Environment variables of a driver on the head."""
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
-"""A cluster of Ray with two nodes on this machine, as a process: prints its address, then does what is written to it.
+"""A cluster of Ray with two nodes on this machine, as a process: prints its address, then obeys commands on its input.
 
-`lose` kills the second node with all its processes, `join` adds another one; each is answered by a line. The nodes say that
-they have GPUs, two and one, so that of three actors one lies on the second node.
+`lose` kills the second node with all its processes, `join` adds another one. A line answers each. The nodes declare two
+GPUs and one, so that one of three actors runs on the second node.
 """
 
 import subprocess

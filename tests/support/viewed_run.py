@@ -83,13 +83,13 @@ def group(number: int, asked: Task, answers: Sequence[tuple[str, float | None]])
 
 
 def training(count: int, *, version: int = 5, **changes: Any) -> dict[str, Any]:
-    """What the learner made of so many tokens: each is 0.02 less likely to it than to the engine."""
+    """The learner's figures of so many tokens: each is 0.02 less likely to it than to the engine."""
     logprobs = [round(-place / 100 - 0.02, 5) for place in range(count)]
     return {"version": version, "logprobs": logprobs, "advantage": 0.5, "factor": 1.0, "left_out": {}} | changes
 
 
 def step_groups() -> tuple[list[Group], list[dict[str, Any] | None]]:
-    """A group of sums with hostile text, one with a tool, a forced token and a guard, and what was trained of both."""
+    """A group of sums with hostile text, one with a tool, a forced token and a guard, and the training figures of both."""
     sums = task("math", "sum-1", f"2+3? {HOSTILE}")
     first = group(7, sums, [("5<end>", 1.0), (f"51 {SPLIT}{HOSTILE}<end>", 0.0), ("", None)])
     asked = task("shop", "get-1", "get h")

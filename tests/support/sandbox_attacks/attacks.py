@@ -1,9 +1,9 @@
 """Programs that try to get out of the sandbox: files, other processes, the network, the kernel.
 
-Each function is an attack, sent into the sandbox with this whole file as the program's source; never call one outside.
-It returns something true, or the secret itself, where it succeeded. The hints are what an attacker could know: `file` (a
-hidden file with the secret), `folder` (another episode's, open to all), `name` (for what is left behind), `variable`,
-`pids` (of the trainer, of the zygote), `host`, `tcp`, `udp`, `abstract`, `path` (sockets that listen).
+Each function is an attack, sent into the sandbox with this whole file as the program's source. Never call one outside.
+On success it returns something true, or the secret itself. The hints are facts that an attacker could know: `file` (a
+hidden file with the secret), `folder` (another episode's, open to all), `name` (for leftovers), `variable`, `pids` (of the
+trainer, of the zygote). Sockets listen at `host`, `tcp`, `udp`, `abstract` and `path`.
 """
 
 import ctypes
@@ -182,7 +182,7 @@ def traces_others(hint: Hint) -> Any:
 
 
 def finds_files(hint: Hint) -> Any:
-    """Find out only whether a file exists, how large it is, and where a link points."""
+    """Find out only whether a file exists, its size, and the target of a link."""
     return _worked(lambda: os.stat(hint["file"]), lambda: os.readlink("/proc/self/fd/0"))
 
 
@@ -235,7 +235,7 @@ def makes_forbidden_calls(hint: Hint) -> Any:
 
 
 def makes_calls_of_another_architecture(hint: Hint) -> Any:
-    """Call the 32-bit `getpid` (int 0x80), which a filter for 64-bit calls would not know; and x32 calls."""
+    """Call the 32-bit `getpid` (int 0x80), unknown to a filter for 64-bit calls, and x32 calls."""
     if _worked(lambda: LIBC.syscall(0x40000000 + 39) > 0 or 1 / 0) or ARM:
         return not ARM
     page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)

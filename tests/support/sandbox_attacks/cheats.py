@@ -1,7 +1,7 @@
 """Programs that try to outlast their limits, to forge their verdict, or to make the sandbox itself fail.
 
-Each function is an attack as in `attacks.py`; the grader's secret, which they look for, is a text
-`secret-` and 32 hexadecimal digits. Those of `WHOLE` are run as whole programs whose output counts.
+Each function is an attack as in `attacks.py`. The attacks look for the grader's secret, a text `secret-` and 32
+hexadecimal digits. Functions in `WHOLE` run as whole programs whose output counts.
 """
 
 import builtins
@@ -35,7 +35,7 @@ def _frame(body: bytes) -> bytes:
 
 
 def _send(body: bytes) -> None:
-    """Write to the channel whatever it takes."""
+    """Write all of it to the channel."""
     while body:
         body = body[os.write(3, body) :]
 
@@ -234,7 +234,7 @@ def walks_objects(hint: Hint) -> Any:
 
 
 def scans_memory(hint: Hint) -> Any:
-    """Read what lies around its own objects."""
+    """Read the memory around its objects."""
     start = id(hint) & ~0xFFF
     pages = ctypes.string_at(start - 2**18, 2**19)
     found = SECRET.search(pages.decode("latin-1"))
@@ -248,7 +248,7 @@ def replaces_builtins(hint: Hint) -> Any:
 
 
 def replaces_the_checker(hint: Hint) -> Any:
-    """Put functions that say yes into every module that could judge, and into the one that answers."""
+    """Replace every module's functions that could judge, and the encoder of the answer, by functions that approve."""
     for module in list(sys.modules.values()):
         for name in ("strictly_equal", "check", "verdict", "compare", "assert_equal"):
             setattr(module, name, lambda *arguments: True)
@@ -264,7 +264,7 @@ def forges_a_verdict(hint: Hint) -> Any:
 
 
 def forges_through_other_descriptors(hint: Hint) -> Any:
-    """Look for something inherited that leads to whoever judges."""
+    """Look for an inherited descriptor that leads to the judge."""
     written = []
     for number in [*range(3), *range(4, 1024)]:
         try:

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python -m support.sandbox_attacks.run [level]
 
-prints what came of each, and ends with status 1 where one succeeded that is not known to at this level.
+prints the outcome of each. The exit status is 1 if an attack succeeds that is not known to succeed at this level.
 """
 
 import inspect
@@ -45,12 +45,12 @@ KNOWN = {
         "sees_the_host_name": "the name of the machine",
     },
 }
-"""What succeeds at a level."""
+"""Attacks that succeed at a level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What came of an attack."""
+    """The outcome of an attack."""
 
     name: str
     succeeded: bool
@@ -58,7 +58,7 @@ class Attempt:
 
 
 class Target:
-    """What attacks are after: a sandbox whose parent holds a secret in a file, in its environment and in its memory."""
+    """The target of attacks: a sandbox whose parent holds a secret in a file, in its environment and in its memory."""
 
     def __init__(self, level: int) -> None:
         self.level = level
@@ -156,7 +156,7 @@ class Target:
 
 
 def _was_reached(opened: socket.socket) -> bool:
-    """Tell whether something arrived at a socket that does not block."""
+    """Return whether something arrived at a socket that does not block."""
     try:
         opened.recv(1) if opened.type == socket.SOCK_DGRAM else opened.accept()
     except BlockingIOError:
