@@ -63,7 +63,7 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
 
 
 async def _pushing(pool: RolloutPool, learner: TrainerGroup) -> dict[str, float]:
-    """Measure the seconds of a weight push, and how often the same bytes could have been copied in memory meanwhile."""
+    """Measure the seconds of a weight push, and their ratio to copying the same bytes in memory."""
     publish, load, copy, nbytes = [], [], [], 0
     for version in range(1, REPEATS + 1):
         began = time.monotonic()
@@ -98,7 +98,7 @@ def _seconds(action: Callable[[], object]) -> float:
 
 
 def print_bench(figures: dict[str, float]) -> None:
-    """Print one JSON object on standard output, and a table for people on standard error."""
+    """Print one JSON object on standard output and a table on standard error."""
     table = Table("figure", "value", title=f"bench, {torch.get_num_threads()} threads")
     for name, value in figures.items():
         table.add_row(name, f"{value:,.4g}")

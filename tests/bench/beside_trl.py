@@ -54,11 +54,11 @@ from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import Group, WeightVersion
 
 ANSWERS, ANSWER_TOKENS = 64, 64
-"""Answers of a step, and most tokens of one."""
+"""Answers of a step, and the token limit of one."""
 LENGTH = 1024
 LEARNING_RATE = 1e-4
 SKIPPED = 2
-"""Steps at the start of a part that are not counted: the pipeline fills."""
+"""Uncounted steps at the start of a part: the pipeline fills."""
 ROLLOUT = RolloutConfig(
     engine=EngineConfig(max_model_len=LENGTH),
     limits=EpisodeLimits(turn_tokens=ANSWER_TOKENS, total_tokens=LENGTH, turns=1),
@@ -67,7 +67,7 @@ ROLLOUT = RolloutConfig(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One kind of work: answers to a prompt, the characters that its prompts have at the least, and the steps of a part."""
+    """One kind of work: answers to a prompt, the least characters of its prompts, and the steps of a part."""
 
     name: str
     group_size: int
@@ -76,7 +76,7 @@ class Work:
 
 
 class LoopSide:
-    """Our side: an engine and a learner that stay from part to part."""
+    """Our side: an engine and a learner that last from part to part."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class LoopSide:
             yield cls(made.pool, made.learner, mixture, rl, builder, steps=work.steps)
 
     async def steps(self, lag: int) -> Part:
-        """Make the steps of a part, and those before it while the pipeline fills."""
+        """Make the steps of a part, after those that fill the pipeline."""
         config = self._builder.config
         await self._learner.use_threads(config.threads_during_generation if lag else config.threads)
         marks: list[tuple[float, float]] = []
@@ -157,11 +157,11 @@ class LoopSide:
         )
 
     def _with_rewards(self, group: Group) -> Group:
-        """Return the group with rewards at random, as TRL's have: a fresh model's answers are all wrong."""
+        """Return the group with random rewards like TRL's: a fresh model's answers are all wrong."""
         return replace(group, trajectories=tuple(replace(t, reward=self._draw.random()) for t in group.trajectories))
 
     def _cpu_s(self) -> float:
-        """Return the CPU seconds of this process, of its actors and of all that these started."""
+        """Return the CPU seconds of this process, its actors and all their child processes."""
         processes = [*self._pool.processes(), *self._learner.processes()]
         pids = [now.process.place.pid for now in processes if now.process.place is not None]
         children = [child.pid for pid in pids for child in psutil.Process(pid).children(recursive=True)]
@@ -241,7 +241,7 @@ def figures_of(before: Part, after: Part, ours: dict[int, Part]) -> dict[str, fl
 
 
 def line_of(figures: dict[str, float]) -> str:
-    """Return the ratios of a repeat on a line for people who wait."""
+    """Return the ratios of a repeat as one progress line."""
     lags = (f"{figures[f'lag_{lag}_times_trl']:.2f} times at lag {lag}" for lag in LAGS)
     return f"TRL {figures['trl_samples_per_s']:.1f} samples/s, the loop {' and '.join(lags)}"
 
@@ -253,7 +253,7 @@ def mixture_of(work: Work) -> Mixture:
 
 
 def trl_work(model: Path, work: Work, mixture: Mixture, threads: int, recompute: bool) -> TrlWork:
-    """Return the same prompts for TRL, whose tokenizer makes the same ids of them."""
+    """Return the same prompts for TRL, whose tokenizer encodes them to the same ids."""
     renderer = Renderer(load_tokenizer(model))
     ids = [renderer.prompt_ids(mixture.task(mixture.draw())) for _ in range(TRL_PROMPTS)]
     prompts = tuple(map(renderer.decode, ids))
@@ -290,8 +290,7 @@ async def bench_all(
 
 
 def main() -> None:
-    """Print a table on standard error and one JSON object on standard output. Report a missing
-    TRL."""
+    """Print a table on standard error and one JSON object on standard output. Report a missing TRL."""
     names = {work.name: work for work in WORKS}
     parser = argparse.ArgumentParser(prog="python -m bench.beside_trl", description=__doc__)
     parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))

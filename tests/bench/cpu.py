@@ -66,7 +66,7 @@ def bench_cpu(steps: int) -> dict[str, float]:
 
 
 def cpu_by_part(driver: int) -> Mapping[str, float]:
-    """Return the CPU seconds so far of a run's driver and of the processes below it, added up by part."""
+    """Return the CPU seconds so far of a run's driver and its descendants, summed by part."""
     top = psutil.Process(driver)
     used: dict[str, float] = {}
     for process in (top, *top.children(recursive=True)):
@@ -80,12 +80,12 @@ def cpu_by_part(driver: int) -> Mapping[str, float]:
 
 
 def part_of(title: str) -> str:
-    """Return the part of a run that a process with this title is."""
+    """Return the part of a run to which a process with this title belongs."""
     return next((part for beginning, part in PARTS.items() if title.startswith(beginning)), "Ray")
 
 
 def _steps(metrics: Path) -> int:
-    """Return how many steps of the stage have been reported."""
+    """Return the number of reported steps of the stage."""
     return metrics.read_text(encoding="utf-8").count('"train/loss"') if metrics.exists() else 0
 
 

@@ -1,8 +1,7 @@
-"""Shared prompts against sequences in full: forward and backward passes of one group, as ratios of CPU seconds.
+"""Shared prompts against full sequences: forward and backward passes of one group, as ratios of CPU seconds.
 
-`python -m bench.learner` measures the demo's fresh model on one thread. CPU seconds rather
-than those on the
-clock, and both ways in turn, so that other work on the machine counts little.
+`python -m bench.learner` measures the demo's fresh model on one thread. It measures CPU seconds, not wall-clock seconds, and
+alternates both ways, so that other work on the machine matters little.
 """
 
 import json
@@ -119,7 +118,7 @@ def fresh_model(config: FreshModelConfig) -> PreTrainedModel:
 
 
 def print_sharing(figures: list[SharingFigure]) -> None:
-    """Print one JSON list on standard output, and a table for people on standard error."""
+    """Print one JSON list on standard output and a table on standard error."""
     table = Table("answers", "prompt", "answer", "in full, ms", "shared, ms", "times faster")
     for figure in figures:
         times = [f"{1000 * s:,.1f}" if s is not None else "-" for s in (figure.plain_s, figure.shared_s)]

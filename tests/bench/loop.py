@@ -35,7 +35,7 @@ from temper.rollout.trajectory import Group, WeightVersion
 
 STEPS = 5
 SKIPPED = 2
-"""Steps at the start that are not counted: the pipeline fills."""
+"""Uncounted steps at the start: the pipeline fills."""
 LAGS = (0, 2)
 ROUNDS = 5
 

@@ -1,4 +1,4 @@
-"""The processes that a bench measures: engines and a learner, started on a model directory and ended with the measurement."""
+"""The processes that a benchmark measures: engines and a learner on a model directory."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
-    """Engines that serve, and a learner that has loaded nothing yet."""
+    """Engines that serve, and a learner without a model."""
 
     pool: RolloutPool
     learner: TrainerGroup

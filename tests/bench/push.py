@@ -38,11 +38,11 @@ from temper.rollout.weights.transports import BROADCAST, CUDA_IPC, TRANSPORTS, R
 ANSWER_S = 60.0
 """Time limit of a push, in seconds. The first push includes the start of the process."""
 END_S = 10.0
-"""How long the process may take to end by itself, in seconds."""
+"""Seconds that the process may take to exit by itself."""
 
 
 class OtherEnd:
-    """A process that takes one push after the other."""
+    """A process that receives pushes in turn."""
 
     def __init__(self, take: Callable[[Connection], None], *, answer_s: float = ANSWER_S) -> None:
         """`take` runs in the process. It answers each push with the seconds that the push took, until the pipe closes."""
@@ -54,7 +54,7 @@ class OtherEnd:
         theirs.close()  # open in that process alone, so that it closes with it
 
     def give(self, manifest: WeightManifest, offer: object) -> None:
-        """Let it take a push."""
+        """Send a push for it to receive."""
         self._pipe.send((manifest, offer))
 
     def taken(self) -> float:
@@ -82,14 +82,14 @@ class OtherEnd:
 
 
 ROUNDS = 4
-"""Pushes measured, after those that allocate the memory."""
+"""Measured pushes, after those that allocate the memory."""
 COPY_BYTES = 2**28
 """Most bytes copied at once for comparison."""
 HERE = Receivers(number=1, size=1, host=LOOPBACK)
 
 
 def copy_seconds(nbytes: int) -> float:
-    """Measure the seconds of copying so many bytes between two places in memory that are both in use already."""
+    """Measure the seconds of copying so many bytes between two places in memory, both already in use."""
     source, target = (torch.ones(min(nbytes, COPY_BYTES), dtype=torch.uint8) for _ in range(2))
     left, began = nbytes, time.perf_counter()
     while left > 0:
@@ -130,7 +130,7 @@ def bench_buckets(weights: dict[str, torch.Tensor], *, wire_dtype: str) -> dict[
 
 
 def _take_buckets(pipe: Connection) -> None:
-    """Take pushes until the other end is closed."""
+    """Receive pushes until the other end closes."""
     receiver = BucketReceiver()
     with contextlib.suppress(EOFError):
         while True:
@@ -182,7 +182,7 @@ def publisher(weights: dict[str, torch.Tensor], *, transport: str, wire_dtype: s
 
 
 def _take_segments(pipe: Connection) -> None:
-    """Take pushes until the other end is closed."""
+    """Receive pushes until the other end closes."""
     with contextlib.closing(WeightReceiver()) as receiver, contextlib.suppress(EOFError):
         while True:
             pipe.send(_received(receiver, *pipe.recv()))
@@ -211,7 +211,7 @@ MODELS = {
         initializer_range=0.02,
     ),
 }
-"""Models that are loaded into an engine."""
+"""Models for the load into an engine."""
 
 Weights = dict[str, torch.Tensor]
 
@@ -233,7 +233,7 @@ def named_tensors(width: int, layers: int) -> Weights:
 
 
 async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
-    """Measure the seconds that a running engine takes to load a push of a model in float32, verifying included."""
+    """Measure the seconds in which a running engine loads and verifies a push of a model in float32."""
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         parameters = make_model(Path(folder), config, seed=0)
         weights = load_file(Path(folder) / "model.safetensors")
@@ -263,7 +263,7 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
 
 
 def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield figures as they come, under `<size>/<transport>` and `<size>/engine`."""
+    """Yield figures as they arrive, under `<size>/<transport>` and `<size>/engine`."""
     for size in sizes:
         weights = named_tensors(*SHAPES[size])
         for transport in usable_transports():

@@ -1,4 +1,4 @@
-"""`bench`, rollouts: episodes against the bare engine on the same requests, and thoughts closed by force against free ones."""
+"""`bench`, rollouts: episodes against the bare engine on the same requests, and forced ends of thinking against free ones."""
 
 import time
 from dataclasses import dataclass, replace
@@ -66,7 +66,7 @@ def enforced_budget(config: Config) -> int:
 
 
 def same_length(config: Config, closing: int) -> RolloutConfig:
-    """Return settings whose turns are as long with the budget, its closing included, as without."""
+    """Return settings with equally long turns with and without the budget, its forced end included."""
     rollout = config.rollout
     answer = rollout.limits.turn_tokens - enforced_budget(config) - closing
     return replace(rollout, thinking=replace(rollout.thinking, grace=0, answer_tokens=max(1, answer)))
@@ -81,7 +81,7 @@ async def _episodes(pool: RolloutPool, tasks: list[Task], config: Config, *, fir
 
 
 async def _bare(pool: RolloutPool, groups: list[Group], config: Config) -> Speed:
-    """Measure the same first turns, asked of the engines directly: no episodes, no environments."""
+    """Measure the same first turns, requested directly from the engines without episodes or environments."""
     prompts = [tokens_of(t.turns[0].context_ids) for group in groups for t in group.trajectories if t.turns]
     began, used = time.monotonic(), _worker_cpu_s(pool)
     sampled = await pool.sample_bare(prompts, max_tokens=config.rollout.limits.turn_tokens)

@@ -20,9 +20,9 @@ from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 REPEATS = 4
 SEQUENCES = 64
-"""Most sequences of an update here: transformers' own scan is slow on a CPU."""
+"""Most sequences of an update: transformers' scan is slow on a CPU."""
 UNTRAINED = -100
-"""The label that transformers leaves out of its loss."""
+"""The label that transformers' loss ignores."""
 
 
 def bench_training(

@@ -2,8 +2,7 @@
 
 `python -m bench.trl_process WORK.json`
 
-Each line on standard input is a number of steps. The process answers each with one line of JSON
-measurements.
+Each line on standard input is a number of steps. The process answers each with one line of JSON measurements.
 """
 
 import json
@@ -66,20 +65,20 @@ class Turns:
 
 
 class InTurns(GRPOTrainer):
-    """TRL's trainer, which asks before each step."""
+    """TRL's trainer, which waits for a request before each step."""
 
     turns: Turns
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        """Sample and learn, once it is asked for."""
+        """Sample and learn on request."""
         self.turns.begin_step()
         return super().training_step(model, inputs, num_items_in_batch)
 
 
 def train(work: TrlWork, turns: Turns, folder: str) -> None:
-    """Train until nobody asks for steps: one update from a step's answers, rewards at random, nothing logged or saved.
+    """Train until the requests end: one update from a step's answers, random rewards, nothing logged or saved.
 
-    `temperature` and the rest of sampling are TRL's defaults, which are the model's own distribution.
+    `temperature` and the rest of sampling are TRL's defaults: the model's distribution.
     """
     torch.set_num_threads(work.threads)
     draw = random.Random(0)

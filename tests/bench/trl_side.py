@@ -1,4 +1,4 @@
-"""The same work for TRL, and its process as the benchmark sees it."""
+"""The same work for TRL, and its process."""
 
 import asyncio
 import json

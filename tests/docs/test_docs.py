@@ -21,7 +21,7 @@ OWN_MODULES = {
     "docs/environments.md": "guess",
     "docs/algorithms.md": "mine",
 }
-"""Pages that define a module, which YAML blocks then name."""
+"""Pages that define a module, which YAML blocks later use."""
 ROOM = "rollout.engine.max_model_len=131072"
 """A profile chooses this by hardware and model. Neither is here."""
 YAML = [(document, block) for document in DOCUMENTS for block in blocks(document, "yaml")]
@@ -35,7 +35,7 @@ LINES = [
 
 
 def anchors(document: Path) -> set[str]:
-    """The headings of a document as links name them."""
+    """The headings of a document as link anchors."""
     headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", document.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 

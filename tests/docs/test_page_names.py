@@ -21,7 +21,7 @@ FREE = re.compile(r"envs\.[\w*-]+\.(options|weights)|rollout\.engine\.extra|rl_t
 
 
 def spans(page: str) -> Iterator[str]:
-    """The code in the sentences of a page."""
+    """The code spans of a page."""
     yield from SPAN.findall(BLOCK.sub("", text(page)))
 
 

@@ -1,4 +1,4 @@
-"""The recipes begin with names on the hub and columns: loaded, checked and begun with tiny stand-ins of models and data."""
+"""The recipes name models and columns on the hub. They load, pass their checks and start with tiny stand-ins."""
 
 import json
 import math
@@ -67,7 +67,7 @@ TWO = {
 }
 """Settings for two small steps of each stage."""
 BRIEF = tuple(f"envs.{{}}.{setting}" for setting in ("length_limit=32", "weights={{correct: 1, length: 0.5}}"))
-"""Brevity is rewarded too, so that answers of a model that can do nothing yet differ in worth."""
+"""Brevity is rewarded too, so that the rewards of an untrained model's answers differ."""
 THINKING = (
     *("rl.thinking={budget: 0.5, budget_range: [4, 8]}", "rollout.thinking={grace: 4, answer_tokens: 16}"),
     "eval.budget_shares=[0.5]",
@@ -87,7 +87,7 @@ OWN = {
 
 
 def profile_of(path: Path) -> str:
-    """The profile of the hardware that a recipe's head names."""
+    """The profile of the hardware in a recipe's head."""
     found = re.search(r"-(\d+)G$", head_of(path).hardware)
     assert found is not None
     return f"gpu{found[1]}"
@@ -125,7 +125,7 @@ FRESH = {
 
 @contextmanager
 def counting() -> Iterator[str]:
-    """The server of the recipe that asks one: it counts."""
+    """The server of the recipe that needs one: it counts."""
     with CounterServer() as serving:
         thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
         thread.start()

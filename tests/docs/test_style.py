@@ -41,7 +41,7 @@ def patterns(rule: dict[str, Any]) -> Iterator[str]:
 
 
 def faults(rule: dict[str, Any], text: str) -> list[str]:
-    """Return the sentences that break a rule."""
+    """Return the sentences that violate a rule."""
     flags = re.IGNORECASE if rule.get("ignorecase") else 0
     if rule["extends"] == "occurrence":
         return [one for one in sentences(text) if len(re.findall(rule["token"], one)) > rule["max"]]

@@ -1,4 +1,4 @@
-"""The example of docs/own_environment.md is taken from there, and run as a user would run it."""
+"""The example of docs/own_environment.md runs as a user would run it."""
 
 import sys
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ LONGEST_EXAMPLE = 40
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's folder with the example's module and configuration, and on the Python path as the current folder is."""
+    """A user's folder with the example's module and configuration, in front of the Python path."""
     (tmp_path / f"{MODULE}.py").write_text(block("python"), encoding="utf-8")
     (tmp_path / "run.yaml").write_text(block("yaml"), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""A run whose disks are full: of trajectories, tracker, checkpoints and metrics."""
+"""A run with full disks for its trajectories, tracker, checkpoints and metrics."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from support.small_disk import SmallDisks
 STEPS = 60
 ROWS = ("disk-checkpoint", "disk-metrics", "disk-trajectories", "disk-tracker")
 ENOUGH_FOR_ROWS = 400_000
-"""Bytes that hold the rows of some steps and no checkpoint."""
+"""Bytes for the rows of some steps, but not for a checkpoint."""
 
 
 @pytest.fixture

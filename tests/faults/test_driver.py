@@ -1,4 +1,4 @@
-"""One run whose driver is killed again and again, compared with runs that nobody disturbed."""
+"""One run whose driver is killed repeatedly, compared with undisturbed runs."""
 
 import contextlib
 import random
@@ -27,7 +27,7 @@ SEED = 15
 OF_TIME = ("time/", "episode/", "engine/", "buffer/", "rollout/tokens_per_s", "train/", "push/")
 """Metrics that differ between runs: seconds, and floating-point sums over the same tokens."""
 GCS = "gcs_server"
-"""The head of a cluster of Ray, by the name of its process."""
+"""The process name of a Ray cluster's head."""
 PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
 """Seconds that Ray processes search for a lost head. The default is 60."""
 Wait = Callable[[Job, random.Random], float]
@@ -142,7 +142,7 @@ def lose_the_head(job: Job) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruption:
-    """How a start of the run ends before its time: `wait` for the moment, then `end` it."""
+    """An early end of a start of the run: `wait` for the moment, then `end` it."""
 
     during: str
     wait: Wait
@@ -152,7 +152,7 @@ class Interruption:
 
 
 def kills(rounds: int) -> list[Interruption]:
-    """Return ten moments for each round, in the order in which a run comes to them."""
+    """Return ten moments for each round, in the order of the run."""
     start = Interruption(during="first stage", wait=during_the_first_start)
     sft = [
         start,
@@ -211,8 +211,7 @@ def lives(run: Path) -> list[tuple[int | None, ...]]:
 
 
 def require_same(one: Path, other: Path) -> float:
-    """Fail if two runs sampled or scored anything differently. Returns the largest loss
-    difference."""
+    """Fail if two runs sampled or scored anything differently. Return the largest loss difference."""
     assert [row.key for row in rows(one, "sft")] == [row.key for row in rows(other, "sft")]
     assert [step for step, _ in exact(one, "rl")] == list(range(1, STEPS + 1))
     assert exact(one, "rl") == exact(other, "rl")
@@ -224,7 +223,7 @@ def require_same(one: Path, other: Path) -> float:
 
 
 def undisturbed(found: Runs) -> Path:
-    """Return a run that nobody disturbs but by the attempt to start it a second time."""
+    """Return a run whose only disturbance is an attempt to start it a second time."""
     job = found.start("plain", *ARGUMENTS)
     job.wait_until(lambda: (job.run / "driver.lock").exists(), "the run has its lock")
     second = found.start("plain", *ARGUMENTS)

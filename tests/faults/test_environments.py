@@ -11,7 +11,7 @@ from support.faulty_loss import VARIABLE
 STEPS = 10
 TIMEOUT_S = 3.0
 FAILURES = {"raises": "environment", "hangs": "timeout", "rubbish": "environment", "exits": "environment"}
-"""How each environment's failures are called."""
+"""The name of each environment's failures."""
 ARGUMENTS = [
     f"rl.steps={STEPS}",
     "stages=[init,rl]",

@@ -1,4 +1,4 @@
-"""One run that loses workers, engines and ranks, by kills and by hangs, and ends as if nothing had been."""
+"""One run loses workers, engines and ranks by kills and by hangs, and ends like an undisturbed run."""
 
 import random
 import re
@@ -15,7 +15,7 @@ from temper.orchestrator.session.status import read_status
 
 STEPS = 100
 SLOW, FAST = "8", "0.2"
-"""Seconds that an episode takes while somebody is missing, so that the run does not end before the last fault, and after it."""
+"""Seconds of an episode before and after the last recovery, so that the run does not end too early."""
 SILENT_S, STALLED_S = 10.0, 20.0
 ARGUMENTS = [
     f"rl.steps={STEPS}",

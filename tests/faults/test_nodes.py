@@ -1,4 +1,4 @@
-"""A run on a cluster of two nodes, of which one is lost with a rollout worker, and another one joins."""
+"""A run on a cluster of two nodes loses one with a rollout worker, and another one joins."""
 
 import time
 from collections.abc import Iterator

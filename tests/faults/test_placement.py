@@ -1,5 +1,4 @@
-"""A run with colocated engine and learner samples as with separate devices, even after an
-engine failure."""
+"""A run with colocated engine and learner samples as with separate devices, even after an engine failure."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A run whose tracking server is slow, dies and comes back, whose driver is killed: its files agree all the while."""
+"""A run with a killed driver and a tracking server that is slow, fails and returns. Its files agree throughout."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.metric_names import display_name
 
 MANY = 2000
-"""Steps, more than are made."""
+"""More steps than the run makes."""
 SAVED_EVERY = 25
 SLOW_S = 12.0
 METRICS = (
@@ -32,7 +32,7 @@ METRICS = (
 
 
 SENDINGS = 5
-"""How often the command may be given again until the server has every row."""
+"""How often the command may be repeated until the server has every row."""
 
 
 class Server:

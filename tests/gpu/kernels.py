@@ -1,4 +1,4 @@
-"""The scan that transformers calls, and a whole hybrid with it, against the definition in double precision.
+"""The scan that transformers calls, and a whole hybrid with it, against a reference in double precision.
 
 Suffixes as in `learner/models/mamba_scan.py`.
 """
@@ -20,7 +20,7 @@ from temper.learner.models.kernels import find_kernel
 from temper.learner.models.loading import read_model
 
 BOUNDS = {torch.float32: 5e-3, torch.bfloat16: 5e-2}
-"""Largest error that is let pass, as a share of the largest value: Triton multiplies float32 in TF32."""
+"""Largest permitted error, as a share of the largest value: Triton multiplies float32 in TF32."""
 VALUES = ("y", "the state at the end")
 FUNCTIONS = ("mamba2_chunk_scan", "mamba2_split_conv1d_scan_combined", "causal_conv1d_fn")
 

@@ -1,4 +1,4 @@
-"""The machine that is checked, clocks that wait for its GPU, and the models of the check."""
+"""The machine under test, timers that wait for its GPU, and the models of the check."""
 
 import os
 import platform
@@ -55,7 +55,7 @@ def on_gpu() -> bool:
 
 
 def machine_words() -> str:
-    """Return the machine for people."""
+    """Describe the machine for people."""
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     if not on_gpu():
         return f"{len(os.sched_getaffinity(0))} CPU cores, no GPU, {versions}"
@@ -71,7 +71,7 @@ def peak_flops() -> float | None:
 
 
 def seconds(work: Callable[[], object], *, repeats: int) -> float:
-    """Return the best of `repeats` times that work takes, after one that allocates."""
+    """Return the least seconds of `repeats` runs of work, after one that allocates."""
     work()
     best = float("inf")
     for _ in range(repeats):

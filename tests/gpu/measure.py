@@ -1,7 +1,7 @@
 """The GPU check: facts that only a GPU can show, verified and measured part by part. Writes `docs/gpu.md`.
 
-`PYTHONPATH=tests python -m gpu.measure`. Each part is a file of this folder with a function `run(report, small=...)`, but for
-the two of `runners.py`. It runs in a separate process with a deadline: a fault in one does not stop the others.
+`PYTHONPATH=tests python -m gpu.measure`. Each part is a file of this folder with a function `run(report, small=...)`, except
+the two parts of `runners.py`. It runs in a separate process with a deadline: a fault in one does not stop the others.
 """
 
 import argparse
@@ -29,15 +29,15 @@ PARTS = {
     "learning": "The learner: a hybrid of 1 B parameters at ZeRO stage 3",
     "sharing": "One GPU shared by engine and learner",
 }
-"""The title of each part, in the order in which they run."""
+"""The title of each part, in order."""
 RUNNERS = {"first_runner": "v1", "second_runner": "v2"}
 """The parts of `runners.py`, with the setting `rollout.engine.runner` of each."""
 LIMIT_S = 1200.0
-"""Deadline of a part. Most of it is for kernels: Mamba-2 alone compiles 110, minutes with a cold cache."""
+"""Deadline of a part, mostly for kernels: Mamba-2 alone compiles 110, which takes minutes with a cold cache."""
 ENDS = {0: "all holds", 3: "a figure does not hold", 4: "nothing measured"}
-"""How a part ended, by its exit status."""
+"""The end of a part by its exit status."""
 TAIL = 25
-"""Lines of a process's output that the page shows of a part that failed."""
+"""Lines of a failed part's output on the page."""
 HEAD = """# GPU check
 
 You get the facts that only a GPU can show, verified and measured part by part.
@@ -134,7 +134,7 @@ def run_apart(name: str, *, small: bool, limit_s: float) -> Outcome:
 
 
 def _end(leader: subprocess.Popen[bytes]) -> None:
-    """Kill the processes that are left of a part."""
+    """Kill the remaining processes of a part."""
     try:
         os.killpg(leader.pid, signal.SIGKILL)
     except ProcessLookupError:

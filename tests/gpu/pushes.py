@@ -1,6 +1,6 @@
-"""Each way of pushing weights that this machine has: bytes a second, and the load into a running engine.
+"""Each transport of this machine: bytes a second, and the load into a running engine.
 
-Broadcast goes by gloo between CPUs here: by NCCL it needs a GPU for each of its two ends.
+Broadcast uses gloo between CPUs, because NCCL needs a GPU for each of its two ends.
 """
 
 from bench.push import bench_push, usable_transports

@@ -21,18 +21,18 @@ from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.trajectory import WeightVersion
 
 BOUNDS: dict[Dtype, float] = {"float32": 1e-3, "bfloat16": 5e-2}
-"""Largest mean difference on a GPU in nats. On a CPU float32 is held to 1e-5 at every token."""
+"""Largest mean difference on a GPU in nats. The CPU's bound for float32 is 1e-5 at every token."""
 EXACT = 1e-5
 LIMITS = (None, ThinkingLimit(tokens=5, grace=0), ThinkingLimit(tokens=17, grace=6))
 WAYS: tuple[tuple[Dtype, Speculation], ...] = (("float32", "off"), ("bfloat16", "off"))
 DRAFTED: tuple[tuple[Dtype, Speculation], ...] = (("float32", "ngram"),)
-"""The second runner alone: on a GPU the first makes no drafts."""
+"""For the second runner alone: the first makes no drafts on a GPU."""
 REPEATS = 3
 CACHING: tuple[PrefixCaching, ...] = ("on", "off")
 
 
 def run(report: Report, *, runner: Runner, small: bool) -> None:
-    """Verify a runner, then measure it. The second needs Triton, which vLLM's build for CPUs does not have."""
+    """Verify a runner, then measure it. The second needs Triton, which vLLM's CPU build lacks."""
     if runner == "v2" and not on_gpu():
         report.note("it needs Triton, which vLLM's build for CPUs does not have: nothing of it runs here")
         return
@@ -64,7 +64,7 @@ def compare(report: Report, *, runner: Runner, small: bool) -> None:
 
 
 def _asked(tags: ThinkingTags, requests: int, length: int) -> list[TurnRequest]:
-    """Return requests that begin in a thought, each with one of the limits."""
+    """Return requests that begin in thinking, each with one of the limits."""
     opening = "<think>\n" if tags.opened_by_prompt else ""
     text = f"<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n{opening}"
     ids = tuple(byte_tokenizer()(text)["input_ids"])
@@ -86,7 +86,7 @@ async def _sampled(
 
 
 def _closed_by_rule(tags: ThinkingTags, request: TurnRequest, said: Completion) -> bool:
-    """Return whether the tokens that are marked as inserted are those that the rule inserts."""
+    """Return whether the marked tokens are exactly those that the rule injects."""
     marked = [place for place, forced in enumerate(said.injected_T) if forced]
     if request.limit is None:
         return not marked
@@ -98,7 +98,7 @@ def _closed_by_rule(tags: ThinkingTags, request: TurnRequest, said: Completion) 
 
 
 def _gaps(folder: Path, asked: list[TurnRequest], sampled: list[Completion], dtype: Dtype) -> torch.Tensor:
-    """Return the difference of every sampled token's log-probability, without its sign."""
+    """Return the absolute log-probability difference of every sampled token."""
     model = read_model(folder)
     cast(model, bf16=dtype != "float32")
     model.to(device()).eval()
@@ -114,7 +114,7 @@ def _gaps(folder: Path, asked: list[TurnRequest], sampled: list[Completion], dty
 
 
 def measure(report: Report, *, runner: Runner, small: bool) -> None:
-    """Measure sampled tokens a second with cached prefixes and without, the same requests."""
+    """Measure sampled tokens a second on the same requests, with and without cached prefixes."""
     groups, answers, prompt, length = (2, 4, 200, 16) if small else (16, 16, 1024, 256)
     report.note(f"{groups} groups of {answers} answers of {length} tokens, prompts of {prompt}, a seed for each answer")
     # Hybrids cache no prefixes in vLLM's CPU build.
@@ -148,7 +148,7 @@ def _requests(seed: int, *, groups: int, answers: int, prompt: int, length: int)
 
 
 async def _seconds(folder: Path, config: EngineConfig, requests: Callable[[int], list[TurnRequest]]) -> float:
-    """Return the least seconds that the requests take, of several rounds with other prompts."""
+    """Return the least seconds of the requests over several rounds with different prompts."""
     engine = VllmEngine(folder, config, version=WeightVersion(step=0), ends=())
     await engine.start()
     best = float("inf")

@@ -1,4 +1,4 @@
-"""Groups whose answers share the pass over their prompt, against sequences in full, with layers computed again and without."""
+"""Groups whose answers share the pass over their prompt, against full sequences, with and without recomputed layers."""
 
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ WAYS = (("in full", False, False), ("shared", True, False), ("in full, layers co
 
 
 def run(report: Report, *, small: bool) -> None:
-    """Measure a model of attention alone, then a hybrid, whose kernels may be missing."""
+    """Measure a model with attention alone, then a hybrid, whose kernels may be missing."""
     mamba_scan.install()
     answers, prompt, answer = (8, 128, 16) if small else (16, 2048, 256)
     group = group_of_answers(answers=answers, prompt=prompt, answer=answer)

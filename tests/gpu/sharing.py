@@ -23,7 +23,7 @@ SETTINGS = (
     *("rl.groups_per_step=4", "rl.group_size=4", "rl.optim.warmup_steps=0", "rl.loss.advantage=reinforce_pp"),
     "rl.loss.malformed_thinking=-1.0",
 )
-"""A fresh model's rewards are mostly equal: it learns from its malformed thoughts."""
+"""A fresh model's rewards are mostly equal, so that it learns from its malformed thinking."""
 
 GAP = 1e-3
 """Largest mean difference of log-probabilities in nats, in float32: on a CPU it is about 1e-7."""

@@ -1,4 +1,4 @@
-"""The parts of the GPU check: whole on a GPU, small without one."""
+"""The parts of the GPU check: at full size on a GPU, small without one."""
 
 from pathlib import Path
 

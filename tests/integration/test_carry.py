@@ -86,7 +86,7 @@ def test_each_part_of_the_check_runs_in_the_call_that_completes_what_it_needs(tm
 
 
 def fat_binary(*entries: tuple[int, int, bytes]) -> bytes:
-    """Return device code as nvcc packs it: of each entry kind (1 PTX, 2 compiled), architecture and code."""
+    """Return device code in nvcc's format. Each entry is a kind (1 PTX, 2 compiled), an architecture and code."""
     body = b"".join(
         struct.pack("<HHIQ", kind, 257, 64, len(code)) + bytes(12) + struct.pack("<I", compiled_for) + bytes(32) + code
         for kind, compiled_for, code in entries

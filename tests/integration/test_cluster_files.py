@@ -1,4 +1,4 @@
-"""The image, the job of KubeRay and the script of Slurm agree with the checkout: names, versions, commands that load."""
+"""The image, the KubeRay job and the Slurm script agree with the checkout: names, versions, commands that load."""
 
 import math
 import re
@@ -25,7 +25,7 @@ def pinned(package: str, lock: str) -> str:
 
 
 def gpus_of(recipe: str) -> int:
-    """How many GPUs the badge of a recipe names, as in 2x8xH100-80G."""
+    """The number of GPUs in a recipe's badge, as in 2x8xH100-80G."""
     found = re.search(r"^# badge: planned for ((?:\d+x)+)", (ROOT / recipe).read_text(encoding="utf-8"), re.MULTILINE)
     assert found is not None
     return math.prod(int(number) for number in found[1].split("x")[:-1])

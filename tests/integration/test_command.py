@@ -34,7 +34,7 @@ stop_ray()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An author's folder: modules named as ours and as libraries', which must not be imported, and an environment."""
+    """A user's folder with an environment, and modules named as ours and as libraries', which must not be imported."""
     for number, name in enumerate(HOSTILE):
         (tmp_path / name).mkdir()
         file = tmp_path / name / "__init__.py" if number % 2 else tmp_path / f"{name}.py"

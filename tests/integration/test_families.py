@@ -1,4 +1,4 @@
-"""Eight lines, submitted as a job, train a model of each family with its own chat template on a mixture of tasks: for real."""
+"""Eight lines, submitted as a job, train a real model of each family with its own chat template on a mixture of tasks."""
 
 import json
 import math
@@ -71,7 +71,7 @@ class Case:
 
 
 def qwen3(vocabulary: int) -> PreTrainedModel:
-    """As the small ones of the family: the output layer is the embedding."""
+    """As the family's small models: the output layer is the embedding."""
     return Qwen3ForCausalLM(Qwen3Config(vocab_size=vocabulary, num_hidden_layers=2, tie_word_embeddings=True, **SHAPE))
 
 
@@ -80,7 +80,7 @@ def llama(vocabulary: int) -> PreTrainedModel:
 
 
 def gemma3(vocabulary: int) -> PreTrainedModel:
-    """Tied by default, with scaled embeddings, capped logits, and a layer that looks back on 32 tokens alone."""
+    """Tied by default, with scaled embeddings, capped logits, and a layer with a window of 32 tokens."""
     layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}
     shape = {**SHAPE, "num_hidden_layers": 2, "query_pre_attn_scalar": 32, "final_logit_softcapping": 8.0}
     return Gemma3ForCausalLM(Gemma3TextConfig(vocab_size=vocabulary, **layers, **shape))
@@ -109,7 +109,7 @@ CASES = {
 
 
 def saved(case: Case, directory: Path) -> Path:
-    """The family's model and tokenizer as a user has them on disk."""
+    """The family's model and tokenizer, saved as a user has them."""
     tokenizer = tokenizer_of(case.template)
     torch.manual_seed(0)
     model = case.make(padded_size(tokenizer)).to(torch.float32)
@@ -122,7 +122,7 @@ def saved(case: Case, directory: Path) -> Path:
 
 
 def reference_is_right(model: Path, envs: Sequence[str]) -> None:
-    """Right turns of the tasks, through the chat template that the model was saved with, earn 1 without a fault."""
+    """Reference turns of the tasks, through the chat template of the saved model, earn 1 without a fault."""
     family = Family(load_tokenizer(model))
     for name in envs:
         env = bind(name, EnvConfig())
@@ -151,7 +151,7 @@ def largest_gap(model: PreTrainedModel, file: Path) -> tuple[float, int]:
 
 
 def changed(before: Path, after: Path) -> float:
-    """The share of tensors that are not the same in two checkpoints of the same tensors."""
+    """The share of tensors that differ between two checkpoints of the same tensors."""
     old, new = (load_file(folder / "model.safetensors") for folder in (before, after))
     assert old.keys() == new.keys()
     return sum(not torch.equal(old[name], new[name]) for name in old) / len(old)

@@ -53,7 +53,7 @@ cp "$BIN/made-python" .venv/bin/python
 
 @dataclass
 class Machine:
-    """A folder with the repository's requirements and the programs that its PATH has."""
+    """A folder with the repository's requirements and the programs of its PATH."""
 
     root: Path
     env: dict[str, str] = field(default_factory=dict)

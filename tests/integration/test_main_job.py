@@ -29,7 +29,7 @@ LAST = (
 )
 """The stages. The last is a second `sft`."""
 ENDLESS = 1000
-"""Steps, until a run is stopped or killed in their middle, however busy the machine is."""
+"""Steps, so that a run is stopped or killed in their middle even on a busy machine."""
 JUDGED = 'binary_score(parsed.answer == task.spec["answer"]'
 """The score expression of the documents' environment."""
 

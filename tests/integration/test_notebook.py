@@ -1,4 +1,4 @@
-"""The notebook of the documents: it runs from its first cell to its last, and its reward rises."""
+"""The notebook of the documents runs from its first cell to its last, and its reward rises."""
 
 import os
 import sys

@@ -26,7 +26,7 @@ def wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
-    """A folder with the wheels of two packages which share a file that differs, and one that is equal."""
+    """A folder with the wheels of two packages that share two files: one differs and one is equal."""
     wheel(tmp_path, "whole", {"cuda/driver.so": "12.6", "cuda/empty.py": "", "whole/own.py": "1"})
     wheel(
         tmp_path, "parts", {"parts-1.0.data/platlib/cuda/driver.so": "13.5", "cuda/empty.py": "", "parts/own.py": "2"}

@@ -1,5 +1,4 @@
-"""The wheel of the package in a separate virtual environment that shares the libraries of this
-one."""
+"""The package's wheel in a separate virtual environment that shares the libraries of this one."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Help and mistakes are answered without the libraries that take seconds to import."""
+"""Help and usage errors appear without the libraries that take seconds to import."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A real run, on two ranks and with answers of older weights, whose steps the command trains again."""
+"""A real run, on two ranks and with answers of older weights, whose steps the command replays."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def test_a_step_of_a_real_run_is_trained_again_to_the_last_bit(run: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_from_the_beginning_and_by_one_rank(run: Path) -> None:
-    """Another number of ranks adds up in another order: last digits differ, and no more."""
+    """Another number of ranks sums in another order, so that only the last digits differ."""
     status, found = replay(run, "--step", "1", "--set", "learner.ranks=1", "learner.zero_stage=0")
     assert status == 0, found
     assert found["from"]["step"] == 0

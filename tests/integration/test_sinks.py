@@ -1,4 +1,4 @@
-"""A real run that reports to MLflow, W&B and trackio, and is killed: all three have each step once, with the same values."""
+"""A real run that reports to MLflow, W&B and trackio and is killed. All three have each step once, with the same values."""
 
 import pytest
 from mlflow import MlflowClient

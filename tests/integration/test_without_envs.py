@@ -1,4 +1,4 @@
-"""A file of dialogues or preferences is all that a supervised run needs: no environment, before it, in it or after it."""
+"""A file of dialogues or preferences is enough for a supervised run: it never needs an environment."""
 
 import asyncio
 import io
@@ -42,7 +42,7 @@ def write_lines(path: Path, given: list[dict[str, Any]]) -> Path:
 
 @pytest.fixture
 def files_alone(tmp_path: Path) -> Path:
-    """A configuration of two supervised stages, each on a file, of a tiny model."""
+    """A configuration of two supervised stages, each on a file, with a tiny model."""
     optim = {"warmup_steps": 0}
     given = {
         "name": "files",
@@ -102,7 +102,7 @@ def test_all_that_looks_at_a_run_before_it_takes_one_without_environments(
 
 
 async def stages_of(run: Run, config: Config) -> None:
-    """Run the stages of a run one after the other, its rank in this process."""
+    """Run the stages of a run in order, with its rank in this process."""
     run.trainer = PlainTrainer(run)
     try:
         for one in config.instances:

@@ -1,4 +1,4 @@
-"""A run's folder with everything that `rl` leaves, made by the loop's own parts in a tenth of a second, without a model."""
+"""A run's folder with everything that `rl` writes, built by the loop's real parts in a tenth of a second, without a model."""
 
 import asyncio
 import random
@@ -46,7 +46,7 @@ class Source:
 
 
 def answers(ticket: Ticket, rng: random.Random) -> Group:
-    """A group of three that teaches something, or nothing, or failed for the most part."""
+    """A group of three: with a nonzero advantage, with equal rewards, or with two failures."""
     task, kind = ticket.task, rng.choice(("mixed", "mixed", "mixed", "equal", "failed"))
     failure = Failure(kind=FailureKind.TIMEOUT, message="too slow")
     rewards = {"mixed": [0.0, 1.0, 1.0], "equal": [1.0, 1.0, 1.0], "failed": [1.0]}[kind]
@@ -60,7 +60,7 @@ def answers(ticket: Ticket, rng: random.Random) -> Group:
 
 
 class Past:
-    """The stage, from its newest checkpoint on, as one process works on it."""
+    """One process of the stage, which begins at the newest checkpoint."""
 
     def __init__(self, root: Path, *, seed: int = 0) -> None:
         self.folder = RunDir(root)

@@ -1,4 +1,4 @@
-"""Tasks as a run would have them: bound to their environment, with settings of the test's."""
+"""Tasks as a run has them: bound to their environment, with a test's settings."""
 
 from dataclasses import replace
 from typing import Any

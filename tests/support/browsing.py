@@ -22,7 +22,7 @@ PATIENCE_MS = 10_000
 
 @contextlib.contextmanager
 def launched() -> Iterator["Browser"]:
-    """A browser that is closed at the end."""
+    """A browser that closes at the end."""
     with sync_api.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
@@ -31,7 +31,7 @@ def launched() -> Iterator["Browser"]:
 
 @contextlib.contextmanager
 def one_page(browser: "Browser") -> Iterator[tuple["Page", list[str]]]:
-    """A page, and its errors so far from its code and its console."""
+    """A page, and the errors of its code and console so far."""
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.set_default_timeout(PATIENCE_MS)
     errors: list[str] = []

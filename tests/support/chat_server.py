@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def asked(server: ChatServerDouble, task: Task, *, samples: int = 1, **settings: Any) -> Group:
-    """The group of answers of a server to a task."""
+    """A server's group of answers to a task."""
     known = {"concurrency", "timeout_s", "retries", "key"} & settings.keys()
     given = {"backoff_s": 0.01, "timeout_s": 20.0} | {name: settings.pop(name) for name in known}
 

@@ -1,4 +1,4 @@
-"""Coding tasks of rows, and episodes on them with given answers."""
+"""Coding tasks from rows, and episodes on them with given answers."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,13 +13,13 @@ from temper.envs.core.thinking_mode import OFF
 
 
 def task_of(row: dict[str, Any], *, options: dict[str, Any] | None = None, **settings: Any) -> Task:
-    """Return the task of a row without thinking, with these options and settings."""
+    """Return a row's task without thinking, with these options and settings."""
     env = configure(options or {})
     return bound(replace(load_row(env.formats, row), thinking=OFF), env, **settings)
 
 
 def play(task: Task, *answers: str) -> GymStep:
-    """The last step of an episode in which these answers are given."""
+    """The last step of an episode with these answers."""
     env = CodeEnv()
     env.reset(options={"task": replace(task, thinking=OFF)})
     for answer in answers[:-1]:

@@ -1,4 +1,4 @@
-"""The documents, and the blocks of code in them."""
+"""The documents and their code blocks."""
 
 import re
 from pathlib import Path
@@ -22,5 +22,5 @@ def blocks(document: str, language: str) -> list[str]:
 
 
 def tutorial_block(language: str) -> str:
-    """The first block in a language of the page on writing an environment."""
+    """The first block in a language of the page about custom environments."""
     return blocks("docs/own_environment.md", language)[0]

@@ -1,4 +1,4 @@
-"""vLLM returns log-probabilities under the distribution that it drew from, also with other requests in the batch."""
+"""vLLM returns log-probabilities under the distribution that it samples from, also with other requests in the batch."""
 
 import asyncio
 import math

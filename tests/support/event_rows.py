@@ -1,4 +1,4 @@
-"""The rows of a event log, read as a whole: tests look at short ones."""
+"""The rows of a short event log, read as a whole."""
 
 from pathlib import Path
 

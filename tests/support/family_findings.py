@@ -63,7 +63,7 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """The line as Markdown has it."""
+        """The line in Markdown."""
         cells = (self.name, self.thoughts, self.left_out, self.budgets, self.calls, self.earlier)
         parts = (one if one.startswith("all") else one.partition(":")[0] for one in self.refused)
         return _line((*cells, ", ".join(parts)))
@@ -79,7 +79,7 @@ def code(text: str) -> str:
 
 
 def reason(error: ValueError) -> str:
-    """The error message for a table, without remedy and long quotations."""
+    """The error message for a table, without the remedy and long quotations."""
     said = QUOTED.sub("...", str(error).partition("; ")[0])
     return said.replace("|", "\\|").replace("<", "&lt;").removesuffix(" ")
 
@@ -147,7 +147,7 @@ def _carried(tokenizer: PreTrainedTokenizerBase, *, no_thinking: bool) -> tuple[
 
 
 def _play_right(family: Family, mode: Thinking, *, tools: bool) -> None:
-    """Play a generated task in this mode: with two look-ups at once and a calculation, or a sum for a family without tools."""
+    """Roll out a generated task in this mode: two parallel look-ups and a calculation, or a sum for a family without tools."""
     generated, env = (lookups, "tool_use") if tools else (arithmetic, "math")
     made = (generated.generate(random.Random(seed), 2) for seed in range(100))
     task = replace(next(task for task in made if not tools or len(task.spec["keys"]) > 1), thinking=mode)
@@ -171,13 +171,13 @@ def _play_shop(family: Family) -> None:
 
 @functools.cache
 def shop_task() -> Task:
-    """The row of the shop that is played."""
+    """The shop's row for the rollout."""
     line = (RETAIL / "tasks_train.jsonl").read_text(encoding="utf-8").splitlines()[RETAIL_ROW]
     return bound(DOMAIN.load(json.loads(line), folder=RETAIL), with_folder(RETAIL, domain=DOMAIN))
 
 
 def shop_reference() -> list[Message]:
-    """The right turns of that row as messages."""
+    """The reference turns of that row as messages."""
     messages: list[Message] = []
     for text in reference.reference(shop_task()):
         parsed = parse_turn(text, thinks=False)

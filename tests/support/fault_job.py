@@ -42,17 +42,17 @@ SMALL = [
 """Settings that make the demo small."""
 SYNCHRONOUS = ["rl.max_lag=0", "rollout.workers=1"]
 START_S = 1200.0
-"""How long any one thing may take to be seen, also on a busy machine."""
+"""Time limit of any one observation, also on a busy machine."""
 GONE_S = 180.0
-"""How long the processes of a killed run may take to go: Ray's agents look for their head for a minute before they end."""
+"""Time limit for the processes of a killed run to exit: Ray's agents search for their head for a minute."""
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""They disturb no other run, so that it need not wait for them."""
+"""They disturb no other run, so that it does not wait for them."""
 POLL_S = 0.02
 
 
 @dataclass(kw_only=True)
 class Job:
-    """One start of a run. `known` are all processes of its tree that were ever seen."""
+    """One start of a run. `known` are all processes ever seen in its tree."""
 
     process: "subprocess.Popen[bytes]"
     run: Path
@@ -65,7 +65,7 @@ class Job:
         return self.log.read_text(errors="replace")
 
     def tree(self) -> list[psutil.Process]:
-        """Return the processes below the driver, and remember them."""
+        """Return and record the processes below the driver."""
         with contextlib.suppress(psutil.NoSuchProcess):
             below = psutil.Process(self.process.pid).children(recursive=True)
             self.known.update({one.pid: one for one in below})
@@ -99,7 +99,7 @@ class Job:
         return lambda: any(row.step >= step and row.time >= self.began for row in rows(self.run, stage))
 
     def end(self, *, limit_s: float = START_S) -> int:
-        """Return the exit status, once the job has ended by itself, and all its processes with it."""
+        """Return the exit status, once the job and all its processes have ended by themselves."""
         deadline = time.monotonic() + limit_s
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"did not end in {limit_s:.0f} s:\n{self.output}"
@@ -109,7 +109,7 @@ class Job:
         return self.process.returncode
 
     def kill(self) -> None:
-        """Kill the driver, and wait for all its processes to go by themselves."""
+        """Kill the driver, and wait until all its processes exit by themselves."""
         self.tree()
         self.process.kill()
         self.process.wait()
@@ -144,7 +144,7 @@ def title(process: psutil.Process) -> str:
 
 
 class Runs:
-    """A folder of runs on a short path, as Ray's sockets need one, and the jobs that work in it."""
+    """A folder of runs on a short path, as Ray's sockets need one, and their jobs."""
 
     def __init__(self, config: Path | None = None) -> None:
         """`config` is the configuration of the runs, by default a tiny one."""
@@ -192,7 +192,7 @@ class Runs:
 
 @contextlib.contextmanager
 def runs(config: Path | None = None) -> Iterator[Runs]:
-    """A folder of runs for one test, which is removed after it."""
+    """A folder of runs for one test, removed afterwards."""
     made = Runs(config)
     try:
         yield made
@@ -206,12 +206,12 @@ def rows(run: Path, stage: str) -> list[MetricsRow]:
 
 
 def wait_a_moment(rng: random.Random, most_s: float) -> float:
-    """Sleep for a random part of so many seconds, which is returned."""
+    """Sleep for a random part of so many seconds, and return it."""
     seconds = rng.uniform(0.0, most_s)
     time.sleep(seconds)
     return seconds
 
 
 def stop(process: psutil.Process) -> None:
-    """Stop a process as a hang would: it is there and answers nothing."""
+    """Stop a process, so that it hangs: it exists but does not answer."""
     process.send_signal(signal.SIGSTOP)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 FILE = "TEMPER_FAULTS"
-"""The variable that names the report. Without it a line is only printed."""
+"""The variable with the report's path. Without it a line is only printed."""
 
 
 def saw(name: str, text: str, *, skipped: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""A GGUF file of a tiny Llama: the format's version 3, weights as float32 or in blocks of 8 bits (Q8_0)."""
+"""A GGUF file of a tiny Llama: version 3 of the format, weights as float32 or in blocks of 8 bits (Q8_0)."""
 
 import struct
 from pathlib import Path
@@ -79,7 +79,7 @@ def _token_types(tokenizer: PreTrainedTokenizerFast, size: int) -> list[int]:
 
 
 def _permuted(name: str, weight: torch.Tensor, config: Any) -> torch.Tensor:
-    """Reorder the rows of queries and keys as llama.cpp's rotary embedding wants them."""
+    """Reorder the rows of queries and keys for llama.cpp's rotary embedding."""
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for part, count in heads.items():
         if part in name:

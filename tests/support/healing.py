@@ -15,9 +15,9 @@ from temper.orchestrator.session.status import ProcessStatus, read_status
 
 WORKER, ENGINE, RANK = "ray::RolloutWorker", "VLLM::EngineCore", "ray::TrainerWorker"
 MEMBERS = {WORKER: "rollout worker", ENGINE: "rollout worker", RANK: "the learner's rank"}
-"""How the status calls those that hold these processes."""
+"""Names of these processes in the status."""
 HEALED_S = 200.0
-"""How long it may take on a busy machine until all are there again."""
+"""Time limit for a full recovery on a busy machine."""
 
 
 def steps_done(job: Job) -> int:
@@ -35,10 +35,9 @@ def heal(
     look: Callable[[], None] = lambda: None,
     replaced: Callable[[], None] = lambda: None,
 ) -> str:
-    """Fault one `of` so many processes, wait until as many serve again and two steps pass, and return the
-    observations.
+    """Fault one `of` so many processes, wait until as many serve again and two steps pass, and return the observations.
 
-    `look` is called again and again meanwhile, `replaced` once the other one serves.
+    Meanwhile it calls `look` repeatedly, and `replaced` once the replacement serves.
     """
 
     def serving() -> set[int | None]:
@@ -75,7 +74,7 @@ def faults(job: Job) -> list[MetricsRow]:
 
 
 def workers(job: Job) -> list[ProcessStatus]:
-    """Return the rollout workers as the run shows them."""
+    """Return the rollout workers in the run's status."""
     status = read_status(job.run)
     return [one for one in (status.processes if status else ()) if one.name.startswith(MEMBERS[WORKER])]
 

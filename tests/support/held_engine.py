@@ -11,7 +11,7 @@ from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Trajectory
 
 Said = dict[tuple[int, ...], Completion]
-"""The whole turn that follows each prompt."""
+"""The whole turn after each prompt."""
 
 
 def said_in(trajectory: Trajectory) -> Said:
@@ -33,7 +33,7 @@ def said_in(trajectory: Trajectory) -> Said:
 
 
 class HeldEngine(ReplayEngine):
-    """Returns a prompt's turn, or its rest. Its call number `hold_at` stops after `tokens`.
+    """Returns a prompt's turn, or the rest of it. Call number `hold_at` stops after `tokens`.
 
     Its tokens have the version `version`. `held` is set when it stops.
     """

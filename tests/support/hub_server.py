@@ -1,4 +1,4 @@
-"""A hub on loopback: as many of its routes as a download needs."""
+"""A hub on loopback, with the routes of a download."""
 
 import hashlib
 import json
@@ -14,13 +14,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass(slots=True)
 class HubServer:
-    """Repositories by kind and name (`models/owner/name`, `datasets/owner/name`), each with its files, all at one commit."""
+    """Repositories by kind and name (`models/owner/name`, `datasets/owner/name`) with their files, all at one commit."""
 
     repos: Mapping[str, Mapping[str, bytes]]
     commit: str = COMMIT
     endpoint: str = ""
     sent: list[str] = field(default_factory=list)
-    """The files that were asked for."""
+    """The requested files."""
 
     def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers and body of the answer to a request."""

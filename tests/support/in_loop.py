@@ -10,7 +10,7 @@ LIMIT_S = 20.0
 
 
 def in_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
-    """Run a test in an event loop that is its own, `LIMIT_S` seconds at the most."""
+    """Run a test in a separate event loop for at most `LIMIT_S` seconds."""
 
     @functools.wraps(test)
     def run(*args: P.args, **named: P.kwargs) -> None:

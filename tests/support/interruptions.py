@@ -1,4 +1,4 @@
-"""Episodes that are interrupted and continue in another process, with engines of known turns."""
+"""Interrupted episodes that continue in another process, with engines of known turns."""
 
 import asyncio
 import dataclasses
@@ -23,7 +23,7 @@ from temper.rollout.token_arrays import as_floats
 from temper.rollout.trajectory import Ticket, Trajectory, WeightVersion
 
 LONG_S = 30.0
-"""A deadline that no machine misses."""
+"""A deadline for the slowest machine."""
 
 
 def ticket_of(task: Task) -> Ticket:
@@ -49,7 +49,7 @@ def written_and_read(partial: PartialGroup) -> PartialGroup:
 async def stopped(
     task: Task, engine: HeldEngine, *, partial: PartialGroup | None = None, **settings: Any
 ) -> PartialGroup:
-    """The partial group of an attempt with one episode, when its engine stops. The attempt is then cancelled."""
+    """The partial group of an attempt with one episode whose engine stops. The attempt is then cancelled."""
     attempt = Attempt(ticket_of(task), runner_of(engine, **settings), attempt=0, seeds=[1], partial=partial)
     playing = asyncio.create_task(attempt.play())
     async with asyncio.timeout(LONG_S):
@@ -68,7 +68,7 @@ async def gone_on(task: Task, engine: HeldEngine, partial: PartialGroup, **setti
 
 
 def interrupted(task: Task, said: Said, *, turn: int, tokens: int, **settings: Any) -> tuple[PartialGroup, Trajectory]:
-    """The episode interrupted in this turn after so many tokens of version 3, and continued with version 4."""
+    """The episode, interrupted in this turn after so many tokens of version 3 and continued with version 4."""
 
     async def both() -> tuple[PartialGroup, Trajectory]:
         left = await stopped(task, HeldEngine(said, version=3, hold_at=turn, tokens=tokens), **settings)
@@ -78,7 +78,7 @@ def interrupted(task: Task, said: Said, *, turn: int, tokens: int, **settings: A
 
 
 def same_but_for_versions(trajectory: Trajectory, whole: Trajectory) -> None:
-    """It has the turns, the reward and the end of the whole one. Log-probabilities of injected tokens are NaN in both."""
+    """Fail unless turns, reward and end are equal. Log-probabilities of injected tokens are NaN in both."""
     assert len(trajectory.turns) == len(whole.turns)
     for ours, theirs in zip(trajectory.turns, whole.turns, strict=True):
         np.testing.assert_array_equal(ours.logprobs_T, theirs.logprobs_T)

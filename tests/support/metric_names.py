@@ -1,4 +1,4 @@
-"""The names of metrics that docs/metrics.md explains, and which of a run's rows it lacks."""
+"""The metric names that docs/metrics.md explains, and a run's names that it lacks."""
 
 import json
 import re
@@ -27,12 +27,12 @@ def pattern() -> re.Pattern[str]:
 
 
 def unexplained(names: Iterable[str]) -> list[str]:
-    """Which of these metrics the page does not explain."""
+    """The metrics that the page does not explain."""
     return sorted(name for name in set(names) - OF_ALL if not pattern().fullmatch(name))
 
 
 def unexplained_of(metrics: Path) -> list[str]:
-    """Which metrics and events of a run's rows the page does not explain."""
+    """The metrics and events in a run's rows that the page does not explain."""
     rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     page = PAGE.read_text(encoding="utf-8")
     events = {row["event"]["kind"] for row in rows if "event" in row}

@@ -1,6 +1,6 @@
-"""Tokenizers of model families, made from their chat templates: one token for each byte, and the tokens of the family.
+"""Tokenizers of model families, built from their chat templates: one token for each byte, and the family's special tokens.
 
-The templates are those that TRL ships (`FOLDER`), and any other text. No file of a model is needed.
+The templates come from TRL (`FOLDER`) or from any other text. No model file is needed.
 """
 
 import re
@@ -129,7 +129,7 @@ DEEPSEEK_V3_1 = """
 """Writes the same as DeepSeek V3.1's template. A turn without thinking begins with the closing tag alone. Thinking and tool
 schemas are left out. A turn after a tool's answer has no opening."""
 WRITTEN_HERE = {"nemotron_nano_v2": NEMOTRON_NANO_V2, "mistral": MISTRAL, "deepseek_v3_1": DEEPSEEK_V3_1}
-"""Templates of families that TRL does not have, in words of our own."""
+"""Templates of families that TRL lacks, rewritten for these tests."""
 
 
 def template_of(name: str) -> str:
@@ -142,7 +142,7 @@ def template_of(name: str) -> str:
 
 
 def tokenizer_of(name: str, template: str | None = None) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer of the family of this name, with its template or the one given."""
+    """A byte-level tokenizer of the family of this name, with its template or the given one."""
     text = template_of(name) if template is None else template
     eos = next((end for start, end in ENDS.items() if name.startswith(start)), "<|im_end|>")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -1,4 +1,4 @@
-"""A loop whose hooks do nothing, for tests that look at the order of things."""
+"""A loop with empty hooks, for tests of the order of events."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""A process of a rank without a process: its methods are called by their names."""
+"""A rank's process without a process: it calls methods by name."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from temper.envs.core.process import NOTHING, Place
 
 
 class PlainProcess:
-    """A `Process` whose object is itself."""
+    """A `Process` that is also its object."""
 
     place: Place | None = None
 

@@ -1,4 +1,4 @@
-"""Ranks of the learner without Ray, as `TrainerGroup` sees them: one in the test's own process, or several in theirs."""
+"""Ranks of the learner without Ray, as `TrainerGroup` sees them: one in the test's process, or several in separate ones."""
 
 import asyncio
 import multiprocessing
@@ -16,7 +16,7 @@ from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 
 class Here(PlainProcess):
-    """Calls a `TrainerWorker` as it is."""
+    """Calls a `TrainerWorker` directly."""
 
     def __init__(self, config: LearnerConfig) -> None:
         self.worker = TrainerWorker(0, 1, LOOPBACK, free_port(), config)
@@ -73,7 +73,7 @@ def work(connection: Any, config: LearnerConfig, rank: int, port: int) -> None:
 
 
 async def plain_ranks(learner: LearnerConfig) -> TrainerGroup:
-    """The group of one rank in this process, or of several in theirs."""
+    """The group of one rank in this process, or of several in separate ones."""
     if learner.ranks == 1:
         return TrainerGroup([RankHandle(Here(learner), number=0)], engine_processes=1)
     port = free_port(LOOPBACK)

@@ -1,4 +1,4 @@
-"""Plans of public models, whose `config.json` is all that a plan reads of them."""
+"""Plans of public models, which read only their `config.json`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,27 +17,27 @@ T = TypeVar("T")
 
 
 def known(part: T | None) -> T:
-    """A part that this plan has."""
+    """A part of the plan, which must exist."""
     assert part is not None
     return part
 
 
 def plan_on(gpus: str, model: Path, *given: str, recipe: Path = EIGHT, assumed: Sequence[str] = ("shm_gib=1",)) -> Plan:
-    """The plan of a recipe with the model of a folder on named GPUs."""
+    """The plan of a recipe on named GPUs, with the model of a folder."""
     return plan_of(
         recipe, [f"model.path={model}", *given], gpus=gpus, assumptions=Assumptions().with_overrides(assumed)
     )
 
 
 def demo_on(memory_gib: float, *given: str, gpu_gib: float = 0.0) -> Plan:
-    """The plan of the demo on two cores with so much main memory, and two GPUs of so much memory if any."""
+    """The plan of the demo on two cores with so much main memory, and two GPUs with so much memory, if any."""
     machine = Machine(gpus=2 if gpu_gib else 0, gpu_gib=gpu_gib, memory_gib=memory_gib, cpus=2)
     site = Site(hardware=Hardware(machines=(machine,)), card=None, shm_bytes=2**34)
     return Plan(*planned_config(Path("configs/demo.yaml"), given, site), site, Assumptions())
 
 
 def with_learner(plan: Plan, gpus: str = "8xH100-80G", **learner: object) -> Plan:
-    """The same on these GPUs with other settings of the learner, and an engine on each GPU that is left."""
+    """The same plan on these GPUs with other settings of the learner, and an engine on each remaining GPU."""
     site = named_site(gpus, host_gib_per_gpu=128.0, shm_gib=1.0)
     config = replace(plan.config, learner=replace(plan.config.learner, **learner))  # type: ignore[arg-type]
     config = replace(config, rollout=replace(config.rollout, workers=max(1, site.hardware.gpus - config.learner.ranks)))

@@ -1,4 +1,4 @@
-"""A run's folder whose answers were played and judged by the environment itself, so that its verifier can be asked again."""
+"""A run's folder with answers rolled out and scored by the environment itself, so that its verifier can score them again."""
 
 import json
 from collections.abc import Sequence
@@ -23,12 +23,14 @@ from temper.rollout.trajectory_json import write_groups
 CONFIG = "name: played\nseed: 5\nstages: [init, rl]\nenvs: {math: {tools: [calculator, python]}}\n"
 SLEEP_S = 0.3
 TASKS = {40: 3, 41: 9}
-"""Places of the tasks of the two groups' tickets."""
+"""Task indices of the two groups' tickets."""
 
 
 def write_played_run(folder: Path) -> RunDir:
-    """A run with step 10 of `rl`: sums with two tools. The first group was thought about freely and admitted at version 3: a
-    right answer after two calls, a wrong one, and one that was cut off. The second had a budget and version 5: two right ones.
+    """A run with step 10 of `rl`: sums with two tools.
+
+    The first group has unlimited thinking and version 3: a right answer after two calls, a wrong one, and a truncated one.
+    The second has a budget and version 5: two right answers.
     """
     run = RunDir(folder)
     run.trajectories.mkdir(parents=True)
@@ -65,7 +67,7 @@ def right(task: Task) -> str:
 
 
 def calls(task: Task) -> str:
-    """A turn that sleeps in one tool and reckons in another."""
+    """A turn that sleeps in one tool and calculates in another."""
     sleeps = call_message("python", {"code": f"import time\ntime.sleep({SLEEP_S})\nprint('slept')"})
     reckons = call_message("calculator", {"expression": str(task.spec["answer"])})
     return turn_text({"role": "assistant", "content": "", "tool_calls": [sleeps, reckons]}, thinks=True)

@@ -1,4 +1,4 @@
-"""Invented rows of every benchmark in its published form, with prompts, right answers and wrong answers."""
+"""Invented rows of every benchmark in its published format, with prompts, right answers and wrong answers."""
 
 import base64
 import json
@@ -48,7 +48,7 @@ MBPP_ROW: Row = {
 
 
 def packed(tests: list[Row], protocol: int = 4) -> str:
-    """Private tests as LiveCodeBench packs them."""
+    """Private tests in LiveCodeBench's packing."""
     return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(tests), protocol=protocol))).decode()
 
 
@@ -150,7 +150,7 @@ ROWS: dict[str, list[Row]] = {
         },
     ],
 }
-"""Rows of each set, made up, in its published form."""
+"""Invented rows of each benchmark in its published format."""
 DOUBLED = "It doubles:\n```python\ndef twice(x):\n    return 2 * x\n```"
 RIGHT: dict[str, str] = {
     "gsm8k": "3+4 is \\boxed{7}",
@@ -200,18 +200,18 @@ ASKED: dict[str, str] = {
     ),
     "ifeval": "Say hello without a comma.",
 }
-"""How its first row is put."""
+"""The prompt of its first row."""
 
 BESIDE: dict[str, dict[str, str]] = {}
 """Further files by name."""
 LATER: dict[str, list[str]] = {}
 """Turns after the first one."""
 SILENCE = {preset.name for preset in PRESETS.values() if preset.rule == tool_use.NO_CALL}
-"""The sets in which no answer is right."""
+"""The benchmarks in which a turn without a call is right."""
 
 
 def add_function_calls() -> None:
-    """Add rows, files and answers of the leaderboard of function calls."""
+    """Add rows, files and answers of the function-calling leaderboard."""
     says = {"java": ("long", '"3L"'), "javascript": ("float", '"3"')}
     for category in tool_use.ROWS:
         kind, value = says.get(category.removeprefix("simple_"), ("integer", "3"))
@@ -245,7 +245,7 @@ def add_dialogues() -> None:
 
 
 def add_services() -> None:
-    """Add a shop and an airline with their files, which small databases of other tests are."""
+    """Add a shop and an airline with their files, the small databases of other tests."""
     cancels = {"retail": "cancel_pending_order", "airline": "cancel_reservation"}
     asked = {"retail": {"order_id": "#W1", "reason": "no longer needed"}, "airline": {"reservation_id": "AAA"}}
     for domain, write in (("retail", write_shop), ("airline", write_airline)):

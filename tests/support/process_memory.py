@@ -15,7 +15,7 @@ SAMPLE_S = 5.0
 WARM_UP_S = 120.0
 WINDOW_S = 60.0
 GROWTH = 0.05
-"""By which share a process may grow between the first and the last window after its warm-up."""
+"""The share by which a process may grow between the first and the last window after its warm-up."""
 SMALL = 64 * 2**20
 """A smaller process may grow by the same share of this: 5 % of a Ray daemon are a few thousand table entries.
 
@@ -30,7 +30,7 @@ MB = 2**20
 
 @dataclass(kw_only=True)
 class Memory:
-    """The resident bytes of one process: in all and by parts, with the second since it was first seen."""
+    """The resident bytes of one process, in total and by parts, with the second since its first sample."""
 
     kind: str
     began: float
@@ -60,12 +60,12 @@ class Memory:
 
     @property
     def growth(self) -> float:
-        """By which share it has grown since its warm-up."""
+        """Its growth since the warm-up, as a share."""
         return self.last() / self.first() - 1.0
 
     @property
     def flat(self) -> bool:
-        """Whether it has grown by no more than it may."""
+        """Whether its growth is within the limit."""
         return self.last() - self.first() <= GROWTH * max(self.first(), SMALL)
 
     def grown(self) -> str:
@@ -82,7 +82,7 @@ class MemoryWatch:
         self.seen: dict[tuple[int, float], Memory] = {}
 
     def sample(self, processes: Iterable[psutil.Process]) -> None:
-        """Add a sample of each process that is still there."""
+        """Add a sample of each living process."""
         now = time.monotonic()
         for one in processes:
             with contextlib.suppress(OSError, psutil.Error):
@@ -107,7 +107,7 @@ class MemoryWatch:
         return found
 
     def table(self) -> list[str]:
-        """Return a line for each kind of process: how many there were, and of the one that grew most, how it did."""
+        """Return a line for each kind of process: their number, and the growth of the one that grew most."""
         lines = [
             f"{'process':<28} {'seen':>5} {'judged':>6} {'lived s':>8} {'first MB':>9} {'last MB':>8} {'growth':>8}"
         ]

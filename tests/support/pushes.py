@@ -95,7 +95,7 @@ class Nothing:
 
 
 def empty_push(version: int, *, nbytes: int, transport: str = "shared_memory") -> Push:
-    """Return a push without weights, of a given nominal size."""
+    """Return a push without weights, with a given nominal size."""
     none: tuple[()] = ()
     manifest = WeightManifest(
         transport=transport,

@@ -60,7 +60,7 @@ def chat(number: int, tokens: int) -> dict[str, object]:
 
 
 def preferred(number: int) -> dict[str, object]:
-    """As UltraFeedback has it: both answers are dialogues, and `messages` is the preferred one."""
+    """In UltraFeedback's format: both answers are dialogues, and `messages` is the preferred one."""
     asked = {"role": "user", "content": f"Twice {number}?"}
     chosen, rejected = (
         [asked, {"role": "assistant", "content": text}] for text in (f"It is {2 * number}.", "No idea.")
@@ -123,7 +123,7 @@ DATA = {
         "data/test_prefs.jsonl": rows(preferred(9)),
     },
 }
-"""As the data sets are published, but for most of their rows and the format of their files."""
+"""The published data sets, except for most of their rows and the format of their files."""
 
 
 def qwen3(folder: Path, *, experts: bool = False) -> Path:
@@ -146,7 +146,7 @@ def llama(folder: Path) -> Path:
 
 
 def nemotron(folder: Path, *, template: str, experts: bool = False) -> Path:
-    """A tiny hybrid with the template of its family, with layers of experts or without."""
+    """A tiny hybrid with the template of its family, with or without expert layers."""
     tokenizer = tokenizer_of(template)
     hybrid = replace(tiny_models.EXPERTS if experts else tiny_models.SMALL, max_positions=32768)
     config = hybrid_config(hybrid, tokenizer)

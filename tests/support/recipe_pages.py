@@ -65,16 +65,16 @@ class Head:
     """The first lines of a recipe."""
 
     hardware: str
-    """As `--gpus` takes it, or `2 CPU cores and 24 GB`."""
+    """In the format of `--gpus`, or `2 CPU cores and 24 GB`."""
     ran: date | None
-    """None for one that is planned."""
+    """None for a planned recipe."""
     place: str
     """Page and heading of its results, or empty for a planned recipe."""
     curve: bool
     """Whether there is a picture of them."""
     about: str
     first: str
-    """The first setting to change."""
+    """The text behind `Change first:`."""
 
 
 def head_of(path: Path) -> Head:
@@ -107,7 +107,7 @@ def models_in(folder: Path) -> Path:
 
 
 def plan_of(path: Path, models: Path, hardware: str | None = None) -> Plan:
-    """Return the plan of a recipe on this hardware, or on that which its head names."""
+    """Return the plan of a recipe on this hardware, or on the hardware in its head."""
     hardware, assumed = hardware or head_of(path).hardware, Assumptions()
     cores = CORES.fullmatch(hardware)
     site = site_of(hardware, assumed) if cores is None else _cores(int(cores[1]), int(cores[2]))
@@ -122,7 +122,7 @@ def _cores(cpus: int, gigabytes: int) -> Site:
 
 
 def _names(given: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings of a recipe that name a model, with the names."""
+    """Return the settings of a recipe that name a model, with their values."""
     own = given.get("model", {}).get("path")
     named = [("model.path", own)] if own else []
     return named + [(f"{one}.teacher.path", given[one]["teacher"]["path"]) for one in TEACHERS if one in given]

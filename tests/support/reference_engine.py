@@ -17,7 +17,7 @@ from temper.rollout.formats.messages import one_call_a_turn
 from temper.rollout.trajectory import Trajectory
 
 ROOM = EpisodeLimits(turn_tokens=4_000, total_tokens=400_000, timeout_s=600)
-"""Limits that no reference episode meets: a token is a byte."""
+"""Limits that no reference episode reaches: a token is a byte."""
 
 
 class Family:
@@ -28,7 +28,7 @@ class Family:
         self.tags = ThinkingTags.find(tokenizer)
 
     def play(self, task: Task, messages: Sequence[Message]) -> Trajectory:
-        """The episode with the assistant's messages, one call a turn if it makes no more."""
+        """The episode with the assistant's messages, one call a turn if the format has no parallel calls."""
         said = list(messages) if self.renderer.format.parallel else one_call_a_turn(messages)
         engine = ReferenceEngine(self, task, [message for message in said if message["role"] == "assistant"])
         sampler = TurnSampler(engine, self.tags, ThinkingConfig(), turn_tokens=ROOM.turn_tokens)

@@ -25,7 +25,7 @@ class ReplayEngine:
     """Gives each prompt its recorded completions in turn, repeatedly. Weights do not affect it."""
 
     def __init__(self, recording: Recording, *, others: Sequence[Completion] = (), token_s: float = 0.0) -> None:
-        """`others` go, in turn, to prompts without a recording. Each token of a request takes `token_s` seconds."""
+        """Prompts without a recording receive `others` in turn. Each token of a request takes `token_s` seconds."""
         self._prompts = {prompt: cycle(completions) for prompt, completions in recording.items()}
         self._others: Iterator[Completion] = cycle(others)
         self._token_s = token_s
@@ -75,7 +75,7 @@ class ReplayEngine:
         return self._version
 
     def take_stats(self) -> EngineStats:
-        """Return the tokens read and given since the last call. It makes no passes."""
+        """Return the tokens read and returned since the last call. It makes no passes."""
         stats, self._stats = self._stats, EngineStats()
         return stats
 

@@ -1,4 +1,4 @@
-"""A run that `rl` or `distill` trains for real, with the loop, a rank of DeepSpeed and checkpoints, on answers of no engine."""
+"""A run that `rl` or `distill` really trains, with the loop, a DeepSpeed rank and checkpoints, on answers without an engine."""
 
 import asyncio
 import io
@@ -39,21 +39,21 @@ USUAL = -5.7
 
 
 class Questions:
-    """A source of tasks without a meaning."""
+    """A source of meaningless tasks."""
 
     def task(self, index: int) -> Task:
         return Task(env=EnvRef(name="math"), key=str(index), messages=({"role": "user", "content": "?"},), spec={})
 
 
 class AskingStage(StageInstance):
-    """An instance that asks these."""
+    """An instance with these tasks."""
 
     def mixture(self, *_told: Any) -> Mixture:
         return Mixture({"math": Questions()}, {"math": 1.0})
 
 
 class Rollouts:
-    """Answers of chance: of one turn or two, with inserted tokens, bad thoughts, and some that ran into a limit."""
+    """Random answers: one turn or two, with injected tokens, malformed thinking, and truncations."""
 
     async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None = None) -> Group:
         rng = random.Random(ticket.number)

@@ -1,4 +1,4 @@
-"""Run folders as stages leave them, without anything having been trained."""
+"""Run folders as stages write them, without training."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from temper.orchestrator.run.folder import RunDir
 
 
 def with_checkpoint(folder: RunDir, name: str, step: int = 1, *, done: bool = False) -> None:
-    """A training stage from the newest model, with a checkpoint. If `done`, it is the newest model."""
+    """Add a training stage from the newest model, with a checkpoint. If `done`, it is the newest model."""
     place = folder.checkpoints(name) / f"{step:06d}"
     place.mkdir(parents=True)
     state = folder.state()

@@ -33,7 +33,7 @@ class FileComparison:
     both: int
     """Answers that both files have."""
     only_one: int
-    """Answers to groups in only one file. The order of groups may vary if a step drops many."""
+    """Answers to groups in only one file. The order of groups may vary if a step discards many."""
     other_tokens: int
     other_rewards: int
     largest_gap: float
@@ -67,7 +67,7 @@ def compare_files(one: Path, other: Path) -> FileComparison:
 
 
 def largest_loss_gap(one: Path, other: Path) -> tuple[int, float]:
-    """Return how many steps of two runs have a loss in both, and the largest difference of these."""
+    """Return the number of steps with a loss in both runs, and the largest difference of these losses."""
     first, second = _losses(one), _losses(other)
     shared = first.keys() & second.keys()
     return len(shared), max((abs(first[key] - second[key]) for key in shared), default=0.0)

@@ -21,7 +21,7 @@ TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)
 TAGS = ThinkingTags(TOKENIZER)
 ROOM = EpisodeLimits(turn_tokens=400, total_tokens=100_000)
-"""Limits that no short episode meets."""
+"""Limits that no short episode reaches."""
 
 
 def completion(text: str, *, max_tokens: int = 10_000) -> Completion:

@@ -1,4 +1,4 @@
-"""A device that engines and a learner share, and stand-ins of both that have their memory on it: who does not fit fails."""
+"""A device that engines and a learner share, and stand-ins of both. A process whose memory does not fit fails."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from temper.rollout.weights.manifest import WeightManifest
 
 WEIGHTS, CACHE, STATES = 2, 5, 6
 ROOM = WEIGHTS + STATES
-"""A learner fits whole, or an engine, or the weights of both: never more."""
+"""A whole learner, an engine, or the weights of both fit, but no more."""
 
 
 class Device:
@@ -32,13 +32,13 @@ class Device:
             raise MemoryError(f"{self.taken} on a device of {ROOM}")
 
     def use(self, who: str, nbytes: int, what: str) -> None:
-        """Do something that needs so much to be there."""
+        """Use the device, which must hold so much memory of this owner."""
         assert self.taken[who] >= nbytes, f"{who}: {what} with {self.taken}"
         self.said.append(what)
 
 
 class SharingWorker(Worker):
-    """A rollout worker whose engine has its memory on the device from its start on."""
+    """A rollout worker whose engine has memory on the device from its start."""
 
     def __init__(self, device: Device, **told: Any) -> None:
         super().__init__(**told)
@@ -70,7 +70,7 @@ class SharingWorker(Worker):
 
 
 class SharingRank(PlainProcess):
-    """A rank that has weights and states on the device once it has learnt."""
+    """A rank that has weights and states on the device after its first update."""
 
     name = "the learner's rank 0"
 

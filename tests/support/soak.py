@@ -106,14 +106,14 @@ class Watch:
 
 
 def mapped(pid: int) -> set[str]:
-    """Return the files of shared memory that a process has mapped and that have a name."""
+    """Return the named shared memory files that a process maps."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     paths = (line.split(maxsplit=5)[-1] for line in lines if f"{SHARED}/" in line)
     return {path for path in paths if not path.endswith("(deleted)")}
 
 
 def hurt_again_and_again(job: Job, watch: Watch, rng: random.Random, until: float) -> Iterator[str]:
-    """Inject faults at random times until the time is over. Yield the effect of each."""
+    """Inject faults at random times until the deadline. Yield the effect of each."""
     while True:
         pause = time.monotonic() + rng.uniform(*PAUSE_S)
         while time.monotonic() < pause:

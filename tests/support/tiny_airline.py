@@ -1,4 +1,4 @@
-"""An airline of two users, four flights and three reservations, small enough to reckon with by hand."""
+"""An airline of two users, four flights and three reservations, small enough for manual calculation."""
 
 import copy
 import json
@@ -70,7 +70,7 @@ def segment(number: str, date: str, price: int) -> dict[str, Any]:
 def reservation(
     name: str, user_id: str, cabin: str, flights: list[dict[str, Any]], passengers: list[dict[str, str]], method: str
 ) -> dict[str, Any]:
-    """A reservation that was paid in one go."""
+    """A reservation with a single payment."""
     paid = sum(each["price"] for each in flights) * len(passengers)
     return {
         "reservation_id": name,

@@ -65,14 +65,14 @@ def qwen3_tied(directory: Path) -> Path:
 
 
 def gemma2(directory: Path) -> Path:
-    """A tiny Gemma 2: as Gemma 3 below, and the scores of attention are capped too."""
+    """A tiny Gemma 2: as Gemma 3 below, but with capped attention scores too."""
     caps = {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 5.0}
     shape = {"sliding_window": 16, "query_pre_attn_scalar": 32, "initializer_range": 0.1}
     return _save(Gemma2ForCausalLM(Gemma2Config(vocab_size=288, **DENSE, **shape, **caps, **_ids())), directory)
 
 
 def gemma3(directory: Path) -> Path:
-    """A tiny Gemma 3: tied, with scaled embeddings, capped logits, and a layer that looks back on 16 tokens alone."""
+    """A tiny Gemma 3: tied, with scaled embeddings, capped logits, and a layer with a window of 16 tokens."""
     shape = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16, "query_pre_attn_scalar": 32}
     config = Gemma3TextConfig(vocab_size=288, final_logit_softcapping=5.0, **DENSE, **shape, **_ids())
     return _save(Gemma3ForCausalLM(config), directory)
@@ -99,7 +99,7 @@ def llama(directory: Path) -> Path:
 
 
 def two_llamas(folder: Path) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """Two of those that began elsewhere, loaded in float32."""
+    """Two tiny Llamas with different initial weights, loaded in float32."""
     made = []
     for seed in (0, 1):
         torch.manual_seed(seed)

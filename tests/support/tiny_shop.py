@@ -1,4 +1,4 @@
-"""A shop of two users, four orders and two products, small enough to reckon with by hand."""
+"""A shop of two users, four orders and two products, small enough for manual calculation."""
 
 import copy
 import json
@@ -51,7 +51,7 @@ LAMP = {"name": "Lamp", "product_id": "p2", "item_id": "200", "price": 20.2, "op
 
 
 def order(number: int, user_id: str, status: str, items: list[dict[str, Any]], method: str) -> dict[str, Any]:
-    """An order that was paid in one go."""
+    """An order with a single payment."""
     amount = round(sum(item["price"] for item in items), 2)
     return {
         "order_id": f"#W{number}",

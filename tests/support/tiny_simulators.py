@@ -1,4 +1,4 @@
-"""A package of simulators as the function-calling leaderboard's is laid out, with a file system of four methods."""
+"""A package of simulators with the layout of the function-calling leaderboard, with a file system of four methods."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ DOCUMENT = [
 ]
 MODULE = f"{ROOM.replace('.', '/')}/gorilla_file_system.py"
 FILES = {MODULE: SOURCE, f"{PACKAGE}/{DOCUMENTS}/gorilla_file_system.json": "\n".join(DOCUMENT)}
-"""The files of the package, by their paths below the folder that holds it."""
+"""The files of the package by relative path."""
 ASKED = ["Make the folder docs.", "What is there?"]
 REFERENCE = [["mkdir(name='docs')"], ["ls()"]]
 

@@ -1,4 +1,4 @@
-"""A run that is sent to an MLflow store, and its records there."""
+"""A run in an MLflow store, and its records there."""
 
 import json
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def tracker(
 
 
 def runs(folder: Path, uri: str, view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
-    """The runs of the experiment by their names, of which none may be there twice."""
+    """The runs of the experiment by their names, which must be unique."""
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name(folder.name)
     assert experiment is not None
@@ -48,14 +48,14 @@ def runs(folder: Path, uri: str, view: int = ViewType.ACTIVE_ONLY) -> dict[str, 
 
 
 def history(uri: str, run: Run, name: str) -> dict[int, float]:
-    """The value of each step, of which none may have two."""
+    """The value of each step. Steps must be unique."""
     found = MlflowClient(uri).get_metric_history(run.info.run_id, name)
     assert len({metric.step for metric in found}) == len(found)
     return {metric.step: metric.value for metric in found}
 
 
 def sent_rows(state_dir: Path) -> int:
-    """How many rows are known to have arrived."""
+    """The number of rows that have certainly arrived."""
     return sum(json.loads(path.read_text())["sent"] for path in state_dir.glob("*.sent"))
 
 
@@ -67,7 +67,7 @@ def wait_for(what: Callable[[], object]) -> None:
 
 
 def episode_row(env: str, *, reward: float | None, calls: int = 0) -> dict[str, Any]:
-    """A recorded answer of one turn, or of two if tools were called between them."""
+    """A recorded answer of one turn, or of two with tool calls between them."""
     turn: dict[str, Any] = {
         "text": "so\n</think>\n42",
         "answer": "42",

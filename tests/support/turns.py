@@ -1,4 +1,4 @@
-"""Turns and step reports with the fields that a test sets, and plain values elsewhere."""
+"""Turns and step reports with a test's fields, and plain values elsewhere."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -12,7 +12,7 @@ from ray.cluster_utils import Cluster
 
 
 class Nodes:
-    """The cluster, spoken to by lines."""
+    """The cluster, controlled by lines."""
 
     def __init__(self) -> None:
         command = [sys.executable, __file__]

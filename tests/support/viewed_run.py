@@ -1,4 +1,4 @@
-"""A run's folder whose answers are known to the last token, written as stages write them."""
+"""A run's folder with answers that are known to the last token, in the stages' format."""
 
 import json
 import math
@@ -20,10 +20,10 @@ from temper.rollout.trajectory_json import write_groups
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\"> <!-- &lt;b&gt; \u2028"
 SPLIT = "\u4e16\U0001f600"
-"""Characters of which a byte-level vocabulary without merges needs several tokens each."""
+"""Characters that need several tokens each in a byte-level vocabulary without merges."""
 TOOL_SAYS = "<b>80</b>"
 BYTES_OF_A_TOKEN = 50
-"""Fewer than for a token in a file of answers."""
+"""A lower bound on the bytes of a token in a file of answers."""
 
 
 def tokenizer() -> Tokenizer:

@@ -43,7 +43,7 @@ Hint = dict[str, Any]
 
 
 def _worked(*actions: Callable[[], Any]) -> list[int]:
-    """Return the numbers of the actions that did not fail."""
+    """Return the indices of the actions that succeed."""
     numbers = []
     for number, action in enumerate(actions):
         try:
@@ -138,7 +138,7 @@ def reads_another_scratch(hint: Hint) -> Any:
 
 
 def reads_through_open_descriptors(hint: Hint) -> Any:
-    """Follow a folder or a file that was left open."""
+    """Follow a folder or a file that is still open."""
 
     def ways(number: int) -> list[Callable[[], Any]]:
         return [
@@ -292,7 +292,7 @@ def bombs_with_forks(hint: Hint) -> Any:
 
 
 def forks_as_a_thread(hint: Hint) -> Any:
-    """Make a process by flags that are a thread's but for one."""
+    """Fork by flags that nearly equal a thread's."""
     thread = 0x3D0F00
     others = (thread & ~0x10000, thread & ~0x10900, thread | 0x4000, thread | 0x8000, thread | 0x10000000, 0x4111)
     return _worked(*(lambda flags=flags: _call("clone", flags, 0, 0, 0, 0) for flags in others), os.fork)

@@ -92,7 +92,7 @@ def maps_memory(hint: Hint) -> Any:
 
 
 def recurses_in_c(hint: Hint) -> Any:
-    """End by a fault of the stack in C."""
+    """End by a stack overflow in C."""
     sys.setrecursionlimit(10**9)
     value: Any = None
     for _ in range(10**6):

@@ -96,7 +96,7 @@ class Target:
         self.before = self._contents()
 
     def attack(self, name: str) -> Attempt:
-        """Let one attack loose."""
+        """Run one attack."""
         start = time.monotonic()
         try:
             reply = self._reply(name)
@@ -175,7 +175,7 @@ def _ends(zygote: int) -> bool:
 
 
 def _forks(zygote: int) -> list[int]:
-    """Return the processes with the zygote's command that are its children or have lost their parent."""
+    """Return the zygote's children, and orphans with its command."""
     command, found = Path(f"/proc/{zygote}/cmdline").read_bytes(), []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
