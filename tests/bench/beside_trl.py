@@ -2,9 +2,9 @@
 
 `python -m bench.beside_trl`, a part of `make bench`.
 
-One side makes some steps of a work while the other is idle: TRL, the loop at lag 0, the loop at lag 1, TRL again. A ratio
-divides the loop's samples a second by TRL's rate before and after. Both compute in float32. TRL and the loop at lag 0 use
-all cores. At lag 1 the engine has one core and the learner has the others. Both learn from random rewards and make one
+The sides alternate, and one is idle while the other makes some steps: TRL, the loop at lag 0 and at lag 1, TRL again. A
+ratio divides the loop's samples a second by TRL's rate before and after. Both compute in float32. TRL and the loop at lag 0
+use all cores. At lag 1 the engine has one core and the learner has the others. Both learn from random rewards and make one
 update a step. The learner keeps activations, and so does TRL, unless `--recompute` restores its default. TRL generates
 with transformers, its default without an engine.
 """

@@ -61,7 +61,7 @@ async def bench_loop(
     """Measure whole steps at lag 1 against generating and learning alone, and samples a second at lags 0, 1 and 2.
 
     `version` is the version that the engines serve. `loop/overlap` divides a step at lag 1 by the longer of its two parts
-    alone: the median of five runs, with the least and the most. Perfect overlap is 1. The parts are measured before and
+    alone. It is the median of five runs, with the least and the most. Perfect overlap is 1. The parts are measured before and
     after each run, because a shared machine's speed drifts. All seconds are per sampled token: tasks are drawn, and one step
     may have a tenth more tokens than another.
     """

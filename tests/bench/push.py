@@ -141,9 +141,7 @@ def _take_buckets(pipe: Connection) -> None:
 
 
 def bench_segments(weights: dict[str, torch.Tensor], *, transport: str, wire_dtype: str) -> dict[str, float]:
-    """Measure the seconds to publish weights from main memory and to receive them (read and verify), and their ratio to a copy
-    of the bytes in memory.
-    """
+    """Measure the seconds to publish weights from main memory, and to receive and verify them, and their ratio to a copy."""
     publishing, receiving, rounds = [], [], []
     copying: list[float] = []
     with (

@@ -1,4 +1,4 @@
-"""A run on two hosts, with a rank and an engine on each, trains as on one and survives the loss and return of a host."""
+"""A run on two hosts, each with a rank and an engine, trains as on one. It survives the loss and return of a host."""
 
 import time
 

@@ -1,9 +1,9 @@
 """Programs that try to get out of the sandbox: files, other processes, the network, the kernel.
 
 Each function is an attack, sent into the sandbox with this whole file as the program's source. Never call one outside.
-On success it returns something true, or the secret itself. The hints are facts that an attacker could know: `file` (a
-hidden file with the secret), `folder` (another episode's, open to all), `name` (for leftovers), `variable`, `pids` (of the
-trainer, of the zygote). Sockets listen at `host`, `tcp`, `udp`, `abstract` and `path`.
+On success it returns something true, or the secret itself. The hints are facts that an attacker could know. `file` is
+hidden and holds the secret, `folder` is another episode's and open to all, and `name` is for leftovers. `variable` holds the
+secret too, and `pids` are the trainer and the zygote. Sockets listen at `host`, `tcp`, `udp`, `abstract` and `path`.
 """
 
 import ctypes
