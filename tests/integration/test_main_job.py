@@ -122,7 +122,7 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     job = found.start("job", *arguments, LAST.format(kind="muon", steps=ENDLESS))  # which needs whole parameters
     job.wait_until(job.reached("sft_last", 1), "a step of the last stage")
     job.kill()
-    assert "rl: continuing after step" in job.output
+    assert "rl: resuming after step" in job.output
     assert "sandbox level " in job.output
     arguments.append(LAST.format(kind="muon", steps=4))
     job = found.start("job", *arguments)
