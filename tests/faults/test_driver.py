@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import shutil
 import signal
 import time
 from collections import Counter
@@ -184,7 +185,12 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def damage(run: Path, how: str) -> None:
-    """Damage the largest file of the newest checkpoint of rl."""
+    """Damage the largest file of the newest checkpoint of rl, and remove one that the end interrupted.
+
+    The next start would rename an interrupted whole one into place, and never read the damaged one.
+    """
+    for unfinished in (run / "checkpoints" / "rl").glob("*.unfinished"):
+        shutil.rmtree(unfinished)
     newest = checkpoints(run)[-1]
     file = max(newest.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
     data = bytearray(file.read_bytes())
