@@ -89,7 +89,7 @@ def _own(module: str) -> EnvDefinition:
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise ValueError(
         f"unknown environment {module!r}; use one of {', '.join(ENVIRONMENTS)}, "
-        f"or the name of your module that defines ENVIRONMENT{hint}"
+        f"or the name of a module of the current folder that defines ENVIRONMENT{hint}"
     )
 
 

@@ -25,7 +25,9 @@ def load_function(name: str) -> Callable[..., Any]:
     try:
         found = getattr(_from_file(Path(place).expanduser()) if mark else importlib.import_module(place), function)
     except Exception as error:  # a user's module may raise anything
-        raise ValueError(f"{name} can't be imported ({type(error).__name__}: {error})") from error
+        from_here = f"; modules load from the current folder, {Path.cwd()}"
+        hint = from_here if isinstance(error, ModuleNotFoundError) else ""
+        raise ValueError(f"{name} can't be imported ({type(error).__name__}: {error}){hint}") from error
     if not callable(found):
         raise ValueError(f"{name} is {found!r:.80}, not a function")
     return found
