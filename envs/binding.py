@@ -1,5 +1,6 @@
 """An environment with the name and settings of a run."""
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -126,7 +127,7 @@ def _kind(name: str, config: EnvConfig) -> str:
 
 def _check_reward(config: EnvConfig, definition: EnvDefinition) -> None:
     if config.reward is not None:
-        load_function(config.reward)
+        _check_signature(config.reward)
         if definition.max_turns != 1:
             raise ValueError(
                 f"reward={config.reward}: {definition.id} scores its own episodes, but your function scores answers of one "
@@ -134,6 +135,21 @@ def _check_reward(config: EnvConfig, definition: EnvDefinition) -> None:
             )
     elif definition.id == ROWS:
         raise ValueError(f"{ROWS} needs a reward function; set reward, such as mine.reward")
+
+
+def _check_signature(reward: str) -> None:
+    """Raise `ValueError` if the function can't be imported, or can't be called with an answer and a row."""
+    function = load_function(reward)
+    try:
+        taken = inspect.signature(function)
+    except (TypeError, ValueError):  # a callable without a signature
+        return
+    try:
+        taken.bind("", {})
+    except TypeError as error:
+        raise ValueError(
+            f"reward={reward} takes {taken}; write it as f(answer, row), which judges one answer"
+        ) from error
 
 
 def bind_all(envs: Mapping[str, EnvConfig]) -> dict[str, BoundEnv]:

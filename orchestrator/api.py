@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from temper.envs.core.function_source import name_of_function
 from temper.orchestrator.cluster.this_machine import free_port, worker_variables
+from temper.orchestrator.config.keys import check_keys
 from temper.orchestrator.config.text import layered, merged, read_text, yaml_text
 from temper.orchestrator.loop.deadline import STOPPED
 from temper.orchestrator.run.folder import RunDir, whole_lines
@@ -312,7 +313,12 @@ def _named_data(data: Data, inputs: Path) -> Any:
 
 
 def _write_settings(given: Mapping[str, Any], inputs: Path) -> Path:
-    return _write(inputs / "settings.yaml", yaml_text(given))
+    try:
+        text = yaml_text(given)
+    except ValueError:  # a value that is not plain data, often a function under another project's key
+        check_keys(given, whole=False)
+        raise
+    return _write(inputs / "settings.yaml", text)
 
 
 def _write(path: Path, text: str) -> Path:

@@ -32,6 +32,7 @@ _execute(["view", sys.argv[1]])
         ({"reward": length}, "data"),
         ({"data": ROWS, "reward": lambda answer, row: 1.0}, "def"),
         ({"data": ROWS, "envs": {"math": {}, "code": {}}}, "math, code"),
+        ({"data": ROWS, "reward_funcs": [length]}, r"envs\.NAME\.reward"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(

@@ -69,6 +69,11 @@ def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, l
             )
     right = played.tried - len(played.env_errors) - len(played.template_errors)
     said = f"{env.name}: {right} of {played.tried} reference answers are correct"
+    if played.env_errors and env.config.reward is not None:
+        return warning(
+            f"{said} for {env.config.reward}; {played.env_errors[0]}",
+            "let the function accept the form that the prompt asks for, unless it judges something else",
+        )
     if played.env_errors:
         return failure(
             f"{said}; {played.env_errors[0]}",

@@ -14,6 +14,7 @@ from temper.envs.source import data_of
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.shape import ModelShape, read_shape
 from temper.orchestrator.cluster.hardware import Hardware, this_machine
+from temper.orchestrator.config.text import config_file
 from temper.orchestrator.pipeline.config import Config, load_resolved_config, load_unresolved_config
 from temper.orchestrator.pipeline.data_files import has_files, is_whole
 from temper.orchestrator.pipeline.start_checks import Start
@@ -111,9 +112,9 @@ def read_target(path: Path | None, overrides: list[str]) -> CheckTarget:
     """
     if path is None:
         return CheckTarget()
-    file = path / "config.yaml" if path.is_dir() else path
+    file = path / "config.yaml" if path.is_dir() else config_file(path)
     if not file.is_file():
-        raise FileNotFoundError(f"no configuration file {path}; use a YAML file or a run's folder")
+        raise FileNotFoundError(f"no configuration file {file}; use a YAML file or a run's folder")
     try:
         with cache_alone():
             unsettled = load_unresolved_config(file, overrides)

@@ -486,6 +486,19 @@ def test_reference_that_the_model_can_not_say_is_told_from_reference_that_is_wro
     assert "model.tool_calls" in failed[0].remedy
 
 
+def test_a_reward_of_the_user_may_differ_from_the_reference() -> None:
+    found = of_demo("environments", "envs.math.reward=support.user_functions.length", "envs.code.share=0")
+    assert found.level is WARNING
+    assert "support.user_functions.length" in found.what
+
+
+def test_the_packaged_configuration_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_target(DEMO, []).config.name == "demo"
+    with pytest.raises(FileNotFoundError, match="none.yaml"):
+        read_target(Path("configs/none.yaml"), [])
+
+
 def test_the_demo_is_sound_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
