@@ -121,8 +121,7 @@ class Job:
         while left := [f"{one.pid} {name}" for one in self.known.values() if (name := _awaited(one, agents=agents))]:
             if time.monotonic() > deadline:
                 for one in self.known.values():  # nothing of a failed test may disturb the next one
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        one.kill()
+                    kill_if_running(one)
                 raise AssertionError(f"left behind: {left}\n{self.output}")
             time.sleep(0.1)
 
@@ -134,6 +133,13 @@ def _awaited(process: psutil.Process, *, agents: bool) -> str:
             name = title(process)
             return "" if name.startswith(AGENTS) and not agents else name
     return ""
+
+
+def kill_if_running(process: psutil.Process) -> None:
+    """Kill a process that still runs. psutil alone would kill a new process with the number of one it has seen exit."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if process.is_running():
+            process.kill()
 
 
 def title(process: psutil.Process) -> str:
@@ -182,9 +188,10 @@ class Runs:
     def close(self) -> None:
         """End all remaining processes and remove the folder."""
         for job in self.jobs:
-            for one in [*job.tree(), *job.known.values()]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
+            if job.process.poll() is None:
+                job.tree()
+            for one in job.known.values():
+                kill_if_running(one)
             job.process.kill()
             job.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
