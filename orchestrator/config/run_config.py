@@ -81,8 +81,8 @@ class ModelConfig:
     """The first model of the run."""
 
     path: str | None = immutable(None)
-    """A Hugging Face causal model directory, its name on the hub, or a GGUF file, which the run converts. null
-    creates a small hybrid model of the shape below."""
+    """A Hugging Face causal model directory, its name on the hub, or a GGUF file, which the run converts: its path,
+    or `package:NAME` of an installed package. null creates a small hybrid model of the shape below."""
     revision: str | None = immutable(None)
     """Commit, tag or branch of a name on the hub; null is the newest commit at the start of the run."""
     chat_template: str | None = immutable(None)
