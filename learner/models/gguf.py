@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 
 def convert_gguf(file: Path, directory: Path) -> None:
@@ -12,6 +13,7 @@ def convert_gguf(file: Path, directory: Path) -> None:
     Raise `ValueError` for a file that transformers can't read, and for a part of a split model.
     """
     place, name = str(file.parent), file.name
+    logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name, trust_remote_code=False)
         model, loaded = AutoModelForCausalLM.from_pretrained(

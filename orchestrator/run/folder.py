@@ -131,8 +131,8 @@ class RunDir:
         return self.root / "checkpoints" / stage
 
     def verified(self, model: Path) -> Path:
-        """Return the model. Raise `DamagedCheckpointError` for a changed one of this run."""
-        if model.is_relative_to(self.root):
+        """Return the model. Raise `DamagedCheckpointError` for a changed checkpoint of this run."""
+        if model.is_relative_to(self.root / "checkpoints"):
             verify(model)
         return model
 

