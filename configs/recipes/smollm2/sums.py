@@ -37,7 +37,9 @@ class Sums(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         answer = parsed.answer.strip()
         formed = re.fullmatch(r"\d+", answer) is not None
-        return self.end(binary_score(answer == task.spec["answer"], well_formed=formed, detail=f"answered {answer[:40]}"))
+        return self.end(
+            binary_score(answer == task.spec["answer"], well_formed=formed, detail=f"answered {answer[:40]}")
+        )
 
 
 ENVIRONMENT = EnvDefinition(
