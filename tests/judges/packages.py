@@ -1,0 +1,39 @@
+"""Packages of the judges, by version. pip puts each into a folder of its own, outside of `.venv`."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+PACKAGES = Path(__file__).parents[2] / "runs" / "judges"
+VERL = ("verl==0.9.1", "tensordict==0.15.3", "codetiming==1.4.0", "orjson==3.13.0", "pyvers==0.2.3")
+"""verl and imports of its loss functions that the environment lacks."""
+FETCH_S = 300
+
+
+def installed(*requirements: str) -> Path:
+    """Return a folder with these packages, without their dependencies. Skip the test if pip can't get them."""
+    return _fetched(PACKAGES / requirements[0], ["install", "--no-compile", "--target"], list(requirements))
+
+
+def source_of(name: str) -> Path:
+    """Return the folder of the source of an installed package. Skip the test if pip can't get it."""
+    wanted = f"{name}=={version(name)}"
+    return _fetched(PACKAGES / f"{wanted}-source", ["download", "--no-binary", ":all:", "--dest"], [wanted])
+
+
+def _fetched(folder: Path, how: list[str], requirements: list[str]) -> Path:
+    done = folder / "fetched"
+    if not done.is_file():
+        pip = [sys.executable, "-m", "pip", how[0], "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command = [*pip, *how[1:], str(folder), *requirements]
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"pip had no {requirements[0]} after {FETCH_S} s")
+        if ended.returncode:
+            pytest.skip(f"pip can't get {requirements[0]}: {ended.stderr.strip().splitlines()[-1]}")
+        done.touch()
+    return folder
