@@ -80,7 +80,8 @@ def without(question: str, text: str) -> str:
 
 
 def to_formula(answer: str) -> str:
-    """Return an answer as input for the computer algebra: ASCII where possible, without dollar signs."""
+    """Return an answer as input for the computer algebra: ASCII where possible, without dollar signs and upright e."""
+    answer = answer.replace("\\mathrm{e}", "e")
     return re.sub(r"\\?\$|^\s*\\[(\[]|\\[)\]]\s*$", "", readable(answer)).strip().rstrip(".")
 
 

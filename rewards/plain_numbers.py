@@ -1,8 +1,8 @@
 """Exact values of plain numbers as people and models write them. Pure; bounded on any text.
 
 Supported are integers, decimals, thousands separators, quotients, mixed numbers, LaTeX fractions, repeating decimals,
-percentages, scientific notation, an assignment to one name (`x=4`), currency signs, units and a final full stop. Unfinished
-calculations and alternatives (`2+2`, `4!`, `2^2`, `1=2=3`, `18 or 19`) are not plain numbers.
+percentages, scientific notation, brackets, an assignment to one name (`x=4`), currency signs, units and a final full stop.
+Unfinished calculations and alternatives (`2+2`, `4!`, `2^2`, `1=2=3`, `18 or 19`) are not plain numbers.
 """
 
 import re
@@ -30,7 +30,7 @@ LAYOUT = re.compile(r"\\(?:left|right|displaystyle|quad|qquad|big|Big)(?![A-Za-z
 SPACING = re.compile(r"(?:\\[,;: ]|~|\s)+")
 CURRENCY = re.compile("\\\\?\\$|[\u20ac\u00a3\u00a5]")
 DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree")
-FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{\s*(-?)(\d+)\s*\}\s*\{\s*(-?)(\d+)\s*\}|(\d)\s*(\d))")
+FRACTION = re.compile(r"\\[cdt]?frac\s*(?:\{\s*(-?)(\d+)\s*\}\s*\{\s*(-?)(\d+)\s*\}|(\d)\s*(\d))")
 POWER_OF_TEN = re.compile(r" ?(?:\\times|\\cdot|\*|x) ?10 ?\^ ?(?:\{ ?([-+]?\d+) ?\}|([-+]?\d+))")
 GROUPS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?![\d/,])")
 ASSIGNED = re.compile(
@@ -116,7 +116,8 @@ def number(answer: str) -> Number | None:
         return None
     text = ungrouped(text)
     text = POWER_OF_TEN.sub(r"e\1\2", FRACTION.sub(quotient, text)).replace("  ", " ").strip()
-    if text.startswith("{") and text.endswith("}"):
+    ends = text[:1] + text[-1:]
+    if ends == "{}" or (ends == "()" and "," not in answer):
         text = text[1:-1]
     text = text[match.end() :] if (match := ASSIGNED.match(text)) else text
     numeral = NUMERAL.match(text)

@@ -147,4 +147,5 @@ def test_questions_that_ask_for_a_percentage_are_known() -> None:
 
 def test_formulas_lose_their_dollar_signs_only() -> None:
     assert to_formula("$\\left(x\u22121\\right)$.") == "\\left(x-1\\right)"
+    assert to_formula("1 - \\frac{1}{\\mathrm{e}}") == "1 - \\frac{1}{e}"
     assert to_formula("\\begin{pmatrix}1\\\\[2pt]2\\end{pmatrix}") == "\\begin{pmatrix}1\\\\[2pt]2\\end{pmatrix}"

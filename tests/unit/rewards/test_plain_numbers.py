@@ -16,7 +16,7 @@ from temper.rewards.plain_numbers import bare, number, plain_number, readable
         (1234, ["1{,}234", "1\\,234", "1\u2009234"]),
         (18, ["18.00", "18\\text{ cm}^2", "18 dollars a day.", "18\\$", "\u20ac18", "18km/h", "**18**"]),
         (Fraction(1, 2), [".5", "\\frac12"]),
-        (Fraction(1, 3), ["1/3"]),
+        (Fraction(1, 3), ["1/3", "\\cfrac{1}{3}", "\\left( \\frac{1}{3} \\right)"]),
         (Fraction(3, 2), ["1 1/2", "1\\frac{1}{2}"]),
         (Fraction(7, 2), ["3\u00bd"]),
         (Fraction(-3, 4), ["-\\frac{3}{4}", "\\dfrac{-3}{4}"]),
