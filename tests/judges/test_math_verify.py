@@ -51,7 +51,7 @@ def rows(folder: Path) -> dict[str, tuple[str, str, bool]]:
     found = {}
     for file in sorted(folder.rglob("test_*.py")):
         functions = [node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.FunctionDef)]
-        for test, mark in ((test, mark) for test in functions for mark in test.decorator_list):
+        for test, mark in ((one, mark) for one in functions for mark in one.decorator_list):
             try:
                 names, cases = map(ast.literal_eval, mark.args if isinstance(mark, ast.Call) else ())
             except ValueError:
