@@ -10,6 +10,7 @@ import pytest
 PACKAGES = Path(__file__).parents[2] / "runs" / "judges"
 VERL = ("verl==0.9.1", "tensordict==0.15.3", "codetiming==1.4.0", "orjson==3.13.0", "pyvers==0.2.3")
 """verl and imports of its loss functions that the environment lacks."""
+RENDERERS = ("renderers==0.1.12", "prime-pydantic-config==0.4.3", "openai-harmony==0.0.8")
 FETCH_S = 300
 
 
