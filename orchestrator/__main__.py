@@ -17,6 +17,7 @@ from temper.orchestrator.cli.eval_command import add_eval_command, is_override
 from temper.orchestrator.cli.exit_status import ends_unread, exit_status
 from temper.orchestrator.cli.look_commands import add_look_commands
 from temper.orchestrator.cli.push_command import add_push_command
+from temper.orchestrator.cli.reproduce_command import add_reproduce_command
 from temper.orchestrator.cli.run_commands import add_run_commands
 from temper.orchestrator.cli.serve_command import add_serve_command
 from temper.orchestrator.cluster.this_machine import module_folder, search_last
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
 
 GROUPS = {
-    "train and evaluate": ("run", "eval", "fork", "submit", "serve"),
+    "train and evaluate": ("run", "eval", "fork", "submit", "serve", "reproduce"),
     "look at runs": ("status", "scale", "report", "view", "ui", "push"),
     "prepare and check": ("config", "doctor", "env", "debug"),
 }
@@ -82,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"%(prog)s {version()}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     add_run_commands(commands)
+    add_reproduce_command(commands)
     add_eval_command(commands)
     add_serve_command(commands)
     add_look_commands(commands)
@@ -97,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
     texts = {one.dest: one.help for one in commands._choices_actions}
     root.description = "\n\n".join(
         ["Post-train a reasoning language model across many environments at once."]
-        + [f"{title}:\n" + "\n".join(f"  {name:8} {texts[name]}" for name in names) for title, names in GROUPS.items()]
+        + [f"{title}:\n" + "\n".join(f"  {name:9} {texts[name]}" for name in names) for title, names in GROUPS.items()]
     )
     return root
 
