@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.config.text import yaml_text
+from temper.orchestrator.config.text import SHIPPED, yaml_text
 from temper.orchestrator.run.folder import RunDir, RunState, write_json
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tools.inspect.bands import (
@@ -185,3 +185,9 @@ def test_one_seed_has_no_band_for_curves() -> None:
     band = Band(recipe="a.yaml", commit="abc", hardware="", runs=(run,))
     found: list[Verdict] = compare(replace(run, curves={"rl/math": [0.5, 0.6]}), band, same_hardware=True)
     assert [one.inside for one in found] == [None, True]
+
+
+def test_every_shipped_band_compares_each_of_its_runs() -> None:
+    for path in SHIPPED.rglob("*.band.json"):
+        band = read_band(path.with_name(path.name.replace(".band.json", ".yaml")))
+        assert all(compare(run, band, same_hardware=True) for run in band.runs)
