@@ -1,5 +1,10 @@
-"""`bench`, the learner: an update against a plain training loop of transformers on the same sequences, in one process."""
+"""`bench`, the learner: an update against a plain training loop of transformers on the same sequences, in one process.
 
+`python -m bench.training MODEL [bf16]` measures a model directory on random sequences of 48 tokens and prints JSON.
+"""
+
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM
+from bench.learner import group_of_answers
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h
 
 from temper.learner.batches.micro_batches import build_batch
@@ -19,6 +25,7 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 REPEATS = 4
+PRODUCTS = 20
 SEQUENCES = 64
 """Most sequences of an update: transformers' scan is slow on a CPU."""
 UNTRAINED = -100
@@ -30,7 +37,8 @@ def bench_training(
 ) -> dict[str, float]:
     """Measure the tokens a second of updates by the learner, without and with shared prompts, and by the plain loop.
 
-    Each sequence counts with all its tokens. The ways take turns, and the best of each counts.
+    Each sequence counts with all its tokens. The ways take turns, and the best of each counts. `matmul_share` is the rate of
+    the multiplications with weights, 6 a weight and token (Kaplan et al. 2020, table 1), over that of one large product.
     """
     torch.set_num_threads(learner.threads)
     sequences = sequences[:SEQUENCES]
@@ -54,22 +62,40 @@ def bench_training(
             began = time.perf_counter()
             step()
             best[name] = min(best[name], time.perf_counter() - began)
+    weights = sum(parameter.numel() for parameter in plain.model.parameters())
+    if not plain.model.config.tie_word_embeddings:  # the embedding is a lookup, the output layer a product
+        weights -= plain.model.get_input_embeddings().weight.numel()
+    peak = matmul_rate(plain.model, tokens=config.micro_batch_tokens, bf16=config.bf16)
     rank.close()
     tokens = sum(len(sequence.ids) for sequence in sequences)
     return {
         "learner/tokens_per_s": tokens / best["in_full"],
+        "learner/matmul_share": 6 * weights * tokens / best["in_full"] / peak,
         "learner/shared_tokens_per_s": tokens / best["shared"],
         "learner/times_plain_loop": best["plain_loop"] / best["in_full"],
         "learner/shared_times_plain_loop": best["plain_loop"] / best["shared"],
     }
 
 
+def matmul_rate(model: PreTrainedModel, *, tokens: int, bf16: bool) -> float:
+    """Return the floating-point operations a second of an MLP's product for this many tokens, the best of `PRODUCTS`."""
+    dtype = torch.bfloat16 if bf16 else torch.float32
+    hidden, inner = model.config.hidden_size, model.config.intermediate_size
+    left, right = torch.randn(tokens, hidden, dtype=dtype), torch.randn(inner, hidden, dtype=dtype)
+    best = float("inf")
+    for _ in range(PRODUCTS):
+        began = time.perf_counter()
+        torch.nn.functional.linear(left, right)
+        best = min(best, time.perf_counter() - began)
+    return 2 * tokens * hidden * inner / best
+
+
 class PlainLoop:
     """The usual code with transformers alone: padded micro-batches in the order of the data, AdamW, nothing else."""
 
     def __init__(self, model_dir: Path, *, micro_batch_tokens: int, pad_id: int) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)
+        self.model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self._tokens = micro_batch_tokens
         self._pad_id = pad_id
 
@@ -89,7 +115,7 @@ class PlainLoop:
                     ids_BT[row, : len(ids_T)] = ids_T
                     mask_BT[row, : len(ids_T)] = 1
                     labels_BT[row, : len(ids_T)] = ids_T.where(torch.tensor(sequence.trained_T), UNTRAINED)
-                output = self._model(
+                output = self.model(
                     input_ids=ids_BT,
                     attention_mask=mask_BT,
                     labels=labels_BT,
@@ -98,7 +124,7 @@ class PlainLoop:
                 )
                 output.loss.backward()
                 total += float(output.loss.detach())
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad()
         return total
@@ -113,3 +139,19 @@ def _reference_scan() -> Iterator[None]:
         yield
     finally:
         modeling_nemotron_h.mamba2_chunk_scan = ours
+
+
+def main() -> None:
+    bf16 = "bf16" in sys.argv[2:]
+    learner = LearnerConfig(bf16=bf16, zero_stage=int(bf16), threads=2, micro_batch_tokens=2048)
+    print(
+        json.dumps(
+            bench_training(
+                Path(sys.argv[1]), group_of_answers(answers=SEQUENCES, prompt=40, answer=8), learner, pad_id=0
+            )
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

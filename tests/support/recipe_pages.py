@@ -29,7 +29,9 @@ from temper.orchestrator.tools.preflight.plan.plan import Plan, planned_config, 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "recipes.md"
 RECIPES = (
-    *(f"configs/{name}.yaml" for name in ("demo", "budget_demo", "questions", "hybrid_10m")),
+    *(f"configs/{name}.yaml" for name in ("demo", "budget_demo", "questions")),
+    "configs/recipes/smollm2/sums.yaml",
+    "configs/hybrid_10m.yaml",
     *(f"configs/recipes/{name}.yaml" for name in ("one_gpu_small", "one_gpu", "served", "sft", "dpo", "distill")),
     *("configs/scaling.yaml", *(f"configs/recipes/{name}.yaml" for name in ("eight_gpus", "experts", "two_hosts"))),
 )
