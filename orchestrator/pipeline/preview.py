@@ -23,7 +23,7 @@ from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.stages.stage import StageInstance
 
-Would = Literal["is done", "begins", "goes on"]
+Would = Literal["is done", "begins", "resumes"]
 UNREAD = "problems of models and data that are not all local"
 
 
@@ -162,7 +162,7 @@ def _stage(one: StageInstance, would: Would, config: Config, after: Mapping[str,
     return StagePreview(
         name=one.name,
         stage=one.stage.name,
-        would="goes on" if step and would == "begins" else would,
+        would="resumes" if step and would == "begins" else would,
         steps=config.steps(one) if one.stage.trains else 0,
         after=step,
     )
@@ -185,4 +185,4 @@ def _in_words(one: StagePreview) -> str:
         return one.would
     if one.would == "begins":
         return f"begins: {one.steps} steps"
-    return f"{one.would} after step {one.after}" + (f" of {one.steps}" if one.would == "goes on" else "")
+    return f"{one.would} after step {one.after}" + (f" of {one.steps}" if one.would == "resumes" else "")

@@ -33,7 +33,7 @@ An editor with `yaml-language-server` completes and checks a file whose first li
 others for one: `- rl: {name: rl_tools, steps: 100}`. A text in place of `data`, `eval_data` and `teacher` is its `path`. What
 says "or by profile" is chosen for the hardware and the model where it is not given ([hardware.md](hardware.md)).
 
-What a change means to a run that goes on:
+What a change means to a resumed run:
 """
 COLUMNS = "| setting | type | default | unit | change | meaning |\n|---|---|---|---|---|---|"
 

@@ -60,7 +60,7 @@ def test_a_run_that_goes_on_is_told_with_what_is_done_and_what_changed(tmp_path:
     assert lines(found)[-5:] == [
         "  init    is done",
         "  sft     is done after step 3",
-        "  rl      goes on after step 4 of 9",
+        "  rl      resumes after step 4 of 9",
         "  report  begins",
         "processes: 1 rank(s), 1 engine(s)",
     ]
