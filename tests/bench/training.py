@@ -143,7 +143,7 @@ def _reference_scan() -> Iterator[None]:
 
 def main() -> None:
     bf16 = "bf16" in sys.argv[2:]
-    learner = LearnerConfig(bf16=bf16, zero_stage=int(bf16), threads=2, micro_batch_tokens=2048)
+    learner = LearnerConfig(bf16=bf16, zero_stage=1 if bf16 else 0, threads=2, micro_batch_tokens=2048)
     print(
         json.dumps(
             bench_training(
