@@ -16,6 +16,10 @@ Code of other projects checks Temper. `make judges` fetches it by package, runs 
 | suite | version | run | passed | differs or skipped | why |
 |---|---|---|---|---|---|
 """
+NOT_RUN = [
+    "| Open Responses | | its compliance suite | 0 | skipped | No registry has it. llm-comply has its cases |\n",
+    "| vLLM | | its tests of the server | 0 | skipped | They download models |\n",
+]
 FOOT = """
 A case that differs without a listed reason fails `make judges`. Packages lie in `runs/judges`, outside of `.venv`.
 """
@@ -43,7 +47,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         if report.when == "call" or report.outcome != "passed"
     ]
     rows = [_row(report) for report in reports if "suite" in dict(report.user_properties)]
-    page.write_text(HEAD + "".join(sorted(rows)) + FOOT, encoding="utf-8")
+    page.write_text(HEAD + "".join(sorted(rows + NOT_RUN)) + FOOT, encoding="utf-8")
 
 
 def _row(report: pytest.TestReport) -> str:

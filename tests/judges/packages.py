@@ -11,6 +11,8 @@ PACKAGES = Path(__file__).parents[2] / "runs" / "judges"
 VERL = ("verl==0.9.1", "tensordict==0.15.3", "codetiming==1.4.0", "orjson==3.13.0", "pyvers==0.2.3")
 """verl and imports of its loss functions that the environment lacks."""
 RENDERERS = ("renderers==0.1.12", "prime-pydantic-config==0.4.3", "openai-harmony==0.0.8")
+COMPLIANCE = ("llm-comply==0.5.0",)
+"""Cases and schemas of Open Responses, whose own suite is in no package registry, and of two other interfaces."""
 FETCH_S = 300
 
 
