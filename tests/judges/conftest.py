@@ -37,7 +37,7 @@ def _suite(request: pytest.FixtureRequest, record_property: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    page = config.getoption("--judges-page")
+    page = config.getoption("--judges-page", default=None)  # unknown if pytest starts above this folder
     if page is None:
         return
     reports = [
