@@ -20,6 +20,7 @@ TOKEN = re.compile(r"\\?[A-Za-z]+|\d+|[^\sA-Za-z\d]")
 SINGLE = re.compile(r"\{(\w)\}")
 WORDS = re.compile(r"[A-Za-z .,'&()/-]+")
 BASED = re.compile(r"\d\s*_")
+UPRIGHT_E = "\\mathrm{e}"
 UNEVALUATED = re.compile(
     r"\\(?:sum|prod|int|iint|oint|lim|binom|dbinom|tbinom|choose|sup|inf|max|min|gcd|lcm)(?![a-z])|\\?mod\b|factorial|!"
 )
@@ -81,8 +82,8 @@ def without(question: str, text: str) -> str:
 
 def to_formula(answer: str) -> str:
     """Return an answer as input for the computer algebra: ASCII where possible, without dollar signs and upright e."""
-    answer = answer.replace("\\mathrm{e}", "e")
-    return re.sub(r"\\?\$|^\s*\\[(\[]|\\[)\]]\s*$", "", readable(answer)).strip().rstrip(".")
+    text = readable(answer).replace(UPRIGHT_E, "e")
+    return re.sub(r"\\?\$|^\s*\\[(\[]|\\[)\]]\s*$", "", text).strip().rstrip(".")
 
 
 def asks_percentage(question: str) -> bool:
@@ -126,7 +127,7 @@ def refusal(answer: str, *, reference: str) -> str | None:
         return "empty or too long"
     if number(reference) is not None:
         return "an expression where a number is due"
-    text = readable(answer)
+    text = readable(answer).replace(UPRIGHT_E, "e")
     if set(UNEVALUATED.findall(text)) - set(UNEVALUATED.findall(reference)):
         return "unevaluated"
     if _chained(text, reference):

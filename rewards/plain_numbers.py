@@ -116,9 +116,9 @@ def number(answer: str) -> Number | None:
         return None
     text = ungrouped(text)
     text = POWER_OF_TEN.sub(r"e\1\2", FRACTION.sub(quotient, text)).replace("  ", " ").strip()
-    ends = text[:1] + text[-1:]
-    if ends == "{}" or (ends == "()" and "," not in answer):
-        text = text[1:-1]
+    ends, inner = text[:1] + text[-1:], text[1:-1]
+    if ends == "{}" or (ends == "()" and "," not in answer and not set("()") & set(inner)):
+        text = inner
     text = text[match.end() :] if (match := ASSIGNED.match(text)) else text
     numeral = NUMERAL.match(text)
     return _value(numeral, text[numeral.end() :]) if numeral else None

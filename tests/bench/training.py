@@ -62,15 +62,17 @@ def bench_training(
             began = time.perf_counter()
             step()
             best[name] = min(best[name], time.perf_counter() - began)
-    weights = sum(parameter.numel() for parameter in plain.model.parameters())
-    if not plain.model.config.tie_word_embeddings:  # the embedding is a lookup, the output layer a product
-        weights -= plain.model.get_input_embeddings().weight.numel()
+    head = plain.model.get_output_embeddings().weight.numel()
+    embedding = 0 if plain.model.config.tie_word_embeddings else plain.model.get_input_embeddings().weight.numel()
+    layers = sum(parameter.numel() for parameter in plain.model.parameters()) - head - embedding
+    trained = sum(sequence.trained_tokens for sequence in sequences)  # only these reach the output layer
     peak = matmul_rate(plain.model, tokens=config.micro_batch_tokens, bf16=config.bf16)
     rank.close()
     tokens = sum(len(sequence.ids) for sequence in sequences)
+    products = 6 * (layers * tokens + head * trained)
     return {
         "learner/tokens_per_s": tokens / best["in_full"],
-        "learner/matmul_share": 6 * weights * tokens / best["in_full"] / peak,
+        "learner/matmul_share": products / best["in_full"] / peak,
         "learner/shared_tokens_per_s": tokens / best["shared"],
         "learner/times_plain_loop": best["plain_loop"] / best["in_full"],
         "learner/shared_times_plain_loop": best["plain_loop"] / best["shared"],

@@ -157,10 +157,17 @@ def verl_loss(
     return loss
 
 
-def compare(record: Any, sides: Callable[[Batch], tuple[Side, Side]], *, why: str = "", values: bool = True) -> None:
+def compare(
+    record: Any,
+    sides: Callable[[Batch], tuple[Side, Side]],
+    *,
+    why: str = "",
+    values: bool = True,
+    undefined_by_verl: int = 0,
+) -> None:
     """Hold both sides against each other on all batches: gradients, and values too by default.
 
-    Batches on which verl divides by zero count as different, and the page says so.
+    On `undefined_by_verl` batches verl divides by zero. They count as different, and the page says so.
     """
     differing, undefined = [], 0
     for seed in range(BATCHES):
@@ -178,6 +185,7 @@ def compare(record: Any, sides: Callable[[Batch], tuple[Side, Side]], *, why: st
         "why", f"verl raises ZeroDivisionError if it drops all tokens of a batch ({undefined})" if undefined else why
     )
     assert not differing
+    assert undefined == undefined_by_verl
 
 
 def clip_of(batch: Batch, *, dual: float = 0.0) -> Clip:
@@ -245,7 +253,7 @@ def test_token_weights_agree(verl, record_property, correction, threshold):
         first = ours(batch, "ppo", clip_of(batch), correction=correction)
         return first, theirs(verl, "vanilla", batch, clip_of(batch), weights_BT=weights_BT)
 
-    compare(record_property, sides)
+    compare(record_property, sides, undefined_by_verl=3 if correction.token_range else 0)
 
 
 @judges("masks by a sequence's mean ratio (seq_mean_k1) on PPO: loss and gradient")
@@ -316,11 +324,11 @@ def each(rule: Callable[[list[float]], list[float]]) -> Callable[[list[list[floa
     return lambda rewards_NG, _: [rule(rewards_G) for rewards_G in rewards_NG]
 
 
-def unit(values_NB: torch.Tensor) -> torch.Tensor:
-    return values_NB / values_NB.norm(dim=-1, keepdim=True)
-
-
-SAMPLE = "up to scale: verl divides by the sample deviation (n - 1), Temper by the population's (n)"
+SAMPLE = "times the deviation: verl divides by the sample deviation (n - 1), Temper by the population's (n)"
+EPSILON = 1e-6
+"""Both add it to a group's deviation, and Temper to a batch's."""
+VARIANCE_EPSILON = 1e-8
+"""verl adds it to a batch's variance."""
 RULES = [
     pytest.param(Rule(ours=each(rloo), name="rloo"), marks=judges("RLOO advantages")),
     pytest.param(Rule(ours=each(dr_grpo), name="grpo"), marks=judges("Dr. GRPO advantages")),
@@ -342,7 +350,7 @@ RULES = [
 
 @pytest.mark.parametrize("rule", RULES)
 def test_advantages_agree(verl, record_property, rule):
-    """Advantages that a deviation divides are compared up to their scale."""
+    """Advantages are compared after the deviation by which each side divides is multiplied back."""
 
     def sides(batch: Batch) -> tuple[Side, Side]:
         draw = torch.Generator().manual_seed(int(batch.number * 1e9))
@@ -365,10 +373,18 @@ def test_advantages_agree(verl, record_property, rule):
         rewards_NG = rewards_B.view(GROUPS, size).tolist()
         tokens_NG = mask_BT.sum(-1).int().view(GROUPS, size).tolist()
         own_B = torch.tensor(rule.ours(rewards_NG, tokens_NG), dtype=torch.float64).flatten()
-        if rule.per:
-            own_B, found_B = (
-                unit(values_B.view(GROUPS if rule.per == "group" else 1, -1)) for values_B in (own_B, found_B)
-            )
+        if rule.per == "group":
+            for values_B, correction in ((own_B, 0), (found_B, 1)):
+                deviation_N1 = rewards_B.view(GROUPS, size).std(-1, correction=correction, keepdim=True)
+                values_B.view(GROUPS, size).mul_(deviation_N1 + EPSILON)
+        elif rule.per:
+            tokens_B, values_B = mask_BT.sum(-1), rewards_B.view(GROUPS, size)
+            if rule.name.endswith("baseline"):
+                values_B = values_B - values_B.mean(-1, keepdim=True)
+            total, values_B = tokens_B.sum(), values_B.flatten()
+            variance = (tokens_B * (values_B - (tokens_B * values_B).sum() / total) ** 2).sum() / total
+            own_B = own_B * (variance.sqrt() + EPSILON)
+            found_B = found_B * (variance * total / (total - 1) + VARIANCE_EPSILON).sqrt()
         return (own_B, own_B), (found_B, found_B)
 
     compare(record_property, sides, why=SAMPLE if rule.per else "")

@@ -14,7 +14,7 @@ from temper.rewards.score import binary_score
 
 def generate(rng: random.Random, level: int) -> Task:
     low, high = 10**level, 10 ** (level + 1) - 1
-    left, right = rng.randint(low, high), rng.randint(low, high)
+    left, right = sorted((rng.randint(low, high), rng.randint(low, high)))  # else training shows held-out sums mirrored
     question = f"What is {left} + {right}? Reply with the number only."
     return Task(messages=({"role": "user", "content": question},), spec={"answer": str(left + right)})
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean, variance
 
 from temper.envs.core.setting import Kind
+from temper.orchestrator.config.model_source import GGUF, PACKAGE
 from temper.orchestrator.config.text import SHIPPED, config_file, packaged_file, written
 from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.pipeline.config import read_shown_settings, with_presets
@@ -26,6 +27,8 @@ BINS = 10
 """The most bins of a reward curve."""
 BINS_OUTSIDE = 0.2
 """The largest share of bins outside of their bands in a curve that is inside."""
+LEAST_DEVIATION = 0.01
+"""The least standard deviation of the mean reward of a bin: seeds may all reach the highest reward."""
 DRIFT = 0.1
 """The least standard deviation of hours, as a share of their mean: a shared machine drifts by as much."""
 
@@ -105,8 +108,7 @@ def read_band(recipe: Path) -> Band:
 def measure_run(folder: Path) -> RunMeasures:
     """Return the measures of a run. Raise `ValueError` if a stage is unfinished, and as `read_run`."""
     record = read_run(folder)
-    done = RunDir(folder).state().done
-    if left := [one.name for one in _settings(RunDir(folder).config).instances if one.name not in done]:
+    if left := unfinished(folder):
         raise ValueError(
             f"{folder} has not finished {', '.join(left)}; resume it with `temper run {folder}/config.yaml`"
         )
@@ -120,8 +122,15 @@ def measure_run(folder: Path) -> RunMeasures:
         f"{stage}/{env}": binned(record.series(stage, f"env/{env}/reward")[1])
         for stage in record.stages
         for env in record.envs_of(stage)
+        if any(map(isfinite, record.series(stage, f"env/{env}/reward")[1]))
     }
     return RunMeasures(seed=record.seed, accuracies=accuracies, curves=curves, seconds=record.stage_seconds)
+
+
+def unfinished(folder: Path) -> list[str]:
+    """Return the stages that a run has not finished."""
+    done = RunDir(folder).state().done
+    return [one.name for one in _settings(RunDir(folder).config).instances if one.name not in done]
 
 
 def binned(values: Iterable[float]) -> list[float]:
@@ -134,9 +143,10 @@ def binned(values: Iterable[float]) -> list[float]:
 
 def other_settings(recipe: Path, folder: Path) -> list[str]:
     """Return how the settings of a run differ from its recipe in anything but the seed and the choices of its profile."""
-    run = _settings(RunDir(folder).config)
-    converted = ["model.path"] if Path(run.values["model"]["path"] or "").parent.name == folder.resolve().name else []
-    return _differences(_settings(recipe), run, without=[*run.resolved.settings, *converted])
+    own, run = _settings(recipe), _settings(RunDir(folder).config)
+    path = str(own.values["model"]["path"])
+    converted = ["model.path"] if path.startswith(PACKAGE) or path.endswith(GGUF) else []
+    return _differences(own, run, without=[*run.resolved.settings, *converted])
 
 
 def _settings(path: Path) -> ResolvedFile:
@@ -169,7 +179,7 @@ def record_band(recipe: Path, folders: Sequence[Path], *, commit: str) -> Path:
     runs = sorted((measure_run(folder) for folder in folders), key=lambda run: run.seed or 0)
     if len({run.seed for run in runs}) < len(runs):
         raise ValueError(f"the runs have the seeds {', '.join(str(run.seed) for run in runs)}; each seed must differ")
-    if len({(*run.accuracies, *run.curves) for run in runs}) > 1:
+    if len({(*run.accuracies, *((key, len(curve)) for key, curve in run.curves.items())) for run in runs}) > 1:
         raise ValueError("the runs have different measures; evaluate all of them again")
     hardware = {hardware_of(folder) for folder in folders}
     if len(hardware) > 1:
@@ -253,7 +263,7 @@ def _curve(key: str, run: RunMeasures, band: Band) -> Verdict:
     if len(measured) != bins:
         return Verdict(measure=name, measured=f"{len(measured)} bins", band=f"{bins} bins", inside=False, off="missing")
     by_bin = list(zip(*curves, strict=True))
-    deviation = pooled_deviation(by_bin)
+    deviation = max(pooled_deviation(by_bin), LEAST_DEVIATION)
     ends = [limits(values, deviation=deviation) for values in by_bin]
     off = [max(low - value, value - high, 0.0) for value, (low, high) in zip(measured, ends, strict=True)]
     inside, needed = sum(not one for one in off), bins - int(BINS_OUTSIDE * bins)

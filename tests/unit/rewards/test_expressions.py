@@ -147,5 +147,6 @@ def test_questions_that_ask_for_a_percentage_are_known() -> None:
 
 def test_formulas_lose_their_dollar_signs_only() -> None:
     assert to_formula("$\\left(x\u22121\\right)$.") == "\\left(x-1\\right)"
+    assert refusal("\\frac{1}{2}\\mathrm{e}", reference="\\frac{e}{2}") is None
     assert to_formula("1 - \\frac{1}{\\mathrm{e}}") == "1 - \\frac{1}{e}"
     assert to_formula("\\begin{pmatrix}1\\\\[2pt]2\\end{pmatrix}") == "\\begin{pmatrix}1\\\\[2pt]2\\end{pmatrix}"

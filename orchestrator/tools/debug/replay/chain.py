@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.run.checkpoint import place, steps, verify
+from temper.orchestrator.run.checkpoint import place, steps
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
 
@@ -80,8 +80,7 @@ def chosen(run: RunDir, asked: str) -> Chain:
     chain = found[stage].get(number)
     if chain is None:
         raise ValueError(f"--step {asked}: {_why_not(run, stage, number)}; {_nearest(found[stage], number)}; {REMEDY}")
-    if chain.model.is_relative_to(run.root):
-        verify(chain.model)
+    run.verified(chain.model)
     return chain
 
 

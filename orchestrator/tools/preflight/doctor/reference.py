@@ -32,6 +32,8 @@ class PlayedTask:
     tried: int = 0
     env_errors: list[str] = field(default_factory=list)
     """Answers without the full reward if the environment reads them directly."""
+    broken: bool = False
+    """Whether the environment failed to score one of them."""
     template_errors: list[str] = field(default_factory=list)
     """Answers without it only if the model's template writes and reads them."""
     longest: int = 0
@@ -69,12 +71,7 @@ def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, l
             )
     right = played.tried - len(played.env_errors) - len(played.template_errors)
     said = f"{env.name}: {right} of {played.tried} reference answers are correct"
-    if played.env_errors and env.config.reward is not None:
-        return warning(
-            f"{said} for {env.config.reward}; {played.env_errors[0]}",
-            "let the function accept the form that the prompt asks for, unless it judges something else",
-        )
-    if played.env_errors:
+    if played.env_errors and (env.config.reward is None or played.broken):
         return failure(
             f"{said}; {played.env_errors[0]}",
             f"correct the reference answers or the verifier: temper env check --env {env.definition.id}",
@@ -89,6 +86,11 @@ def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, l
     if played.prompt >= limits.total_tokens:
         said = f"{env.name}: a prompt has {played.prompt} tokens of rollout.limits.total_tokens={limits.total_tokens}"
         return failure(f"{said}, which leave none for an answer", "raise rollout.limits.total_tokens")
+    if played.env_errors:
+        return warning(
+            f"{said} for {env.config.reward}; {played.env_errors[0]}",
+            "let the function accept the form that the prompt asks for, unless it judges something else",
+        )
     if played.longest > limits.turn_tokens:
         return warning(
             f"{said}, but one has a turn of {played.longest} tokens, more than rollout.limits.turn_tokens={limits.turn_tokens}",
@@ -123,6 +125,7 @@ def _play(env: BoundEnv, task: Task, renderer: Renderer, played: PlayedTask) -> 
         played.template_errors.append(f"{task.key}: {_why(scored)}")
     else:
         played.env_errors.append(f"{task.key}: {_why(own)}")
+        played.broken |= own.failure is not None
 
 
 def _message(turn: ParsedTurn) -> Message:

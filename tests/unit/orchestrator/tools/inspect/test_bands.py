@@ -153,6 +153,21 @@ def test_a_recipe_without_a_band_starts_nothing(recipe: Path, capsys: pytest.Cap
     assert "--record" in capsys.readouterr().err
 
 
+def test_a_finished_run_is_not_reported_as_a_new_one(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "tiny-reproduce-1", seed=1)
+    (tmp_path / "tiny-reproduce-1" / "manifest.json").touch()
+    assert main(["reproduce", str(recorded), f"runs_dir={tmp_path}", "profile=cpu"]) == 2
+    assert "--run" in capsys.readouterr().err
+
+
+def test_a_band_of_equal_curves_has_the_curve_inside(recorded: Path) -> None:
+    band = read_band(recorded)
+    same = replace(band, runs=tuple(replace(run, curves={"rl/math": [0.1] * 10}) for run in band.runs))
+    assert not [one for one in compare(same.runs[0], same, same_hardware=True) if one.inside is False]
+
+
 def test_a_damaged_band_is_named(recorded: Path) -> None:
     band_file(recorded).write_text(json.dumps({"runs": [{}]}))
     with pytest.raises(ValueError, match=r"tiny\.band\.json"):
