@@ -20,7 +20,6 @@ TOKEN = re.compile(r"\\?[A-Za-z]+|\d+|[^\sA-Za-z\d]")
 SINGLE = re.compile(r"\{(\w)\}")
 WORDS = re.compile(r"[A-Za-z .,'&()/-]+")
 BASED = re.compile(r"\d\s*_")
-UPRIGHT_E = "\\mathrm{e}"
 UNEVALUATED = re.compile(
     r"\\(?:sum|prod|int|iint|oint|lim|binom|dbinom|tbinom|choose|sup|inf|max|min|gcd|lcm)(?![a-z])|\\?mod\b|factorial|!"
 )
@@ -81,9 +80,12 @@ def without(question: str, text: str) -> str:
 
 
 def to_formula(answer: str) -> str:
-    """Return an answer as input for the computer algebra: ASCII where possible, without dollar signs and upright e."""
-    text = readable(answer).replace(UPRIGHT_E, "e")
-    return re.sub(r"\\?\$|^\s*\\[(\[]|\\[)\]]\s*$", "", text).strip().rstrip(".")
+    """Return an answer as input for the computer algebra, in ASCII if possible, without dollar signs."""
+    return re.sub(r"\\?\$|^\s*\\[(\[]|\\[)\]]\s*$", "", _with_plain_e(answer)).strip().rstrip(".")
+
+
+def _with_plain_e(answer: str) -> str:
+    return readable(answer).replace("\\mathrm{e}", "e")
 
 
 def asks_percentage(question: str) -> bool:
@@ -127,7 +129,7 @@ def refusal(answer: str, *, reference: str) -> str | None:
         return "empty or too long"
     if number(reference) is not None:
         return "an expression where a number is due"
-    text = readable(answer).replace(UPRIGHT_E, "e")
+    text = _with_plain_e(answer)
     if set(UNEVALUATED.findall(text)) - set(UNEVALUATED.findall(reference)):
         return "unevaluated"
     if _chained(text, reference):

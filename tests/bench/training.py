@@ -38,7 +38,7 @@ def bench_training(
     """Measure the tokens a second of updates by the learner, without and with shared prompts, and by the plain loop.
 
     Each sequence counts with all its tokens. The ways take turns, and the best of each counts. `matmul_share` is the rate of
-    the multiplications with weights, 6 a weight and token (Kaplan et al. 2020, table 1), over that of one large product.
+    the multiplications with weights, 6 a weight and token (Kaplan et al. 2020, table 1), over the rate of one large product.
     """
     torch.set_num_threads(learner.threads)
     sequences = sequences[:SEQUENCES]

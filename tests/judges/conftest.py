@@ -21,7 +21,7 @@ NOT_RUN = [
     "| vLLM | | its tests of the server | 0 | skipped | They download models |\n",
 ]
 FOOT = """
-A case that differs without a listed reason fails `make judges`. Packages lie in `runs/judges`, outside of `.venv`.
+A case that differs without a listed reason fails `make judges`. Packages are in `runs/judges`, not in `.venv`.
 """
 
 

@@ -1,4 +1,4 @@
-"""Packages of the judges, by version. pip puts each into a folder of its own, outside of `.venv`."""
+"""Packages of the judges, by version. pip installs each into a separate folder, not into `.venv`."""
 
 import subprocess
 import sys

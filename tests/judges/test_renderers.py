@@ -127,7 +127,7 @@ def compared(renderer: Renderer, other: Any, draw: random.Random, *, thinks: boo
 
 
 def with_booleans(turn: Any) -> Any:
-    """The turn with the declared boolean as one, where a template wrote Python's word for it."""
+    """Return the turn with the declared boolean as a boolean, also if the template wrote `True` or `False`."""
     reasoning, content, calls = turn
     written = {"True": True, "False": False}
     return (

@@ -1,6 +1,6 @@
 """TRL's invariants on our learner: all ways to compute one batch are one class, with one trajectory of training.
 
-The idea is that of TRL's `tests/invariant`, which needs a GPU. Here a tiny model makes a few updates on a CPU in each way.
+TRL's `tests/invariant` has the idea and needs a GPU. Here a tiny model makes a few updates on a CPU in each way.
 """
 
 import math

@@ -133,7 +133,7 @@ def theirs(verl: Verl, name: str, batch: Batch, clip: Clip = TIGHT, **given: Any
 def verl_loss(
     verl: Verl, name: str, batch: Batch, clip: Clip, *, old_BT: Any = None, mask_BT: Any = None, weights_BT: Any = None
 ) -> torch.Tensor:
-    """The loss by verl. With `mask_BT` its denominators stay those of the whole batch."""
+    """The loss by verl. With `mask_BT` its denominators still count the whole batch."""
     config = verl.config(
         strategy="fsdp",
         rollout_n=1,
@@ -167,7 +167,7 @@ def compare(
 ) -> None:
     """Hold both sides against each other on all batches: gradients, and values too by default.
 
-    On `undefined_by_verl` batches verl divides by zero. They count as different, and the page says so.
+    On `undefined_by_verl` batches verl divides by zero. They count as different on the page.
     """
     differing, undefined = [], 0
     for seed in range(BATCHES):
