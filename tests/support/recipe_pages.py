@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "recipes.md"
 RECIPES = (
     *(f"configs/{name}.yaml" for name in ("demo", "budget_demo", "questions")),
-    "configs/recipes/smollm2/sums.yaml",
+    *(f"configs/recipes/smollm2/{name}.yaml" for name in ("sums", "instructions", "tools")),
     "configs/hybrid_10m.yaml",
     *(f"configs/recipes/{name}.yaml" for name in ("one_gpu_small", "one_gpu", "served", "sft", "dpo", "distill")),
     *("configs/scaling.yaml", *(f"configs/recipes/{name}.yaml" for name in ("eight_gpus", "experts", "two_hosts"))),
