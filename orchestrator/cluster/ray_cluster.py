@@ -96,6 +96,8 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
         return None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Threads of torch that spin while they wait take the cores from the other processes of a machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Ray would run its workers at low priority, and other processes would starve the engines.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Its head would store 100,000 calls at 2 kB each. Without a dashboard nobody reads them.
