@@ -109,7 +109,7 @@ class LearnerConfig:
     threads: int = free(1)
     """CPU threads of a rank that has the machine to itself."""
     threads_during_generation: int = free(1)
-    """CPU threads of a rank while engines generate on the same machine. Oversubscribed cores are ten times slower."""
+    """CPU threads of a rank while engines generate on the same machine."""
     shared_prompts: bool = free(True)
     """Whether the answers to a prompt share one pass over it, forward and backward, if that is faster."""
     train_router: bool = immutable(True)

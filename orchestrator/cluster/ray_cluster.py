@@ -23,6 +23,7 @@ FILE_BYTES = 8 * 2**20
 """Only this end of a longer file is copied."""
 FOLDER_BYTES = 64 * 2**20
 """Maximum of all copies. The newest files are kept."""
+WAIT_POLICY = "OMP_WAIT_POLICY"
 COPY_S = 10.0
 """After this time no further file is copied."""
 
@@ -96,14 +97,14 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
         return None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Threads of torch that spin while they wait take the cores from the other processes of a machine.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Waiting threads of torch would spin, and take the cores from the learner or the engines.
+    os.environ.setdefault(WAIT_POLICY, "PASSIVE")
     # Ray would run its workers at low priority, and other processes would starve the engines.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Its head would store 100,000 calls at 2 kB each. Without a dashboard nobody reads them.
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
-    variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _vllm_level()
+    variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _passed_on()
     joined = ray.init(
         address=address,
         namespace="temper",
@@ -122,11 +123,11 @@ def has_open_access() -> bool:
     return os.environ.get("RAY_AUTH_MODE", "").lower() != "token"  # Ray sets it if it finds a token
 
 
-def _vllm_level() -> dict[str, str]:
-    """Return vLLM's log-level variables for workers, none if a submitted job sets them, since Ray refuses duplicates."""
+def _passed_on() -> dict[str, str]:
+    """Return this process's variables for workers, except those that a submitted job sets, since Ray refuses duplicates."""
     job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
     job_variables = (job.get("runtime_env") or {}).get("env_vars") or {}
-    return {name: os.environ[name] for name in {VLLM_LEVEL} & os.environ.keys() - job_variables.keys()}
+    return {name: os.environ[name] for name in {VLLM_LEVEL, WAIT_POLICY} & os.environ.keys() - job_variables.keys()}
 
 
 def stop_ray() -> None:

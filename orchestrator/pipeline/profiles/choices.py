@@ -49,7 +49,9 @@ def _on_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     processes = tensor * int(settings.value("rollout.engine.pipeline_parallel"))
     if inputs.plays:
         settings.choose("rollout.workers", max(1, left // processes))
-    _threads_of_ranks(settings, inputs, together=min(ranks, inputs.hardware.gpus_together))
+    cores = inputs.hardware.cpus // min(ranks, inputs.hardware.gpus_together)
+    settings.choose("learner.threads", _threads(cores, inputs))
+    settings.choose("learner.threads_during_generation", _threads(cores // 2, inputs))
 
 
 def idle_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> int:
@@ -74,21 +76,15 @@ def _sharing(settings: ProfiledSettings, ranks: int) -> int:
 
 
 def _on_cpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Divide the cores: half of them learn while engines sample, else all of them."""
+    """Give all cores to the ranks and to the engines at once, since waiting threads sleep. Those of a toy model mostly wait."""
     cores = inputs.hardware.cpus
+    shared = cores // 2 if inputs.toy else cores
     ranks, workers = settings.choose("learner.ranks", 1), settings.choose("rollout.workers", 1)
     processes = workers * int(settings.value("rollout.engine.tensor_parallel"))
-    beside = _threads_of_ranks(settings, inputs, together=ranks)
-    left = cores - beside * ranks if inputs.trains else cores
-    settings.choose("rollout.engine.threads", _threads(left // processes, inputs))
+    settings.choose("learner.threads", _threads(cores // ranks, inputs))
+    settings.choose("learner.threads_during_generation", _threads(shared // ranks, inputs))
+    settings.choose("rollout.engine.threads", _threads((shared if inputs.trains else cores) // processes, inputs))
     settings.choose("rollout.engine.memory_gib", max(1, min(16, int(inputs.hardware.memory_gib / 16 / workers))))
-
-
-def _threads_of_ranks(settings: ProfiledSettings, inputs: ProfileInputs, *, together: int) -> int:
-    """Choose the threads of each rank of a machine: all cores, or half of them while engines sample. Return the latter."""
-    cores = inputs.hardware.cpus
-    settings.choose("learner.threads", _threads(cores // together, inputs))
-    return settings.choose("learner.threads_during_generation", _threads(cores // 2 // together, inputs))
 
 
 def _threads(cores: int, inputs: ProfileInputs) -> int:

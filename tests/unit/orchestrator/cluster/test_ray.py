@@ -19,24 +19,23 @@ from temper.envs.core.process import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster import bundles, ray_cluster
 from temper.orchestrator.cluster.actors import await_actor, list_nodes
-from temper.orchestrator.cluster.ray_cluster import SessionLogs, _vllm_level, has_open_access, stop_ray
+from temper.orchestrator.cluster.ray_cluster import WAIT_POLICY, SessionLogs, _passed_on, has_open_access, stop_ray
 from temper.orchestrator.cluster.run_actors import TUNED, rank_variables
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 from temper.orchestrator.run.driver import VLLM_LEVEL
 
 
-def test_workers_are_told_how_much_vllm_logs_but_for_a_job_that_tells_them_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv(RAY_JOB_CONFIG_JSON_ENV_VAR, raising=False)
-    monkeypatch.delenv(VLLM_LEVEL, raising=False)
-    assert _vllm_level() == {}
+def test_workers_get_the_drivers_variables_but_for_those_of_a_submitted_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (RAY_JOB_CONFIG_JSON_ENV_VAR, VLLM_LEVEL, WAIT_POLICY):
+        monkeypatch.delenv(name, raising=False)
+    assert _passed_on() == {}
     monkeypatch.setenv(VLLM_LEVEL, "DEBUG")
-    assert _vllm_level() == {VLLM_LEVEL: "DEBUG"}
+    assert _passed_on() == {VLLM_LEVEL: "DEBUG"}
     monkeypatch.setenv(RAY_JOB_CONFIG_JSON_ENV_VAR, json.dumps({"runtime_env": {"env_vars": {"HF_HOME": "/models"}}}))
-    assert _vllm_level() == {VLLM_LEVEL: "DEBUG"}
+    assert _passed_on() == {VLLM_LEVEL: "DEBUG"}
+    monkeypatch.setenv(WAIT_POLICY, "PASSIVE")
     monkeypatch.setenv(RAY_JOB_CONFIG_JSON_ENV_VAR, json.dumps({"runtime_env": {"env_vars": {VLLM_LEVEL: "ERROR"}}}))
-    assert _vllm_level() == {}
+    assert _passed_on() == {WAIT_POLICY: "PASSIVE"}
 
 
 def test_a_cluster_that_does_not_answer_is_left_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
