@@ -76,7 +76,7 @@ def _sharing(settings: ProfiledSettings, ranks: int) -> int:
 
 
 def _on_cpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Give all cores to the ranks and to the engines at once, since waiting threads sleep. Those of a toy model mostly wait."""
+    """Give all cores to the ranks and to the engines at once, since waiting threads sleep. A toy model needs half."""
     cores = inputs.hardware.cpus
     shared = cores // 2 if inputs.toy else cores
     ranks, workers = settings.choose("learner.ranks", 1), settings.choose("rollout.workers", 1)
