@@ -11,7 +11,7 @@ PACKAGES := $(addprefix -p temper.,rewards envs rollout learner orchestrator)
 STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults judges soak check bench \
+.PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults test-network judges soak check bench \
 	gpu-check settings site clean
 
 help:  ## list the targets
@@ -53,6 +53,9 @@ test-faults: setup  ## kill, stop and starve real runs, two at a time, and print
 	@mkdir -p runs && rm -f $(SEEN)
 	@TEMPER_FAULTS=$(abspath $(SEEN)) $(PY) -m pytest -m faults -n 2 --dist worksteal $(ARGS); \
 	  status=$$?; cat $(SEEN) 2>/dev/null; exit $$status
+
+test-network: setup  ## run over four hosts with a slow, lossy and parted network, and write docs/network.md; needs root
+	@TEMPER_NETWORK_PAGE=docs/network.md $(PY) -m pytest tests/network -m network -p no:xdist $(ARGS)
 
 judges: setup  ## run code of other projects as judges, fetched by pip, and write docs/judges.md
 	@$(PY) -m pytest tests/judges -m judges -p no:xdist --judges-page docs/judges.md $(ARGS)

@@ -6,7 +6,7 @@ import pytest
 from support.fault_job import Job, rows, runs
 from support.fault_report import saw
 from support.healing import audited, steps_done
-from support.two_hosts import NoHostsError, two_hosts
+from support.hosts import NoHostsError, hosts
 
 from temper.orchestrator.session.status import ProcessStatus, read_status
 
@@ -48,9 +48,9 @@ def test_a_run_on_two_hosts_trains_as_on_one_and_outlives_the_loss_of_one() -> N
         slowed = f"envs.coin.options={{pace: {pace}}}"
         alone = found.start("alone", "stages=[init,sft]", slowed)
         try:
-            with two_hosts() as hosts:
+            with hosts() as both:
                 assert alone.end() == 0, alone.output
-                job = found.start("job", *ON_BOTH, slowed, before=hosts.before(), environment=hosts.environment)
+                job = found.start("job", *ON_BOTH, slowed, before=both.before(), environment=both.environment)
                 job.wait_until(job.reached("sft", SFT), "two ranks' steps", every_s=0.1)
                 job.wait_until(lambda: on_both(job), "an engine on each host", every_s=0.1)
                 job.wait_until(lambda: steps_done(job) >= 3, "steps on two hosts", every_s=0.1)
@@ -60,10 +60,10 @@ def test_a_run_on_two_hosts_trains_as_on_one_and_outlives_the_loss_of_one() -> N
                 assert len(expected) == SFT
                 done, began = steps_done(job), time.monotonic()
                 pace.write_text(str(SLOWER_S), encoding="ascii")
-                hosts.lose()
+                both.lose()
                 job.wait_until(lambda: len(processes(job, "rollout")) == 1, "the loss is known", every_s=0.1)
                 noticed = time.monotonic() - began
-                hosts.join()
+                both.join()
                 began = time.monotonic()
                 job.wait_until(lambda: on_both(job), "both hosts again", every_s=0.1)
                 job.wait_until(lambda: on_both(job) and steps_done(job) > done, "a step on both again", every_s=0.1)

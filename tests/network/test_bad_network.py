@@ -1,0 +1,185 @@
+"""A run over four hosts with a slow and lossy network survives the loss of an engine, a rank and the network.
+
+Hosts 0 to 2 are a cluster with two ranks and two engines, host 3 has the environment server. `make test-network` writes
+the page docs/network.md.
+"""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from network import coin_server, echo
+from support.fault_job import Job, rows, runs
+from support.healing import ENGINE, audited, steps_done
+from support.hosts import Hosts, NoHostsError, hosts
+
+from temper.orchestrator.session.status import ProcessStatus, read_status
+
+DELAY_S, LOSS, APART_S = 0.02, 0.01, 30.0
+SERVER, SERVER_PORT = 3, 9100
+STEPS, SLOW_S = 150, 2.0
+"""So many steps, each slower than this until all faults are over."""
+HEALED_S = 300.0
+RANK, WORKER = "the learner", "rollout"
+QUESTIONS = 64
+PAGE = "TEMPER_NETWORK_PAGE"
+HEAD = f"""# A bad network
+
+Look up what heals if the network between hosts is bad. `make test-network` measures it and writes this page.
+
+Four network namespaces of one machine with 2 shared CPU cores: two learner ranks and two vLLM engines in a Ray cluster of
+three hosts, an environment server on the fourth. A switch in user space delays each frame by {1000 * DELAY_S:.0f} ms
+and loses {LOSS:.0%} of the frames.
+
+| fault | outcome |
+|---|---|
+"""
+
+
+class Run:
+    """The run, and the outcomes seen so far."""
+
+    def __init__(self, job: Job, network: Hosts) -> None:
+        self.job, self.network = job, network
+        self.seen: list[tuple[str, str]] = []
+
+    def serving(self, name: str) -> dict[int, ProcessStatus]:
+        """Return the processes of this name that serve, by their number."""
+        status = read_status(self.job.run)
+        found = status.processes if status else ()
+        return {one.pid: one for one in found if one.name.startswith(name) and one.state == "serving" and one.pid}
+
+    def wait(self, seen: Callable[[], bool], what: str) -> float:
+        """Wait until something is seen. Return the seconds."""
+        began = time.monotonic()
+        self.job.wait_until(seen, what, limit_s=HEALED_S, every_s=0.1)
+        return time.monotonic() - began
+
+    def both(self) -> bool:
+        return len(self.serving(RANK)) == len(self.serving(WORKER)) == 2
+
+    def steps_on(self, count: int = 2) -> float:
+        """Wait for more steps. Return the seconds."""
+        done = steps_done(self.job)
+        return self.wait(lambda: steps_done(self.job) >= done + count, f"{count} more steps")
+
+    def replaced(self, fault: str, name: str, victim: int) -> None:
+        """Kill a process, and wait until another one of this name serves and steps continue."""
+        before, done = set(self.serving(name)), steps_done(self.job)
+        os.kill(victim, signal.SIGKILL)
+        seconds = self.wait(lambda: self.both() and set(self.serving(name)) != before, f"{fault}: a replacement")
+        meanwhile = steps_done(self.job) - done
+        self.steps_on()
+        self.seen.append((fault, f"replaced after {seconds:.0f} s, {max(0, meanwhile)} steps meanwhile"))
+
+
+def rows_of_questions(path: Path) -> Path:
+    questions = [
+        {"responses_create_params": {"input": f"Say something about {number}."}} for number in range(QUESTIONS)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in questions), encoding="utf-8")
+    return path
+
+
+@contextmanager
+def on_host(network: Hosts, host: int, *command: str) -> Iterator[None]:
+    """Run a Python file on a host until the end of the block."""
+    with subprocess.Popen([*network.before(host), sys.executable, *command]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def measure(network: Hosts) -> tuple[float, float]:
+    """Return the median round trip in seconds between two hosts, and the share of packets that did not come back."""
+    with on_host(network, SERVER, echo.__file__, "serve", network.addresses[SERVER]):
+        time.sleep(1)
+        asked = [*network.before(1), sys.executable, echo.__file__, "ask", network.addresses[SERVER]]
+        took = json.loads(subprocess.run(asked, capture_output=True, check=True, timeout=60).stdout)
+    return statistics.median(took), 1 - len(took) / echo.PACKETS
+
+
+def settings(network: Hosts, questions: Path) -> list[str]:
+    address = network.addresses[SERVER]
+    options = f"{{url: 'http://{address}:{SERVER_PORT}', hosts: ['{address}'], protocol: verify, timeout_s: 10}}"
+    return [
+        f"envs.coin={{kind: http, data: {questions}, options: {options}, thinking: false}}",
+        "stages=[init,rl]",
+        f"rl.steps={STEPS}",
+        *("rl.max_lag=1", "learner.ranks=2", "learner.zero_stage=2", "rollout.workers=2"),
+        *("supervision.heartbeat_s=0.5", "supervision.restarts=10"),
+    ]
+
+
+def part(run: Run, host: int, fault: str) -> None:
+    """Separate a host for `APART_S` seconds, and start its node again if the cluster has given it up."""
+    network, done = run.network, steps_done(run.job)
+    network.part(host)
+    time.sleep(APART_S)
+    meanwhile = steps_done(run.job) - done
+    network.part()
+    began = time.monotonic()
+    outcome = "survived"
+    if host != SERVER:
+        time.sleep(5)  # a node that was given up ends when it hears of it
+        if not any(psutil.Process(pid).name() == "raylet" for pid in network.pids(host)):
+            network.lose(host)
+            network.join(host)
+            outcome = "given up by the cluster, joined again"
+    run.wait(run.both, f"{fault}: all serve again")
+    run.steps_on()
+    seconds = time.monotonic() - began
+    run.seen.append((fault, f"{outcome}, {meanwhile} steps meanwhile, two steps {seconds:.0f} s after its end"))
+
+
+@pytest.mark.network
+@pytest.mark.timeout(1800)
+def test_a_run_on_a_bad_network_heals() -> None:
+    with runs() as found:
+        pace = found.folder / "pace"
+        pace.write_text(str(SLOW_S), encoding="ascii")
+        try:
+            with hosts(4, nodes=SERVER, delay_s=DELAY_S, loss=LOSS) as network:
+                round_trip_s, lost = measure(network)
+                assert 2 * DELAY_S <= round_trip_s < 4 * DELAY_S
+                assert 0 < lost < 5 * LOSS
+                address = network.addresses[SERVER]
+                questions = rows_of_questions(found.folder / "questions.jsonl")
+                with on_host(network, SERVER, coin_server.__file__, address, str(SERVER_PORT), str(pace)):
+                    job = found.start(
+                        "job",
+                        *settings(network, questions),
+                        before=network.before(),
+                        environment=network.environment,
+                    )
+                    run = Run(job, network)
+                    started = run.wait(lambda: steps_done(job) >= 2 and run.both(), "two steps")
+                    run.seen.append(("none", f"two steps {started:.0f} s after the start"))
+                    worker = psutil.Process(max(run.serving(WORKER)))
+                    (engine,) = [one.pid for one in worker.children(recursive=True) if one.name() == ENGINE]
+                    run.replaced("kill -9 of an engine", WORKER, engine)
+                    run.replaced("kill -9 of a learner rank", RANK, max(run.serving(RANK)))
+                    part(run, SERVER, f"the environment server cut off for {APART_S:.0f} s")
+                    part(run, 2, f"a host of the cluster cut off for {APART_S:.0f} s")
+                    pace.write_text("0", encoding="ascii")
+                    assert job.end() == 0, job.output
+                measured, verdict = rows(job.run, "rl"), audited(job.run)
+        except NoHostsError as error:
+            pytest.skip(str(error))
+    assert [row.step for row in measured] == list(range(1, STEPS + 1))
+    table = "".join(f"| {fault} | {outcome} |\n" for fault, outcome in run.seen)
+    network_seen = f"A round trip took {1000 * round_trip_s:.0f} ms, {lost:.1%} of the packets did not come back.\n"
+    text = f"{HEAD}{table}\nThe audit of all {STEPS} steps: {verdict}. {network_seen}"
+    print(text)
+    if page := os.environ.get(PAGE):
+        Path(page).write_text(text, encoding="utf-8")
