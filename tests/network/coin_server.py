@@ -3,6 +3,7 @@
 `PACE` is a file with the seconds that a verdict takes.
 """
 
+import contextlib
 import json
 import sys
 import time
@@ -12,6 +13,10 @@ from pathlib import Path
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # connections break with the network
+            super().handle()
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from network import coin_server, echo
+from support.event_rows import read_event_log
 from support.fault_job import Job, rows, runs
 from support.healing import ENGINE, audited, steps_done
 from support.hosts import Hosts, NoHostsError, hosts
@@ -26,22 +27,23 @@ from temper.orchestrator.session.status import ProcessStatus, read_status
 
 DELAY_S, LOSS, APART_S = 0.02, 0.01, 30.0
 SERVER, SERVER_PORT = 3, 9100
-STEPS, SLOW_S = 150, 2.0
-"""So many steps, each slower than this until all faults are over."""
+STEPS, SLOW_S = 50, 3.0
+"""The steps of the run, and the seconds of a verdict until all faults are over, so that the run does not end earlier."""
 HEALED_S = 300.0
 RANK, WORKER = "the learner", "rollout"
 QUESTIONS = 64
 PAGE = "TEMPER_NETWORK_PAGE"
 HEAD = f"""# A bad network
 
-Look up what heals if the network between hosts is bad. `make test-network` measures it and writes this page.
+Look up how a run behaves if the network between its hosts is bad. `make test-network` measures it and writes this page. It
+needs root and network namespaces.
 
-Four network namespaces of one machine with 2 shared CPU cores: two learner ranks and two vLLM engines in a Ray cluster of
-three hosts, an environment server on the fourth. A switch in user space delays each frame by {1000 * DELAY_S:.0f} ms
-and loses {LOSS:.0%} of the frames.
+The hosts are four network namespaces of one machine (2 CPU cores, shared). Three of them are a Ray cluster with two learner
+ranks and two vLLM engines. The fourth has the environment server. A switch in user space delays each frame by
+{1000 * DELAY_S:.0f} ms each way and loses {LOSS:.0%} of the frames. All faults happen to one run of {STEPS} RL steps.
 
-| fault | outcome |
-|---|---|
+| fault | outcome | until two more steps |
+|---|---|---|
 """
 
 
@@ -50,7 +52,11 @@ class Run:
 
     def __init__(self, job: Job, network: Hosts) -> None:
         self.job, self.network = job, network
-        self.seen: list[tuple[str, str]] = []
+        self.seen: list[tuple[str, str, float]] = []
+
+    def saw(self, fault: str, outcome: str, seconds: float) -> None:
+        self.seen.append((fault, outcome, seconds))
+        print(f"{fault}: {outcome}, two steps after {seconds:.0f} s", flush=True)
 
     def serving(self, name: str) -> dict[int, ProcessStatus]:
         """Return the processes of this name that serve, by their number."""
@@ -67,6 +73,11 @@ class Run:
     def both(self) -> bool:
         return len(self.serving(RANK)) == len(self.serving(WORKER)) == 2
 
+    def busiest(self) -> int:
+        """Return a host, not the head, with a rank and an engine, else one with either of them."""
+        working = {*self.serving(RANK), *self.serving(WORKER)}
+        return max(range(1, SERVER), key=lambda host: len(working.intersection(self.network.pids(host))))
+
     def steps_on(self, count: int = 2) -> float:
         """Wait for more steps. Return the seconds."""
         done = steps_done(self.job)
@@ -77,9 +88,9 @@ class Run:
         before, done = set(self.serving(name)), steps_done(self.job)
         os.kill(victim, signal.SIGKILL)
         seconds = self.wait(lambda: self.both() and set(self.serving(name)) != before, f"{fault}: a replacement")
-        meanwhile = steps_done(self.job) - done
-        self.steps_on()
-        self.seen.append((fault, f"replaced after {seconds:.0f} s, {max(0, meanwhile)} steps meanwhile"))
+        meanwhile = max(0, steps_done(self.job) - done)
+        outcome = f"{name} serves again after {seconds:.0f} s, {meanwhile} steps meanwhile"
+        self.saw(fault, outcome, seconds + self.steps_on())
 
 
 def rows_of_questions(path: Path) -> Path:
@@ -124,22 +135,24 @@ def settings(network: Hosts, questions: Path) -> list[str]:
 def part(run: Run, host: int, fault: str) -> None:
     """Separate a host for `APART_S` seconds, and start its node again if the cluster has given it up."""
     network, done = run.network, steps_done(run.job)
+    before = {*run.serving(RANK), *run.serving(WORKER)}
     network.part(host)
     time.sleep(APART_S)
     meanwhile = steps_done(run.job) - done
     network.part()
     began = time.monotonic()
-    outcome = "survived"
+    outcome = "no host left the cluster"
     if host != SERVER:
         time.sleep(5)  # a node that was given up ends when it hears of it
         if not any(psutil.Process(pid).name() == "raylet" for pid in network.pids(host)):
             network.lose(host)
             network.join(host)
-            outcome = "given up by the cluster, joined again"
+            outcome = "the cluster gives the host up, it joins again"
     run.wait(run.both, f"{fault}: all serve again")
     run.steps_on()
     seconds = time.monotonic() - began
-    run.seen.append((fault, f"{outcome}, {meanwhile} steps meanwhile, two steps {seconds:.0f} s after its end"))
+    new = len({*run.serving(RANK), *run.serving(WORKER)} - before)
+    run.saw(fault, f"{outcome}; {new} ranks and engines replaced, {meanwhile} steps meanwhile", seconds)
 
 
 @pytest.mark.network
@@ -164,22 +177,32 @@ def test_a_run_on_a_bad_network_heals() -> None:
                     )
                     run = Run(job, network)
                     started = run.wait(lambda: steps_done(job) >= 2 and run.both(), "two steps")
-                    run.seen.append(("none", f"two steps {started:.0f} s after the start"))
+                    run.saw("none", "the run starts", started)
                     worker = psutil.Process(max(run.serving(WORKER)))
                     (engine,) = [one.pid for one in worker.children(recursive=True) if one.name() == ENGINE]
                     run.replaced("kill -9 of an engine", WORKER, engine)
                     run.replaced("kill -9 of a learner rank", RANK, max(run.serving(RANK)))
                     part(run, SERVER, f"the environment server cut off for {APART_S:.0f} s")
-                    part(run, 2, f"a host of the cluster cut off for {APART_S:.0f} s")
+                    part(run, run.busiest(), f"a host with a rank and an engine cut off for {APART_S:.0f} s")
                     pace.write_text("0", encoding="ascii")
                     assert job.end() == 0, job.output
                 measured, verdict = rows(job.run, "rl"), audited(job.run)
+                events = read_event_log(job.run / "event_log.jsonl")
+                totals = next(row for row in reversed(events) if row.event == "step").totals
         except NoHostsError as error:
             pytest.skip(str(error))
     assert [row.step for row in measured] == list(range(1, STEPS + 1))
-    table = "".join(f"| {fault} | {outcome} |\n" for fault, outcome in run.seen)
-    network_seen = f"A round trip took {1000 * round_trip_s:.0f} ms, {lost:.1%} of the packets did not come back.\n"
-    text = f"{HEAD}{table}\nThe audit of all {STEPS} steps: {verdict}. {network_seen}"
+    table = "".join(f"| {fault} | {outcome} | {seconds:.0f} s |\n" for fault, outcome, seconds in run.seen)
+    ledger = (
+        f"{totals.issued} tickets = {totals.trained} trained + {totals.dropped} dropped + {totals.failed} failed + "
+        f"{totals.in_flight} in flight"
+    )
+    text = f"""{HEAD}{table}
+Between two hosts, the median round trip takes {1000 * round_trip_s:.0f} ms, and {lost:.1%} of the echoes are lost. The times
+of a partition count from its end.
+
+The run ends with status 0. Its ledger is balanced: {ledger}. The result of `temper debug audit`: {verdict}.
+"""
     print(text)
     if page := os.environ.get(PAGE):
         Path(page).write_text(text, encoding="utf-8")

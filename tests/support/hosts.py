@@ -5,6 +5,7 @@ import ctypes
 import fcntl
 import os
 import secrets
+import shutil
 import signal
 import socket
 import struct
@@ -64,7 +65,8 @@ class Hosts:
                     _ip("-n", name, *words)
                 _ip("-n", name, "link", "set", "lo", "up")
         except (OSError, subprocess.CalledProcessError) as error:
-            raise NoHostsError(f"network namespaces can't be made here: {error}") from error
+            reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
+            raise NoHostsError(f"network namespaces can't be made here: {reason}") from error
         self._switch = subprocess.Popen([sys.executable, switch.__file__, *self._network], stdin=subprocess.PIPE)
         self._ray("--head", "--port", str(PORT), "--include-dashboard", "false", host=0)
         for host in range(1, self._nodes):
@@ -99,7 +101,7 @@ class Hosts:
     def close(self) -> None:
         """End the hosts and all that runs on them."""
         for host in reversed(range(len(self.names))):
-            with contextlib.suppress(subprocess.CalledProcessError):
+            with contextlib.suppress(OSError, subprocess.CalledProcessError):
                 while pids := self.pids(host):
                     for pid in pids:
                         with contextlib.suppress(ProcessLookupError):
@@ -110,7 +112,7 @@ class Hosts:
             self._switch.communicate()  # it ends with its input
         for one in self._started:
             one.wait()
-        subprocess.run(["rm", "-rf", str(self._folder)], check=True)
+        shutil.rmtree(self._folder)
 
     def _ray(self, *words: str, host: int) -> None:
         """Start a node and wait until Ray reports it."""
