@@ -27,7 +27,7 @@ from temper.orchestrator.session.status import ProcessStatus, read_status
 
 DELAY_S, LOSS, APART_S = 0.02, 0.01, 30.0
 SERVER, SERVER_PORT = 3, 9100
-STEPS, SLOW_S = 50, 3.0
+STEPS, SLOW_S = 40, 4.0
 """The steps of the run, and the seconds of a verdict until all faults are over, so that the run does not end earlier."""
 HEALED_S = 300.0
 RANK, WORKER = "the learner", "rollout"
@@ -70,6 +70,11 @@ class Run:
         self.job.wait_until(seen, what, limit_s=HEALED_S, every_s=0.1)
         return time.monotonic() - began
 
+    def is_replaced(self, name: str, before: set[int]) -> bool:
+        """Return whether two processes of this name serve, not the two from before. It reads the status once."""
+        now = set(self.serving(name))
+        return len(now) == 2 and now != before
+
     def both(self) -> bool:
         return len(self.serving(RANK)) == len(self.serving(WORKER)) == 2
 
@@ -87,10 +92,10 @@ class Run:
         """Kill a process, and wait until another one of this name serves and steps continue."""
         before, done = set(self.serving(name)), steps_done(self.job)
         os.kill(victim, signal.SIGKILL)
-        seconds = self.wait(lambda: self.both() and set(self.serving(name)) != before, f"{fault}: a replacement")
+        seconds = self.wait(lambda: self.is_replaced(name, before), f"{fault}: a replacement")
         meanwhile = max(0, steps_done(self.job) - done)
         outcome = f"{name} serves again after {seconds:.0f} s, {meanwhile} steps meanwhile"
-        self.saw(fault, outcome, seconds + self.steps_on())
+        self.saw(fault, outcome, seconds + self.wait(self.both, f"{fault}: all serve") + self.steps_on())
 
 
 def rows_of_questions(path: Path) -> Path:
