@@ -27,7 +27,7 @@ from temper.orchestrator.session.status import ProcessStatus, read_status
 
 DELAY_S, LOSS, APART_S = 0.02, 0.01, 30.0
 SERVER, SERVER_PORT = 3, 9100
-STEPS, SLOW_S = 40, 4.0
+STEPS, SLOW_S = 80, 4.0
 """The steps of the run, and the seconds of a verdict until all faults are over, so that the run does not end earlier."""
 HEALED_S = 300.0
 RANK, WORKER = "the learner", "rollout"
@@ -149,7 +149,8 @@ def part(run: Run, host: int, fault: str) -> None:
     outcome = "no host left the cluster"
     if host != SERVER:
         time.sleep(5)  # a node that was given up ends when it hears of it
-        if not any(psutil.Process(pid).name() == "raylet" for pid in network.pids(host)):
+        here = network.pids(host)
+        if not any(one.info["name"] == "raylet" and one.pid in here for one in psutil.process_iter(["name"])):
             network.lose(host)
             network.join(host)
             outcome = "the cluster gives the host up, it joins again"
