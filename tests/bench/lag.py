@@ -1,0 +1,122 @@
+"""Speed and quality against lag: `python -m bench.lag configs/demo.yaml --lags 0,1,2,4 --seeds 1,2,3`.
+
+For each seed a run ends after `sft`, and forks of it train by `rl` with each lag. All other settings are equal. Finished runs
+are not repeated. The table has means over the seeds. It follows Marin's protocol: speed, quality and lost tokens of the same
+runs (github.com/marin-community/marin/issues/8955).
+"""
+
+import argparse
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+
+from support.event_rows import read_event_log
+
+from temper.orchestrator.evaluation.record import RunRecord, read_run
+from temper.orchestrator.run.folder import RunDir
+
+STAGES = "stages=[init,sft,rl,eval]"
+WINDOW = 5
+"""Steps of the running mean of rewards."""
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+"""Quantiles of Student's distribution for intervals of 95 % by the number of seeds."""
+HEAD = "| lag | seconds of rl | seconds to reward {goal} | final accuracy, 95 % | share of tokens dropped, by reason |"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagMeasures:
+    """The measures of one run. `to_goal` is None if it did not reach the reward. `dropped` are shares of sampled tokens."""
+
+    seconds: float
+    to_goal: float | None
+    accuracy: float
+    dropped: dict[str, float]
+
+
+def measure(folder: Path, goal: float) -> LagMeasures:
+    """Return the measures of a finished run. Rewards and accuracies are means over the environments."""
+    record = read_run(folder)
+    (after,) = [one for one in record.evaluations if one.label == "rl"]
+    return LagMeasures(
+        seconds=record.stage_seconds["rl"],
+        to_goal=seconds_to(record, goal),
+        accuracy=fmean(result.avg_at_k for result in after.envs.values()),
+        dropped=dropped(folder),
+    )
+
+
+def seconds_to(record: RunRecord, goal: float) -> float | None:
+    """Return the seconds of steps until the running mean of rewards reaches a goal."""
+    names = [f"env/{env}/reward" for env in record.envs_of("rl")]
+    recent, passed = deque[float](maxlen=WINDOW), 0.0
+    for row in record.rows:
+        if row.stage == "rl" and "time/step_s" in row.values:
+            passed += row.values["time/step_s"]
+            recent.append(fmean(row.values[name] for name in names if name in row.values))
+            if len(recent) == WINDOW and fmean(recent) >= goal:
+                return passed
+    return None
+
+
+def dropped(folder: Path) -> dict[str, float]:
+    """Return the shares of sampled tokens in dropped groups, by the reason."""
+    tokens, reasons = dict[int, int](), dict[int, str]()
+    for row in read_event_log(RunDir(folder).event_log):
+        if row.event == "finished":
+            tokens[row.ticket] = row.tokens
+        elif row.event == "dropped":
+            reasons[row.ticket] = row.why
+    lost = Counter[str]()
+    for ticket, why in reasons.items():
+        lost[why] += tokens.get(ticket, 0)
+    return {why: count / sum(tokens.values()) for why, count in lost.items()}
+
+
+def train(config: str, lag: int, seed: int) -> Path:
+    """Return the folder of a finished run, after running it if there is none."""
+    base, fork = Path("runs") / f"lag-base-{seed}", Path("runs") / f"lag-{lag}-{seed}"
+    run = [sys.executable, "-m", "temper.orchestrator"]
+    if "sft" not in RunDir(base).state().done:
+        subprocess.run([*run, "run", config, f"seed={seed}", f"name={base.name}", "stages=[init,sft]"], check=True)
+    if not fork.exists():
+        more = [f"name={fork.name}", STAGES, f"rl.max_lag={lag}"]
+        subprocess.run([*run, "fork", str(base), "--from", "sft", *more], check=True)
+    elif "eval-rl" not in RunDir(fork).state().done:
+        subprocess.run([*run, "run", str(fork / "config.yaml")], check=True)
+    return fork
+
+
+def interval(values: Sequence[float]) -> str:
+    half = STUDENT[len(values)] * stdev(values) / sqrt(len(values)) if len(values) in STUDENT else float("nan")
+    return f"{fmean(values):.3f} +- {half:.3f}"
+
+
+def table_row(lag: int, runs: Sequence[LagMeasures]) -> str:
+    reached = [run.to_goal for run in runs if run.to_goal is not None]
+    to_goal = f"{fmean(reached):.0f} ({len(reached)} of {len(runs)} runs)" if reached else "-"
+    reasons = sorted({why for run in runs for why in run.dropped})
+    lost = ", ".join(f"{why} {fmean(run.dropped.get(why, 0.0) for run in runs):.1%}" for why in reasons) or "none"
+    cells = [lag, f"{fmean(run.seconds for run in runs):.0f}", to_goal, interval([run.accuracy for run in runs]), lost]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config")
+    parser.add_argument("--lags", default="0,1,2,4", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--seeds", default="1,2,3", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--goal", type=float, default=0.8, help="mean reward to reach (default: %(default)s)")
+    given = parser.parse_args()
+    print(HEAD.format(goal=given.goal), "|---|---|---|---|---|", sep="\n")
+    for lag in map(int, given.lags.split(",")):
+        folders = [train(given.config, lag, seed) for seed in map(int, given.seeds.split(","))]
+        print(table_row(lag, [measure(folder, given.goal) for folder in folders]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
