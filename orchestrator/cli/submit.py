@@ -27,7 +27,7 @@ from temper.orchestrator.run.redaction import BLANK, blanked, blanks, is_secret,
 EXCLUDES = ["/runs/", "/tests/", ".?*", "__pycache__/"]
 """Files of the current folder that are not copied, as in a .gitignore."""
 COMMAND = ("python", "-P", "-m", "temper.orchestrator", "run")
-PASSED_ON = ("HF_*", "MLFLOW_*", "NCCL_*", "TORCH_NCCL_*", "GLOO_*", "VLLM_*")
+PASSED_ON = ("HF_*", "MLFLOW_*", "NCCL_*", "TORCH_NCCL_*", "GLOO_*", "VLLM_*", "OMP_*")
 """Variables that are passed on to a cluster, besides `${oc.env:NAME}` of the configuration."""
 KEPT_HERE = ("VLLM_API_KEY",)
 READ_BY_NAME = re.compile(r"\$\{oc\.env:(\w+)")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from support import switch
 
-START_S = 120.0
+START_S, END_S = 120.0, 60.0
 PORT = 6379
 MTU = "9000"
 ETHTOOL = 0x8946
@@ -102,16 +102,21 @@ class Hosts:
         """End the hosts and all that runs on them."""
         for host in reversed(range(len(self.names))):
             with contextlib.suppress(OSError, subprocess.CalledProcessError):
-                while pids := self.pids(host):
+                deadline = time.monotonic() + END_S
+                while (pids := self.pids(host)) and time.monotonic() < deadline:
                     for pid in pids:
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(pid, signal.SIGKILL)
                     time.sleep(0.1)
                 _ip("netns", "del", self.names[host])
         if self._switch is not None:
-            self._switch.communicate()  # it ends with its input
+            self._switch.communicate(timeout=END_S)  # it ends with its input
         for one in self._started:
-            one.wait()
+            one.wait(timeout=END_S)
+        for name in self.names:
+            subprocess.run(
+                ["ip", "link", "del", f"{name}s"], capture_output=True, check=False
+            )  # left by a failed start
         shutil.rmtree(self._folder)
 
     def _ray(self, *words: str, host: int) -> None:

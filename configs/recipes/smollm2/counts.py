@@ -26,7 +26,7 @@ MOST = 60
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    things = rng.sample(THINGS, rng.randint(2, level + 1))
+    things = sorted(rng.sample(THINGS, rng.randint(2, level + 1)))
     counts = {thing: rng.randint(2, MOST) for thing in things}
     listed = [f"{count} {thing}" for thing, count in counts.items()]
     form = ", ".join(f'"{thing}": number' for thing in things)

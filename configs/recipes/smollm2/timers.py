@@ -22,7 +22,8 @@ from temper.rewards.tool_calls import match_calls
 FUNCTION = "set_timer"
 SCHEMAS = {FUNCTION: closed({"label": TEXT, "minutes": INTEGER})}
 SYSTEM = (
-    f"You can call {FUNCTION}(label: string, minutes: integer). Reply with one call only, as "
+    f"You can call {FUNCTION}(label: string, minutes: integer). The label is one word of the request. "
+    "Reply with one call only, as "
     '<tool_call>{"name": FUNCTION, "arguments": {"ARGUMENT": VALUE}}</tool_call>'
 )
 CALL = re.compile(r"<tool_call>(.*)</tool_call>", re.DOTALL)
@@ -33,7 +34,7 @@ LABELS = (
 REQUESTS = (
     "Set a timer called {label} for {time}.",
     "Remind me of the {label} in {time}.",
-    "The {label} takes {time}. Tell me at the end.",
+    "Time the {label}: {time}.",
     "In {time} I need to know about the {label}.",
 )
 

@@ -76,14 +76,18 @@ def _sharing(settings: ProfiledSettings, ranks: int) -> int:
 
 
 def _on_cpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Give all cores to the ranks and to the engines at once, since waiting threads sleep. A toy model needs half."""
+    """Give all cores to the ranks and to the engines at once, since waiting threads sleep (measured on two cores).
+
+    Ranks and engines of a toy model share the cores: its threads wait more than they work.
+    """
     cores = inputs.hardware.cpus
-    shared = cores // 2 if inputs.toy else cores
     ranks, workers = settings.choose("learner.ranks", 1), settings.choose("rollout.workers", 1)
     processes = workers * int(settings.value("rollout.engine.tensor_parallel"))
     settings.choose("learner.threads", _threads(cores // ranks, inputs))
-    settings.choose("learner.threads_during_generation", _threads(shared // ranks, inputs))
-    settings.choose("rollout.engine.threads", _threads((shared if inputs.trains else cores) // processes, inputs))
+    during = _threads((cores // 2 if inputs.toy else cores) // ranks, inputs)
+    during = settings.choose("learner.threads_during_generation", during)
+    left = cores - during * ranks if inputs.toy and inputs.trains else cores
+    settings.choose("rollout.engine.threads", _threads(left // processes, inputs))
     settings.choose("rollout.engine.memory_gib", max(1, min(16, int(inputs.hardware.memory_gib / 16 / workers))))
 
 

@@ -50,6 +50,7 @@ QWEN = ModelShape(
     state_bytes=0,
     cache_bytes=28 * 2 * 8 * 128 * 2,
 )
+TINY = replace(QWEN, parameters=700_000)
 ENVS: dict[str, Any] = {"envs": {"math": {}}, "name": "probe"}
 
 
@@ -158,6 +159,26 @@ def test_ranks_on_gpus_share_the_cores_of_their_machine(
     """Of 64 cores, 4 ranks get 16 each, 8 ranks on a machine get 8 each. 16 is the maximum."""
     learner = chosen(hardware, NANO).learner
     assert (learner.ranks, learner.threads, learner.threads_during_generation) == (ranks, threads, beside)
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "shape", "threads"),
+    [
+        (2, 1, QWEN, (2, 2, 2)),
+        (16, 1, QWEN, (16, 16, 16)),
+        (16, 4, QWEN, (16, 16, 4)),
+        (2, 1, TINY, (2, 1, 1)),
+        (16, 6, TINY, (2, 2, 2)),
+        (3, 1, TINY, (2, 1, 2)),
+    ],
+)
+def test_ranks_and_engines_use_all_cores_and_share_those_of_a_toy_model(
+    cores: int, workers: int, shape: ModelShape, threads: tuple[int, int, int]
+) -> None:
+    hardware = Hardware(machines=(Machine(gpus=0, gpu_gib=0.0, memory_gib=64.0, cpus=cores),))
+    config = chosen(hardware, shape, f"rollout.workers={workers}")
+    learner, engine = config.learner, config.rollout.engine
+    assert (learner.threads, learner.threads_during_generation, engine.threads) == threads
 
 
 def test_every_stage_that_learns_or_waits_for_answers_is_chosen_for() -> None:
