@@ -99,7 +99,10 @@ def test_an_unsound_environment_fails_by_name(module: Path, capsys: pytest.Captu
     assert shown in output
 
 
-@pytest.mark.parametrize("env_id", ["math", "code", "tool_use", "gym", NEEDS_PUZZLES])
+SMALL = [f"temper.configs.recipes.smollm2.{name}" for name in ("sums", "sentences", "counts", "timers")]
+
+
+@pytest.mark.parametrize("env_id", ["math", "code", "tool_use", "gym", *SMALL, NEEDS_PUZZLES])
 def test_the_generated_tasks_of_an_environment_pass(env_id: str) -> None:
     assert main(["env", "check", "--env", env_id, "--limit", "20"]) == 0
 
