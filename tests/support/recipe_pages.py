@@ -56,9 +56,9 @@ It runs the first recipe. A badge shows the state of each:
 - **run**: trained to the end on the named hardware, with a link to the results.
 - **planned**: not run on this hardware yet. The figures are a [plan](hardware.md#planning), and no GPU was measured.
 
-`make test-long` takes two steps of each recipe for GPUs on a CPU with a small model of the same family. The profile sets the settings
-that a file omits ([hardware](hardware.md)), so each recipe runs on other GPUs too. Answers are assumed to be half as long as
-the limits allow. Starts and evaluations are not in the hours.
+`make test-long` takes two steps of each recipe for GPUs on a CPU, with a small model of the same family. The profile sets the
+settings that a file omits ([hardware](hardware.md)), so each recipe runs on other GPUs too. Answers are assumed
+to be half as long as the limits allow. Starts and evaluations are not in the hours.
 """
 
 
