@@ -65,15 +65,12 @@ def seconds_to(record: RunRecord, goal: float) -> float | None:
 
 def dropped(folder: Path) -> dict[str, float]:
     """Return the shares of sampled tokens in dropped groups, by the reason."""
-    tokens, reasons = dict[int, int](), dict[int, str]()
-    for row in read_event_log(RunDir(folder).event_log):
-        if row.event == "finished":
-            tokens[row.ticket] = row.tokens
-        elif row.event == "dropped":
-            reasons[row.ticket] = row.why
+    rows = read_event_log(RunDir(folder).event_log)
+    tokens = {row.ticket: row.tokens or 0 for row in rows if row.event == "finished"}
     lost = Counter[str]()
-    for ticket, why in reasons.items():
-        lost[why] += tokens.get(ticket, 0)
+    for row in rows:
+        if row.event == "dropped":
+            lost[row.why or "unknown"] += tokens.get(row.ticket, 0)
     return {why: count / sum(tokens.values()) for why, count in lost.items()}
 
 
