@@ -54,7 +54,7 @@ test-faults: setup  ## kill, stop and starve real runs, two at a time, and print
 	@TEMPER_FAULTS=$(abspath $(SEEN)) $(PY) -m pytest -m faults -n 2 --dist worksteal $(ARGS); \
 	  status=$$?; cat $(SEEN) 2>/dev/null; exit $$status
 
-test-network: setup  ## run over four hosts with a slow, lossy and parted network, and write docs/network.md; needs root
+test-network: setup  ## run over four hosts with a slow and lossy network with partitions, and write docs/network.md; needs root
 	@TEMPER_NETWORK_PAGE=docs/network.md $(PY) -m pytest tests/network -m network -p no:xdist $(ARGS)
 
 judges: setup  ## run code of other projects as judges, fetched by pip, and write docs/judges.md

@@ -19,11 +19,11 @@ from temper.orchestrator.cluster.this_machine import HOOK, FrozenPath, import_fo
 from temper.orchestrator.run.driver import VLLM_LEVEL
 
 STOP_S = 60.0
+WAIT_POLICY = "OMP_WAIT_POLICY"
 FILE_BYTES = 8 * 2**20
 """Only this end of a longer file is copied."""
 FOLDER_BYTES = 64 * 2**20
 """Maximum of all copies. The newest files are kept."""
-WAIT_POLICY = "OMP_WAIT_POLICY"
 COPY_S = 10.0
 """After this time no further file is copied."""
 
@@ -104,7 +104,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
     # Its head would store 100,000 calls at 2 kB each. Without a dashboard nobody reads them.
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
-    variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _passed_on()
+    variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _driver_variables()
     joined = ray.init(
         address=address,
         namespace="temper",
@@ -123,7 +123,7 @@ def has_open_access() -> bool:
     return os.environ.get("RAY_AUTH_MODE", "").lower() != "token"  # Ray sets it if it finds a token
 
 
-def _passed_on() -> dict[str, str]:
+def _driver_variables() -> dict[str, str]:
     """Return this process's variables for workers, except those that a submitted job sets, since Ray refuses duplicates."""
     job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
     job_variables = (job.get("runtime_env") or {}).get("env_vars") or {}

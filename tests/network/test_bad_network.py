@@ -38,9 +38,10 @@ HEAD = f"""# A bad network
 Look up how a run behaves if the network between its hosts is bad. `make test-network` measures it and writes this page. It
 needs root and network namespaces.
 
-The hosts are four network namespaces of one machine (2 CPU cores, shared). Three of them are a Ray cluster with two learner
-ranks and two vLLM engines. The fourth has the environment server. A switch in user space delays each frame by
-{1000 * DELAY_S:.0f} ms each way and loses {LOSS:.0%} of the frames. All faults happen to one run of {STEPS} RL steps.
+The hosts are four network namespaces of one machine ({os.cpu_count()} CPU cores, shared). Three of them are a Ray
+cluster with two learner ranks and two vLLM engines. The fourth has the environment server. A switch in user space
+delays each frame by {1000 * DELAY_S:.0f} ms each way and loses {LOSS:.0%} of the frames.
+All faults happen to one run of {STEPS} RL steps.
 
 | fault | outcome | until two more steps |
 |---|---|---|
@@ -138,20 +139,20 @@ def settings(network: Hosts, questions: Path) -> list[str]:
     ]
 
 
-def part(run: Run, host: int, fault: str) -> None:
+def cut_off(run: Run, host: int, fault: str) -> None:
     """Separate a host for `APART_S` seconds, and start its node again if the cluster has given it up."""
     network, done = run.network, steps_done(run.job)
     before = {*run.serving(RANK), *run.serving(WORKER)}
-    network.part(host)
+    network.partition(host)
     apart = time.monotonic()
     assert not round_trips(network, host)
     time.sleep(apart + APART_S - time.monotonic())
     meanwhile = steps_done(run.job) - done
-    network.part()
+    network.partition()
     began = time.monotonic()
     outcome = "no host left the cluster"
     if host != SERVER:
-        time.sleep(5)  # a node that was given up ends when it hears of it
+        time.sleep(5)  # Ray ends a node that it declared dead
         here = network.pids(host)
         if not any(one.info["name"] == "raylet" and one.pid in here for one in psutil.process_iter(["name"])):
             network.lose(host)
@@ -192,8 +193,8 @@ def test_a_run_on_a_bad_network_heals() -> None:
                     (engine,) = [one.pid for one in worker.children(recursive=True) if one.name() == ENGINE]
                     run.replaced("kill -9 of an engine", WORKER, engine)
                     run.replaced("kill -9 of a learner rank", RANK, max(run.serving(RANK)))
-                    part(run, SERVER, f"the environment server cut off for {APART_S:.0f} s")
-                    part(run, run.busiest(), f"a host with a rank and an engine cut off for {APART_S:.0f} s")
+                    cut_off(run, SERVER, f"the environment server cut off for {APART_S:.0f} s")
+                    cut_off(run, run.busiest(), f"a host with a rank and an engine cut off for {APART_S:.0f} s")
                     pace.write_text("0", encoding="ascii")
                     assert job.end() == 0, job.output
                 measured, verdict = rows(job.run, "rl"), audited(job.run)

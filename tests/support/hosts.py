@@ -82,7 +82,7 @@ class Hosts:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def part(self, *hosts: int) -> None:
+    def partition(self, *hosts: int) -> None:
         """Separate hosts from the others. Without hosts, join all."""
         others = [number for number in range(len(self.names)) if number not in hosts]
         line = "|".join(" ".join(map(str, group)) for group in (others, hosts)) if hosts else "all"

@@ -37,22 +37,22 @@ class Switch:
         self.ports = [open_port(name) for name in names]
         self.groups = [0] * len(names)
         self.delay_s, self.loss, self.random = delay_s, loss, random.Random(seed)
-        self.places: dict[bytes, int] = {}
+        self.port_by_address: dict[bytes, int] = {}
         self.waiting: list[tuple[float, int, int, bytes]] = []
         self.order = itertools.count()
 
     def command(self, line: str) -> None:
         groups = ["" if line == "all" else part for part in line.split("|")]
-        where = {int(port): number for number, part in enumerate(groups) for port in part.split()}
-        self.groups = [where.get(port, 0) for port in range(len(self.ports))]
+        group_by_port = {int(port): number for number, part in enumerate(groups) for port in part.split()}
+        self.groups = [group_by_port.get(port, 0) for port in range(len(self.ports))]
 
-    def take(self, number: int, frame: bytes) -> None:
+    def enqueue(self, number: int, frame: bytes) -> None:
         """Queue a frame of a port. A frame to an unknown address goes to all other ports."""
         to, source = frame[:6], frame[6:12]
-        self.places[source] = number
+        self.port_by_address[source] = number
         if self.random.random() < self.loss:
             return
-        for port in (self.places[to],) if to in self.places else range(len(self.ports)):
+        for port in (self.port_by_address[to],) if to in self.port_by_address else range(len(self.ports)):
             if port != number and self.groups[port] == self.groups[number]:
                 heapq.heappush(self.waiting, (time.monotonic() + self.delay_s, next(self.order), port, frame))
 
@@ -85,7 +85,7 @@ class Switch:
     def _take_all(self, number: int) -> None:
         for _ in range(BURST):
             try:
-                self.take(number, self.ports[number].recv(FRAME))
+                self.enqueue(number, self.ports[number].recv(FRAME))
             except OSError:
                 return
 

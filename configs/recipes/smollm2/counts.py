@@ -1,4 +1,4 @@
-"""Counts of things in a sentence, to be returned as JSON in a given form: requests in plain words for a small chat model."""
+"""Counts of things in a sentence, to be returned as JSON of a given form. The requests are in plain words for a small model."""
 
 import random
 from dataclasses import replace
@@ -8,20 +8,8 @@ from temper.envs.questions import structured_output
 from temper.envs.questions.structured_output import INTEGER, NAMES, closed
 
 THINGS = (
-    "apples",
-    "books",
-    "boxes",
-    "cups",
-    "eggs",
-    "forks",
-    "lamps",
-    "maps",
-    "pears",
-    "pens",
-    "plates",
-    "rings",
-    "shoes",
-)
+    "apples", "books", "boxes", "cups", "eggs", "forks", "lamps", "maps", "pears", "pens", "plates", "rings", "shoes",
+)  # fmt: skip
 MOST = 60
 
 

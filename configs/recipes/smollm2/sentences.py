@@ -16,8 +16,6 @@ PLACES = ("bridge", "desert", "forest", "garden", "house", "island", "lake", "mo
 """The rules match parts of words too, so no name is a part of a frequent word."""
 TIMES = ("autumn", "evening", "morning", "night", "spring", "summer", "winter")
 COMMON = ("a", "and", "is", "the", "with")
-
-
 LEAST_WORDS = 6
 
 
@@ -25,12 +23,12 @@ def generate(rng: random.Random, level: int) -> Task:
     animal, time, places = rng.choice(ANIMALS), rng.choice(TIMES), sorted(rng.sample(PLACES, 2))
     form, response = rng.choice(_forms(rng, animal, time, *places))
     least = {"num_words": LEAST_WORDS, "relation": "at least"}
-    asked = [
+    asked = [  # without the second and third, one word or a copy of the request would follow many forms
         ask(f"Write a sentence about a {animal} in the {time}.", "keywords:existence", {"keywords": [animal]}),
         ask(f"Use at least {LEAST_WORDS} words.", "length_constraints:number_words", least),
         ask("Do not use the word sentence.", "keywords:forbidden_words", {"forbidden_words": ["sentence"]}),
         form,
-    ]  # else a copy of the request, or one word, would follow many of the forms
+    ]
     return Task(
         messages=({"role": "user", "content": " ".join(one.words for one in asked)},),
         spec={"instructions": [{"id": one.id, "arguments": one.arguments} for one in asked], "response": response},

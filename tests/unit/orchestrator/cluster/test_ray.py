@@ -19,7 +19,13 @@ from temper.envs.core.process import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster import bundles, ray_cluster
 from temper.orchestrator.cluster.actors import await_actor, list_nodes
-from temper.orchestrator.cluster.ray_cluster import WAIT_POLICY, SessionLogs, _passed_on, has_open_access, stop_ray
+from temper.orchestrator.cluster.ray_cluster import (
+    WAIT_POLICY,
+    SessionLogs,
+    _driver_variables,
+    has_open_access,
+    stop_ray,
+)
 from temper.orchestrator.cluster.run_actors import TUNED, rank_variables
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 from temper.orchestrator.run.driver import VLLM_LEVEL
@@ -28,14 +34,14 @@ from temper.orchestrator.run.driver import VLLM_LEVEL
 def test_workers_get_the_drivers_variables_but_for_those_of_a_submitted_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (RAY_JOB_CONFIG_JSON_ENV_VAR, VLLM_LEVEL, WAIT_POLICY):
         monkeypatch.delenv(name, raising=False)
-    assert _passed_on() == {}
+    assert _driver_variables() == {}
     monkeypatch.setenv(VLLM_LEVEL, "DEBUG")
-    assert _passed_on() == {VLLM_LEVEL: "DEBUG"}
+    assert _driver_variables() == {VLLM_LEVEL: "DEBUG"}
     monkeypatch.setenv(RAY_JOB_CONFIG_JSON_ENV_VAR, json.dumps({"runtime_env": {"env_vars": {"HF_HOME": "/models"}}}))
-    assert _passed_on() == {VLLM_LEVEL: "DEBUG"}
+    assert _driver_variables() == {VLLM_LEVEL: "DEBUG"}
     monkeypatch.setenv(WAIT_POLICY, "PASSIVE")
     monkeypatch.setenv(RAY_JOB_CONFIG_JSON_ENV_VAR, json.dumps({"runtime_env": {"env_vars": {VLLM_LEVEL: "ERROR"}}}))
-    assert _passed_on() == {WAIT_POLICY: "PASSIVE"}
+    assert _driver_variables() == {WAIT_POLICY: "PASSIVE"}
 
 
 def test_a_cluster_that_does_not_answer_is_left_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
