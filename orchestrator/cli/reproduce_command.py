@@ -43,26 +43,17 @@ def add_reproduce_command(commands: "Commands") -> None:
     source.add_argument(
         "--record", type=path_of_run, nargs="+", metavar="RUN", help="write the band of finished runs, one a seed"
     )
-    command.add_argument(
-        "--commit",
-        help="with --record: the commit that the runs are of (default: that of the checkout, if it is clean)",
-    )
 
 
 def _execute(given: argparse.Namespace) -> int:
-    from temper.orchestrator.tools.inspect.bands import current_commit, read_band, record_band
+    from temper.orchestrator.tools.inspect.bands import read_band, record_band
 
     if (given.run or given.record) and given.overrides:
         raise ValueError(f"{given.overrides[0]} has no effect on a finished run; remove it")
-    if given.commit and not given.record:
-        raise ValueError(f"--commit {given.commit} needs --record")
     if given.record:
         for folder in given.record:
             require_run(folder)
-        commit = given.commit or current_commit()
-        if commit.endswith("-dirty"):
-            raise ValueError(f"the checkout has changes ({commit}); commit them, or set --commit")
-        print(f"{record_band(given.config, given.record, commit=commit)}: {len(given.record)} runs at {commit}")
+        print(f"{record_band(given.config, given.record)}: {len(given.record)} runs")
         return 0
     band = read_band(given.config)  # before hours of a run
     if given.run:

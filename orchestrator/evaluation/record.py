@@ -11,6 +11,7 @@ import yaml
 from temper.orchestrator.evaluation.budget_curve import BudgetPoint, nan_for_null
 from temper.orchestrator.evaluation.intervals import accuracy_interval
 from temper.orchestrator.evaluation.paired import TaskScore
+from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
 
 ENGINE_START = "engine/start_s"
@@ -87,6 +88,8 @@ class RunRecord:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     stages: dict[str, str] = field(default_factory=dict)
     """The stage of each started instance, by name."""
+    commits: list[str] = field(default_factory=list)
+    """Commits of the code that ran the stages."""
 
     def instances(self, stage: str) -> list[str]:
         """Return the instances of a stage in order, by default the stage's own name."""
@@ -140,15 +143,16 @@ def read_run(run_dir: Path) -> RunRecord:
     path = run_dir / "config.yaml"
     if not path.exists():
         raise FileNotFoundError(f"{run_dir} has no config.yaml, so it is not the folder of a run")
-    config = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    config, state = yaml.safe_load(path.read_text(encoding="utf-8")) or {}, RunDir(run_dir).state()
     return RunRecord(
         name=str(config.get("name", run_dir.name)),
         seed=config.get("seed"),
         config=config,
         rows=read_metrics(run_dir / "metrics.jsonl"),
         evaluations=read_evaluations(run_dir / "eval"),
-        stage_seconds=_reached(run_dir, "seconds"),
-        stages=_reached(run_dir, "stages"),
+        stage_seconds=state.seconds,
+        stages=state.stages,
+        commits=state.commits,
     )
 
 
@@ -181,12 +185,3 @@ def _of_run(path: Path) -> Evaluation:
         return read_evaluation(path)
     except ValueError as error:
         raise ValueError(f"{error}; delete it and run the stage `eval` again") from error
-
-
-def _reached(run_dir: Path, what: str) -> dict[str, Any]:
-    """Return a field of the run's state."""
-    manifest = run_dir / "manifest.json"
-    if not manifest.exists():
-        return {}
-    found: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8")).get(what, {})
-    return found

@@ -24,6 +24,7 @@ from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.run.source import source_commit
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
 from temper.orchestrator.tracking.backend import RunStatus
@@ -172,15 +173,17 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
     run.progress.note(f"{one.name}: begins")
     _begin(run, one)
     send_stage(run.tracker, one, config, run.folder)
-    model = await run_with_restart(run, one, config)
+    try:
+        model = await run_with_restart(run, one, config)
+    finally:
+        seconds = _add_seconds(run.folder, one, time.monotonic() - began)
     if model is not None:
         if one.stage.role is Role.BEGIN:
             check_model(model, config)
         inside = model.is_relative_to(run.folder.root)
         newest = str(model.relative_to(run.folder.root) if inside else model)
         run.folder.store(replace(run.folder.state(), model=newest, label=one.name))
-    seconds = time.monotonic() - began
-    finish(run, one, seconds, wanted=config.steps(one) if one.stage.trains else 0)
+    finish(run, one, wanted=config.steps(one) if one.stage.trains else 0)
     send_stage(run.tracker, one, config, run.folder, seconds)
     send_note(run.tracker, run.folder, notify=run.progress.note)
     run.progress.end_stage()
@@ -220,18 +223,33 @@ def _begin(run: Run, one: StageInstance) -> None:
             done={name: state.done[name] for name in kept},
             began=began,
             stages=state.stages | {one.name: one.stage.name},
+            commits=_commits(state, one),
         )
     )
 
 
-def finish(run: Run, one: StageInstance, seconds: float, *, wanted: int) -> None:
+def _commits(state: RunState, one: StageInstance) -> list[str]:
+    """Return a run's commits at the start of a stage. A report is of no commit."""
+    now = "" if one.stage.role is Role.REPORT else source_commit()
+    return [*state.commits, now] if now and now not in state.commits else state.commits
+
+
+def _add_seconds(folder: RunDir, one: StageInstance, seconds: float) -> float:
+    """Add the time of a start to its stage. Return the sum."""
+    state = folder.state()
+    total = state.seconds.get(one.name, 0.0) + seconds
+    folder.store(replace(state, seconds=state.seconds | {one.name: total}))
+    return total
+
+
+def finish(run: Run, one: StageInstance, *, wanted: int) -> None:
     """Record the end of a stage with its trained steps, which may be more than `wanted`."""
     state = run.folder.state()
     steps = max([wanted, *steps_in(run.folder.checkpoints(one.name))]) if one.stage.trains else 0
     if steps > wanted:
         run.progress.note(f"{one.name}: {one.name}.steps={wanted} is less than the {steps} trained steps, which stay")
     others = {name: count for name, count in state.done.items() if name != one.name}
-    run.folder.store(replace(state, done=others | {one.name: steps}, seconds=state.seconds | {one.name: seconds}))
+    run.folder.store(replace(state, done=others | {one.name: steps}))
 
 
 def _stop_on_signals(stop: StopFlag, progress: Progress) -> None:

@@ -36,7 +36,9 @@ class RunState:
     fingerprint: dict[str, str] = field(default_factory=dict)
     """The configuration of the last start, files by their content."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of each finished stage."""
+    """Wall time of each stage, the sum of its starts."""
+    commits: list[str] = field(default_factory=list)
+    """Commits of the code that ran stages, in order, with "-dirty" for a changed checkout. An installed package has none."""
     origin: dict[str, str] = field(default_factory=dict)
     """For a fork: the source run, the checkpoint and the hash of its manifest."""
 

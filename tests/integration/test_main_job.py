@@ -21,6 +21,8 @@ from support.metric_names import unexplained_of
 from transformers import AutoModelForCausalLM
 
 from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.source import source_commit
 
 TWO_RANKS = ["learner.ranks=2", "learner.zero_stage=3", "learner.transport=broadcast"]
 LAST = (
@@ -113,6 +115,7 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     printed = [file.read_text(errors="replace") for file in (run / "logs" / "ray").glob("worker-*")]
     assert [any(who in text for text in printed) for who in ("TrainerWorker", "RolloutWorker")] == [True, True]
     steps = len(rows(run, "rl")) + 3
+    until_stop = RunDir(run).state().seconds["rl"]
 
     client = MlflowClient(tracking_uri=f"sqlite:///{found.folder}/mlflow.db")
     (tracked,) = tracked_runs(client)
@@ -130,7 +133,10 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     assert [row.step for row in rows(run, "rl")] == list(range(1, steps + 1))
     assert [row.step for row in rows(run, "sft")] == list(range(1, 5))
     assert [row.step for row in rows(run, "sft_last")] == list(range(1, 5))  # the stage again, under a name of its own
-    assert json.loads((run / "manifest.json").read_text())["model"] == "checkpoints/sft_last/000004"
+    reached = RunDir(run).state()
+    assert reached.model == "checkpoints/sft_last/000004"
+    assert reached.seconds["rl"] > until_stop > 0  # both starts count
+    assert reached.commits == list(filter(None, [source_commit()]))
     assert all(row.values["train/mismatch_abs"] < 1e-4 for row in rows(run, "rl") if not row.values["train/lag_max"])
     assert all(row.values["train/lag_max"] <= 1 for row in rows(run, "rl"))
 

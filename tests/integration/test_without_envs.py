@@ -111,7 +111,7 @@ async def stages_of(run: Run, config: Config) -> None:
             model = await run_with_restart(run, one, config)
             if model is not None:
                 run.folder.store(replace(run.folder.state(), model=str(model), label=one.name))
-            finish(run, one, 1.0, wanted=2 if one.stage.trains else 0)
+            finish(run, one, wanted=2 if one.stage.trains else 0)
     finally:
         await run.trainer.close()
 

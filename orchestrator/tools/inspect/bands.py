@@ -4,7 +4,6 @@ A band is the file RECIPE.band.json in the folder of its recipe.
 """
 
 import json
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -19,8 +18,11 @@ from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.pipeline.config import read_shown_settings, with_presets
 from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, difference_rows
 from temper.orchestrator.run.folder import RunDir, write_whole
+from temper.orchestrator.run.source import DIRTY
 
 SUFFIX = ".band.json"
+UNKNOWN = "unknown"
+"""The commit of a run by an installed package."""
 SIGMAS = 3.0
 """Half-width of a band in standard deviations."""
 BINS = 10
@@ -162,11 +164,11 @@ def _differences(first: ResolvedFile, second: ResolvedFile, without: Iterable[st
     return [f"{key} {before} -> {after}" for key, before, after, _ in rows]
 
 
-def record_band(recipe: Path, folders: Sequence[Path], *, commit: str) -> Path:
+def record_band(recipe: Path, folders: Sequence[Path]) -> Path:
     """Write the band of a recipe from finished runs of several seeds, and return its path.
 
     Raise `ValueError` if their settings differ from the recipe or from each other in anything but the seed, if two have the
-    same seed, or if they ran on different hardware.
+    same seed, if they ran on different hardware, or not all at one clean commit.
     """
     if packaged_file(recipe) is not None:
         raise ValueError(f"{recipe} is a file of the package; copy it to a folder of yours, and record the copy")
@@ -184,8 +186,14 @@ def record_band(recipe: Path, folders: Sequence[Path], *, commit: str) -> Path:
     hardware = {hardware_of(folder) for folder in folders}
     if len(hardware) > 1:
         raise ValueError(f"the runs are of different hardware: {'; '.join(sorted(hardware))}")
+    commits = {commit for folder in folders for commit in RunDir(folder).state().commits or [UNKNOWN]}
+    if len(commits) > 1 or any(commit == UNKNOWN or commit.endswith(DIRTY) for commit in commits):
+        raise ValueError(
+            f"the runs are of the commits {', '.join(sorted(commits))}; a band needs one, so rerun them from one checkout "
+            "without changes"
+        )
     path = band_file(recipe)
-    head = {"recipe": recipe.name, "commit": commit, "hardware": hardware.pop()}
+    head = {"recipe": recipe.name, "commit": commits.pop(), "hardware": hardware.pop()}
     lines = ",\n".join("  " + json.dumps(asdict(run), allow_nan=False) for run in runs)
     write_whole(path, json.dumps(head, indent=1).removesuffix("\n}") + f',\n "runs": [\n{lines}\n ]\n}}\n')
     return path
@@ -199,15 +207,6 @@ def _model(folder: Path) -> str:
 def hardware_of(folder: Path) -> str:
     """Return the hardware of a run as its profile describes it."""
     return str(written(RunDir(folder).config, "resolved.hardware"))
-
-
-def current_commit() -> str:
-    """Return the short commit of the checkout, with "-dirty" if files differ. Raise `ValueError` without a checkout."""
-    command = ("git", "describe", "--always", "--dirty", "--exclude=*")
-    found = subprocess.run(command, cwd=SHIPPED.parent, capture_output=True, text=True, check=False)
-    if found.returncode:
-        raise ValueError("the code is no git checkout, so its commit is unknown; set --commit")
-    return found.stdout.strip()
 
 
 def limits(values: Sequence[float], *, deviation: float) -> tuple[float, float]:

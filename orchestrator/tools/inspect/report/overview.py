@@ -2,15 +2,12 @@
 
 import math
 import shlex
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from temper.orchestrator.evaluation.record import EnvResult, RunRecord
 
-HASH = 7
-"""Characters of a commit."""
 NO_TRAINING = ("init", "eval", "report")
 
 
@@ -36,7 +33,7 @@ def describe_run(record: RunRecord, folder: Path) -> dict[str, str]:
         "hardware": record.config.get("resolved", {}).get("hardware", ""),
         "stages": ", ".join(name for name in record.stage_seconds if name.partition("-")[0] not in NO_TRAINING),
         "seed": "" if record.seed is None else str(record.seed),
-        "commit": source_commit(),
+        "commit": ", ".join(record.commits),
         "command": f"temper run {shlex.quote(str(folder / 'config.yaml'))}",
         "answers": f"temper view {shlex.quote(str(folder))}",
     }
@@ -56,17 +53,6 @@ def _describe_env(name: str, env: dict[str, Any]) -> str:
     data = env.get("data") or {}
     source = env.get("preset") or (data.get("path") if isinstance(data, dict) else data)
     return name if source in (None, name) else f"{name} ({source})"
-
-
-def source_commit() -> str:
-    """Return the commit of the checkout that runs this code. Empty for an installed package."""
-    tracked = ["git", "-C", str(Path(__file__).parent), "ls-files", "--error-unmatch", Path(__file__).name]
-    try:
-        subprocess.run(tracked, check=True, capture_output=True)
-        head = subprocess.run([*tracked[:3], "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return head.stdout.strip()[:HASH]
 
 
 def accuracy_changes(record: RunRecord) -> list[AccuracyChange]:

@@ -111,9 +111,9 @@ def test_a_stage_that_has_trained_more_than_it_has_to_is_done_with_what_it_train
         stages = {name: single_instance(stage) for name, stage in all_stages().items()}
         with Progress(stream=said) as progress:
             run.progress = progress
-            finish(run, stages["init"], 1.0, wanted=0)
-            finish(run, stages["sft"], 1.0, wanted=7)
-            finish(run, stages["rl"], 1.0, wanted=10)
+            finish(run, stages["init"], wanted=0)
+            finish(run, stages["sft"], wanted=7)
+            finish(run, stages["rl"], wanted=10)
         return run.folder.state().done
 
     assert on_a_run(tmp_path, Learner(), work) == {"init": 0, "sft": 7, "rl": 25}

@@ -1,6 +1,7 @@
 """`temper reproduce` on run folders that are written by hand."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isclose, sqrt
 from pathlib import Path
@@ -41,6 +42,7 @@ def write_run(
     lift: float = 0.0,
     seconds: float = 100.0,
     hardware: str = "2 CPU cores",
+    commits: Sequence[str] = ("abc",),
     settings: dict[str, Any] | None = None,
 ) -> Path:
     """A finished run of `RECIPE`. Its reward grows by 0.01 a step, above `lift`."""
@@ -50,7 +52,8 @@ def write_run(
     chosen = {"hardware": hardware, "settings": {"rollout.workers": 3}}
     run.config.write_text(yaml_text(config | {"rollout": {"workers": 3}, "resolved": chosen} | (settings or {})))
     done = dict.fromkeys(("init", "rl", "eval-rl"), 0)
-    run.store(RunState(done=done, stages={"rl": "rl"}, seconds={"init": 1.0, "rl": seconds}))
+    taken = {"init": 1.0, "rl": seconds}
+    run.store(RunState(done=done, stages={"rl": "rl"}, seconds=taken, commits=list(commits)))
     log = MetricsLog(run.metrics)
     for step in range(1, 21):
         log.append("rl", step, {"env/math/reward": lift + step / 100})
@@ -72,7 +75,7 @@ def recorded(recipe: Path, tmp_path: Path) -> Path:
     runs = [
         write_run(tmp_path / f"s{seed}", seed=seed, accuracy=0.78 + seed / 100, lift=seed / 100) for seed in (1, 2, 3)
     ]
-    assert main(["reproduce", str(recipe), "--commit", "abc", "--record", *map(str, runs)]) == 0
+    assert main(["reproduce", str(recipe), "--record", *map(str, runs)]) == 0
     return recipe
 
 
@@ -129,6 +132,9 @@ def test_a_missing_measure_is_outside(recorded: Path, tmp_path: Path) -> None:
         ({"settings": {"rl": {"steps": 9}}}, "rl.steps"),
         ({"settings": {"rollout": {"limits": {"turn_tokens": 7}}}}, "rollout.limits.turn_tokens"),
         ({"hardware": "8 GPUs"}, "8 GPUs"),
+        ({"commits": ["def"]}, "abc, def"),
+        ({"commits": ["abc", "abc-dirty"]}, "abc-dirty"),
+        ({"commits": []}, "unknown"),
     ],
 )
 def test_runs_of_a_band_differ_in_the_seed_only(
@@ -136,7 +142,7 @@ def test_runs_of_a_band_differ_in_the_seed_only(
 ) -> None:
     first = write_run(tmp_path / "first", seed=1)
     other = write_run(tmp_path / "other", **({"seed": 2} | changed))
-    assert main(["reproduce", str(recipe), "--commit", "abc", "--record", str(first), str(other)]) == 2
+    assert main(["reproduce", str(recipe), "--record", str(first), str(other)]) == 2
     assert named in capsys.readouterr().err
     assert not band_file(recipe).exists()
 
