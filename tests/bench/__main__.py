@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from bench.loop import bench_loop
-from bench.processes import started
+from bench.processes import first_model, started
 from bench.rollout import bench_rollout, same_length
 from bench.training import bench_training
 from rich.console import Console
@@ -23,7 +23,6 @@ from rich.table import Table
 
 from temper.learner.batches.samples import samples_from_groups
 from temper.learner.losses.config import LossConfig
-from temper.learner.models.fresh import make_model
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
@@ -38,19 +37,19 @@ REPEATS = 3
 
 
 async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
-    """Measure the configuration's fresh model. Return the figures that `print_bench` shows."""
+    """Measure the configuration's model. Return the figures that `print_bench` shows."""
     rl = config.section(RlConfig)
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
-        model = Path(folder) / "model"
-        parameters = make_model(model, config.model.fresh, seed=config.seed)
+        model = first_model(config, Path(folder))
         tokenizer = load_tokenizer(model)
-        alike = replace(config, rollout=same_length(config, len(ThinkingTags(tokenizer).cut(()))))
+        tags = ThinkingTags.find(tokenizer)
+        alike = replace(config, rollout=same_length(config, len(tags.cut(())))) if tags else config
         began, stolen = time.monotonic(), _stolen_s()
         async with started(alike, model) as made:
             pool, learner = made.pool, made.learner
-            figures = {"model/parameters": float(parameters), "engine/start_s": made.start_s}
+            figures = {"engine/start_s": made.start_s}
             await learner.load(model, optim=rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
-            sampling, groups = await bench_rollout(pool, mixture, config)
+            sampling, groups = await bench_rollout(pool, mixture, config, thinks=tags is not None)
             pad = pad_id(tokenizer)
             sequences = samples_from_groups(groups, advantage=rl.loss.advantage)
             figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)

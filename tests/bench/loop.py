@@ -14,12 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
-from bench.processes import sample_groups, started
+from bench.processes import first_model, sample_groups, started
 
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.batches.samples import samples_from_groups
-from temper.learner.models.fresh import make_model
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import LoopConfig, RlConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
@@ -163,12 +162,11 @@ def _tokens(groups: list[Group]) -> int:
     return sum(answer.sampled_tokens for group in groups for answer in group.trajectories)
 
 
-async def bench_fresh(config: Config) -> dict[str, float]:
-    """Measure the loop on the configuration's fresh model, with separate processes."""
+async def bench_alone(config: Config) -> dict[str, float]:
+    """Measure the loop on the configuration's model, with separate processes."""
     rl, mixture = config.section(RlConfig), open_mixture(config.environments, {}, split="train", seed=config.seed)
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
-        model = Path(folder) / "model"
-        make_model(model, config.model.fresh, seed=config.seed)
+        model = first_model(config, Path(folder))
         async with started(config, model) as made:
             await made.learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
             await made.learner.use_threads(config.learner.threads_during_generation)
@@ -178,4 +176,4 @@ async def bench_fresh(config: Config) -> dict[str, float]:
 
 if __name__ == "__main__":
     path, *overrides = sys.argv[1:]
-    print(json.dumps(asyncio.run(bench_fresh(load_resolved_config(Path(path), overrides))), indent=1))
+    print(json.dumps(asyncio.run(bench_alone(load_resolved_config(Path(path), overrides))), indent=1))

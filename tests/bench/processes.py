@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from temper.envs.core.task import Task
+from temper.learner.models.fresh import make_model
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.cluster.bundles import build_request, reserve
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from temper.orchestrator.cluster.run_actors import make_rollout_pool, start_trainer_group
 from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
@@ -27,6 +29,15 @@ class Processes:
     learner: TrainerGroup
     start_s: float
     """Seconds until the engines served."""
+
+
+def first_model(config: Config, folder: Path) -> Path:
+    """Return the directory of a configuration's model. A fresh one is made in `folder`."""
+    if config.model.path:
+        return Path(config.model.path)
+    model = folder / "model"
+    make_model(model, config.model.fresh, seed=config.seed)
+    return model
 
 
 @asynccontextmanager

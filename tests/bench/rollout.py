@@ -29,12 +29,15 @@ class Speed:
     worker_cpu_s: float
 
 
-async def bench_rollout(pool: RolloutPool, mixture: Mixture, config: Config) -> tuple[dict[str, float], list[Group]]:
+async def bench_rollout(
+    pool: RolloutPool, mixture: Mixture, config: Config, *, thinks: bool
+) -> tuple[dict[str, float], list[Group]]:
     """Measure tokens a second through episodes and environments, two ratios, and the cost of episodes over the bare engine.
 
     The ways take turns. Each repeat gives a ratio, and the median counts. Episodes over the bare engine also have the least
     and the most. `python_ms_per_episode` is the CPU time of the workers beyond their time for the bare requests. Returns the
-    last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of the same length.
+    last groups too. A fresh model hardly ever ends a turn by itself, so all ways sample turns of the same length. Only a model
+    that `thinks` gives `enforced_times_free`.
     """
     budget, groups = enforced_budget(config), list[Group]()
     free, bare, enforced = list[Speed](), list[Speed](), list[Speed]()
@@ -44,19 +47,21 @@ async def bench_rollout(pool: RolloutPool, mixture: Mixture, config: Config) -> 
         groups, speed = await _episodes(pool, tasks, config, first=first)
         free.append(speed)
         bare.append(await _bare(pool, groups, config))
-        limited = [replace(task, thinking=up_to(budget)) for task in tasks]
-        enforced.append((await _episodes(pool, limited, config, first=first + GROUPS))[1])
+        if thinks:
+            limited = [replace(task, thinking=up_to(budget)) for task in tasks]
+            enforced.append((await _episodes(pool, limited, config, first=first + GROUPS))[1])
     ratios = [ours.tokens_per_s / engine.tokens_per_s for ours, engine in zip(free, bare, strict=True)]
-    closed = [forced.tokens_per_s / ours.tokens_per_s for forced, ours in zip(enforced, free, strict=True)]
     beside = [ours.worker_cpu_s - engine.worker_cpu_s for ours, engine in zip(free, bare, strict=True)]
     figures = {
         "rollout/tokens_per_s": max(speed.tokens_per_s for speed in free),
         "rollout/times_bare_engine": median(ratios),
         "rollout/times_bare_engine_least": min(ratios),
         "rollout/times_bare_engine_most": max(ratios),
-        "rollout/enforced_times_free": median(closed),
         "rollout/python_ms_per_episode": 1e3 * median(beside) / (GROUPS * config.section(RlConfig).group_size),
     }
+    if thinks:
+        closed = [forced.tokens_per_s / ours.tokens_per_s for forced, ours in zip(enforced, free, strict=True)]
+        figures["rollout/enforced_times_free"] = median(closed)
     return figures, groups
 
 
