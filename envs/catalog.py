@@ -25,6 +25,7 @@ from temper.envs.mathematics import env as mathematics
 from temper.envs.multi_turn_calls import env as multi_turn_calls
 from temper.envs.puzzles import env as puzzles
 from temper.envs.questions import (
+    anytime,
     instruction_following,
     multiple_choice,
     needles,
@@ -49,6 +50,7 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         airline.ENVIRONMENT,
         puzzles.ENVIRONMENT,
         games.ENVIRONMENT,
+        anytime.ENVIRONMENT,
         instruction_following.ENVIRONMENT,
         multiple_choice.ENVIRONMENT,
         needles.ENVIRONMENT,

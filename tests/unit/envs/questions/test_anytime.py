@@ -1,0 +1,81 @@
+"""`anytime`: answers and the values of partial thoughts, against plain recomputation from the question."""
+
+import random
+import re
+from fractions import Fraction
+
+import pytest
+
+from temper.envs.catalog import configure_env
+from temper.envs.core.task import Task
+from temper.envs.questions.anytime import TASKS, count_votes, generate
+
+DRAWS = 60
+
+
+def tasks(name: str, level: int = 1) -> list[Task]:
+    rng = random.Random(7)
+    return [generate(rng, level, tasks=(name,)) for _ in range(DRAWS)]
+
+
+def question(task: Task) -> str:
+    return str(task.messages[0]["content"])
+
+
+def test_a_tally_has_one_leader_whose_lead_is_certain_after_the_best_lines() -> None:
+    for task in tasks("tally", level=2):
+        shares, votes, _ = question(task).split("; ")
+        weights = {share[0]: int(share[1:]) for share in shares.split()}
+        totals = dict.fromkeys("abcd", 0)
+        for person, name in votes.split():
+            totals[name] += weights[person]
+        assert [name for name in totals if totals[name] == max(totals.values())] == [task.spec["answer"]]
+        seen = [line.split()[0] for line in task.spec["best"]]
+        assert [int(vote[2:]) for vote in seen] == sorted((weights[p] for p, _ in votes.split()), reverse=True)[
+            : len(seen)
+        ]
+        left = sum(weights[person] for person, _ in votes.split()) - sum(int(vote[2:]) for vote in seen)
+        first, second = sorted(map(int, task.spec["best"][-1].split()[1].split(",")))[:-3:-1]
+        assert first - second > left
+
+
+def test_leaders_share_a_tie_and_are_certain_only_with_a_lead_above_the_rest() -> None:
+    found = count_votes([("p", "a"), ("q", "b"), ("q", "a")], {"p": 2, "q": 2}, "ab")
+    assert found.lines == ["pa2 2,0", "qb2 2,2", "qa2 4,2"]
+    assert found.leaders == [["a", "b"], ["a"], ["a", "b"], ["a"]]
+    assert found.certain == [False, False, False, True]
+
+
+def test_a_scan_ends_where_the_running_total_reaches_the_limit() -> None:
+    for task in tasks("scan"):
+        items = re.findall(r"([a-z])(\d)\b", question(task).split(";")[0])
+        limit, total = int(re.findall(r"where is (\d+)", question(task))[0]), 0
+        for place, (letter, number) in enumerate(items):
+            total += int(number)
+            if total >= limit:
+                break
+        assert (letter, place + 1) == (task.spec["answer"], len(task.spec["best"]))
+        assert task.spec["values"] == [float(Fraction(1, len(items) - seen)) for seen in range(place + 1)] + [1.0]
+
+
+def test_a_filter_sums_the_marked_ones_in_its_best_lines() -> None:
+    for task in tasks("filter"):
+        marked = re.findall(r"[a-z](\d)\*", question(task))
+        assert task.spec["answer"] == str(sum(map(int, marked)))
+        assert len(task.spec["best"]) == len(marked)
+        assert task.spec["best"][-1].endswith(f" {task.spec['answer']}")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_most_demonstrations_waste_lines_and_some_do_not(name: str) -> None:
+    wasted = [1 + task.spec["steps"].count("\n") > len(task.spec["best"]) for task in tasks(name)]
+    assert DRAWS / 2 < sum(wasted) < DRAWS
+    values = [task.spec["values"] for task in tasks(name)]
+    assert all(len(found) == len(task.spec["best"]) + 1 for found, task in zip(values, tasks(name), strict=True))
+    assert all(found[-1] == 1.0 for found in values)
+
+
+def test_an_option_names_one_task() -> None:
+    assert configure_env("anytime", {"task": "scan"}).options == {"task": "scan"}
+    with pytest.raises(ValueError, match="tally, scan, filter"):
+        configure_env("anytime", {"task": "tale"})
