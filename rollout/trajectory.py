@@ -152,12 +152,19 @@ class Turn:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Turn) and same_values(self, other)
 
+    @property
+    def forced_at(self) -> int | None:
+        """The place of the first injected token, None without one."""
+        return int(self.injected_T.argmax()) if self.injected_T.any() else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One episode: its turns, its end, and either a reward with its score or a typed failure.
 
-    `seconds` is the total time. `times` covers the turns and the creation of the environment.
+    `seconds` is the total time. `times` covers the turns and the creation of the environment. `cuts` are episodes that
+    share the first part of its thought and were then made to answer, in the order of `task.thinking.cuts`, without those
+    that the thought did not reach.
     """
 
     task: Task
@@ -169,10 +176,23 @@ class Trajectory:
     seconds: float = 0.0
     times: Times = NO_TIME
     resumption: Resumption = Resumption.NO
+    cuts: tuple["Trajectory", ...] = ()
 
     def __post_init__(self) -> None:
         if (self.reward is None) == (self.failure is None):
             raise ValueError(f"a trajectory needs either a reward or a failure, not {self.reward} and {self.failure}")
+
+    @property
+    def outcomes(self) -> list[float]:
+        """Rewards at each of the task's cuts and without one. Before a cut that was not reached the thought had ended."""
+        assert self.reward is not None
+        cuts = [self.cut_at(budget) for budget in self.task.thinking.cuts]
+        rewards = [None if cut is None else cut.reward for cut in cuts]
+        return [*(self.reward if reward is None else reward for reward in rewards), self.reward]
+
+    def cut_at(self, budget: int) -> "Trajectory | None":
+        """Return the cut at a budget, if the thought reached it."""
+        return next((cut for cut in self.cuts if cut.task.thinking.budget == budget), None)
 
     @property
     def sampled_tokens(self) -> int:

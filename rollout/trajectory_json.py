@@ -6,13 +6,14 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import up_to
 from temper.rewards.score import Outcome, Score
 from temper.rollout.expert_choices import from_json, to_json
 from temper.rollout.sampling import Sampling, sampling_to_json
@@ -107,11 +108,12 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "times": times_to_json(trajectory.times),
         "resumption": trajectory.resumption.value,
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
+        "cuts": [trajectory_to_json(cut) for cut in trajectory.cuts],
     }
 
 
 def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
-    """Return what `trajectory_to_json` wrote, for this task, which the file does not hold."""
+    """Return what `trajectory_to_json` wrote, for this task, which the file does not hold. Older files have no `cuts`."""
     failure = data["failure"]
     return Trajectory(
         task=task,
@@ -128,6 +130,10 @@ def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
         seconds=data["seconds"],
         times=Times(**data["times"]),
         resumption=Resumption(data["resumption"]),
+        cuts=tuple(
+            trajectory_from_json(cut, replace(task, thinking=up_to(cut["thinking"]["budget"])))
+            for cut in data.get("cuts", ())
+        ),
     )
 
 

@@ -19,12 +19,18 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """The mode of one task, with a budget in tokens for mode `budget`."""
+    """The mode of one task, with a budget in tokens for mode `budget`.
+
+    `cuts` are budgets at which an unlimited thought is also cut and answered, in order.
+    """
 
     mode: Mode
     budget: int | None = None
+    cuts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.cuts and self.mode is not Mode.UNLIMITED:
+            raise ValueError(f"mode {self.mode.value} with cuts {self.cuts}: only unlimited thoughts are also cut")
         if (self.mode is Mode.BUDGET) != (self.budget is not None):
             raise ValueError(f"mode {self.mode.value} with budget {self.budget}: only mode budget has a budget")
         if self.budget is not None and self.budget < 0:
@@ -64,6 +70,9 @@ class ThinkingMix:
     """Budgets in tokens, drawn with equal probability. One entry is a fixed budget."""
     budget_range: list[int] = scheduled([], unit="tokens")
     """Lowest and highest budget in tokens, drawn log-uniformly, in place of `budgets`."""
+    cuts: list[int] = scheduled([], unit="tokens")
+    """Budgets at which each unlimited thought is also cut and answered, from small to large. Each part of the thought is
+    credited with the answers after it (nested budgets). For `rl` only, in episodes of one turn."""
 
     def __post_init__(self) -> None:
         shares = {"budget": self.budget, "low_effort": self.low_effort, "no_thinking": self.no_thinking}
@@ -72,13 +81,20 @@ class ThinkingMix:
                 raise ValueError(f"thinking.{name}={share}: a share must be 0 or more")
         if sum(shares.values()) > 1 + 1e-9:
             raise ValueError(f"the shares of thinking are {shares}: their sum must be at most 1")
-        for value in (*self.budgets, *self.budget_range):
+        if self.cuts != sorted(set(self.cuts)):
+            raise ValueError(f"thinking.cuts={self.cuts}: list different budgets from small to large")
+        for value in (*self.budgets, *self.budget_range, *self.cuts):
             if value < 0:
                 raise ValueError(f"thinking budget {value}: must be 0 or more tokens")
         if self.budget_range and (len(self.budget_range) != 2 or self.budget_range[0] > self.budget_range[1]):
             raise ValueError(f"thinking.budget_range={self.budget_range}: set the lowest and the highest budget")
         if self.budgets and self.budget_range:
             raise ValueError("thinking has both budgets and budget_range: set only one")
+
+    def require_no_cuts(self, name: str) -> None:
+        """Raise `ValueError` if there are cuts. `name` is the setting."""
+        if self.cuts:
+            raise ValueError(f"{name}.cuts={self.cuts} has no effect: only rl.thinking credits cut thoughts; remove it")
 
     @property
     def names_budgets(self) -> bool:
@@ -111,4 +127,6 @@ class ThinkingMix:
     def draw(self, rng: random.Random) -> Thinking:
         """Draw a mode, with a budget if it needs one."""
         mode = self.draw_mode(rng)
-        return up_to(self.draw_budget(rng)) if mode is Mode.BUDGET else Thinking(mode=mode)
+        if mode is Mode.BUDGET:
+            return up_to(self.draw_budget(rng))
+        return Thinking(mode=mode, cuts=tuple(self.cuts) if mode is Mode.UNLIMITED else ())

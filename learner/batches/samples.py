@@ -6,13 +6,14 @@ Suffixes: `_T` one entry per token of a sample, `_G` answer of a group, `_NG` gr
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import count, groupby, islice, pairwise
 from types import MappingProxyType
 
 import numpy as np
 
+from temper.learner.batches.credit import CreditedAnswer, credit_group
 from temper.learner.batches.pass_experts import join_choices
-from temper.learner.losses.advantages import batch_advantages
+from temper.learner.losses.advantages import advantage_function, finish_advantages
 from temper.rollout.expert_choices import Choices
 from temper.rollout.token_arrays import (
     Floats,
@@ -20,13 +21,14 @@ from temper.rollout.token_arrays import (
     Integers,
     Marks,
     Truths,
+    as_floats,
     as_ids,
     as_marks,
     fill_array,
     join_arrays,
     same_values,
 )
-from temper.rollout.trajectory import Group, Ticket, Trajectory, TurnFault, WeightVersion
+from temper.rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
 UNTRAINED, UNKNOWN = np.bool_(False), np.float32(np.nan)
 NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
@@ -40,7 +42,7 @@ class TrainingSample:
     log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the weight versions that sampled it, None
     for supervised data. Samples of one `group` may share a prompt, None does not. `experts` are the recorded expert choices,
     if any. pi and the policies compared with it use the sampling `temperature`. `place` is the index of its trajectory among
-    the scored ones of the batch, None without a trajectory.
+    the scored ones of the batch, None without a trajectory and for a cut.
     """
 
     ids: Ids
@@ -102,47 +104,67 @@ def samples_from_groups(
     overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
     normalise: bool = True,
 ) -> list[TrainingSample]:
-    """Return one sample for each scored trajectory of a batch. `normalise`: see `batch_advantages`.
+    """Return one sample for each scored trajectory of a batch, and for each of its cuts. `normalise`: see `batch_advantages`.
 
     A token is trained if it was sampled, not injected, and, with `mask_truncated`, its trajectory is not truncated.
     `overrides` replace the advantage of turns with a fault. The lowest override counts. Other turns keep the trajectory's.
     """
-    rewards_NG = [group.rewards_G for group in groups]
-    tokens_NG = [[0 if mask_truncated and t.truncated else t.model_tokens for t in g.trajectories] for g in groups]
-    advantages_NG = batch_advantages(rewards_NG, tokens_NG, kind=advantage, clip=advantage_clip, normalise=normalise)
-    samples = [
-        _sample(
-            trajectory,
-            advantage=value,
-            masked=mask_truncated and trajectory.truncated,
-            overrides=overrides,
-            ticket=group.ticket,
-        )
-        for group, advantages_G in zip(groups, advantages_NG, strict=True)
-        for trajectory, value in zip(group.trajectories, advantages_G, strict=True)
-    ]
-    return [replace(sample, place=place) for place, sample in enumerate(samples)]
+    credited_N = [credit_group(group, advantage_function(advantage)) for group in groups]
+    values_N = finish_advantages(
+        [[value for one in credited for value in one.advantages] for credited in credited_N],
+        [
+            [0 if mask_truncated and one.answer.truncated else tokens for one in credited for tokens in one.tokens]
+            for credited in credited_N
+        ],
+        kind=advantage,
+        clip=advantage_clip,
+        normalise=normalise,
+    )
+    samples, places = list[TrainingSample](), count()
+    for group, credited, values in zip(groups, credited_N, map(iter, values_N), strict=True):
+        for one in credited:
+            sample = _sample(
+                one,
+                advantages=list(islice(values, len(one.starts))),
+                masked=mask_truncated and one.answer.truncated,
+                overrides=overrides,
+                ticket=group.ticket,
+            )
+            samples.append(sample if one.is_cut else replace(sample, place=next(places)))
+    return samples
 
 
 def _sample(
-    trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float], ticket: Ticket
+    credited: CreditedAnswer,
+    *,
+    advantages: Sequence[float],
+    masked: bool,
+    overrides: Mapping[TurnFault, float],
+    ticket: Ticket,
 ) -> TrainingSample:
+    """Return the sample of an answer whose parts have these advantages."""
+    trajectory = credited.answer
     ids: list[Ids] = []
-    advantages: list[Floats] = []
+    values: list[Floats] = []
     trained: list[Marks] = []
     behaviour: list[Floats] = []
     for turn in trajectory.turns:
         context, sampled = len(turn.context_ids), len(turn.sampled_ids)
-        own = min((overrides[fault] for fault in turn.faults if fault in overrides), default=advantage)
+        values_T, shared_T = np.zeros(sampled, dtype=np.float32), np.arange(sampled) < credited.starts[0]
+        for start, value in zip(credited.starts, advantages, strict=True):
+            values_T[start:] = value
+        if faults := [overrides[fault] for fault in turn.faults if fault in overrides]:
+            values_T[:] = min(faults)
         ids += [turn.context_ids, turn.sampled_ids]
-        trained += [fill_array(context, UNTRAINED), fill_array(sampled, UNTRAINED) if masked else ~turn.injected_T]
+        own_T = fill_array(sampled, UNTRAINED) if masked else as_marks(~turn.injected_T & ~shared_T)
+        trained += [fill_array(context, UNTRAINED), own_T]
         behaviour += [fill_array(context, UNKNOWN), turn.logprobs_T]
-        advantages += [fill_array(context, np.float32(advantage)), fill_array(sampled, np.float32(own))]
+        values += [fill_array(context, np.float32(advantages[0])), as_floats(values_T)]
     versions_T = join_arrays((turn.versions_T for turn in trajectory.turns), np.int32)
     return TrainingSample(
         ids=join_arrays(ids, np.int32),
         trained_T=join_arrays(trained, np.bool_),
-        advantages_T=join_arrays(advantages, np.float32),
+        advantages_T=join_arrays(values, np.float32),
         behaviour_T=join_arrays(behaviour, np.float32),
         oldest=WeightVersion(step=int(versions_T.min())) if len(versions_T) else None,
         newest=WeightVersion(step=int(versions_T.max())) if len(versions_T) else None,

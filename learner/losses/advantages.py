@@ -96,6 +96,13 @@ def batch_advantages(
     rules return raw values: the learner normalises and clips them once it knows the divergence.
     """
     values_NG = [advantage_function(kind)(rewards_G) for rewards_G in rewards_NG]
+    return finish_advantages(values_NG, tokens_NG, kind=kind, clip=clip, normalise=normalise)
+
+
+def finish_advantages(
+    values_NG: list[list[float]], tokens_NG: list[list[int]], *, kind: str, clip: float, normalise: bool
+) -> list[list[float]]:
+    """Return raw advantages of all groups as advantages of the batch: see `batch_advantages`."""
     if kind in NORMALISED_OVER_BATCH:
         if not normalise:
             return values_NG

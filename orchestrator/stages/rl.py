@@ -28,11 +28,14 @@ async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
 
 
 def teaches(group: Group, *, kind: str) -> bool:
-    """Return whether a group's rewards before shaping give a nonzero advantage of this kind.
+    """Return whether a group's rewards before shaping give a nonzero advantage of this kind, at any of its budgets.
 
     Groups are filtered before the length penalty: Yu et al., "DAPO", section 3.2, 2025.
     """
-    return has_nonzero_advantage(earned_rewards(group), kind=kind)
+    outcomes_SG = zip(*(answer.outcomes[:-1] for answer in group.trajectories), strict=True)
+    return any(
+        has_nonzero_advantage(rewards, kind=kind) for rewards in (earned_rewards(group), *map(list, outcomes_SG))
+    )
 
 
 def _fits(config: RlConfig, run: RunConfig, name: str) -> None:

@@ -142,6 +142,9 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "well_formed": well_formed_share(scored),
             "forced_ends": fmean(any(turn.injected_T.any() for turn in t.turns) for t in scored),
         }
+    also_cut = [t for t in scored if t.task.thinking.cuts]
+    for place, budget in enumerate(also_cut[0].task.thinking.cuts if also_cut else ()):
+        metrics[f"cut/{budget}"] = fmean(t.outcomes[place] for t in also_cut)
     for name in sorted({name for t in scored for name in t.score.parts}):
         values = [t.score.parts[name] for t in scored if name in t.score.parts]
         metrics[f"parts/{name}"] = fmean(values)

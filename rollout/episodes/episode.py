@@ -27,6 +27,7 @@ from temper.envs.core.process import WorkerDied
 from temper.envs.core.setting import free, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import up_to
 from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
 from temper.envs.env_episode import EnvEpisode, MakeEnv
 from temper.rollout.engines.protocol import Completion
@@ -249,6 +250,40 @@ class EpisodeRunner:
             resumption=episode.resumption,
         )
 
+    async def play_cuts(self, whole: Trajectory, *, seed: int, sampling: Sampling) -> Trajectory:
+        """Return an episode with its `cuts`. One that fails, or whose thought differs, is left out.
+
+        Episodes of several turns have none.
+        """
+        if len(whole.turns) != 1 or whole.failure is not None:
+            return whole
+        budgets = whole.task.thinking.cuts
+        seeds = (_turn_seed(seed, 1 + number) for number in range(len(budgets)))
+        cuts = (
+            self._play_cut(whole, cut, seed=one, sampling=sampling) for cut, one in zip(budgets, seeds, strict=True)
+        )
+        return replace(whole, cuts=tuple(cut for cut in await asyncio.gather(*cuts) if cut is not None))
+
+    async def _play_cut(self, whole: Trajectory, budget: int, *, seed: int, sampling: Sampling) -> Trajectory | None:
+        """Return the episode whose thought ends at a budget, or None: see `play_cuts`."""
+        (turn,) = whole.turns
+        context, ids = tokens_of(turn.context_ids), tokens_of(turn.sampled_ids)
+        place = self._sampler.cut_of(ids, budget, context)
+        if place is None:
+            return None
+        thought = Completion(
+            token_ids=ids[:place],
+            logprobs_T=tuple(turn.logprobs_T[:place].tolist()),
+            versions_T=tokens_of(turn.versions_T[:place]),
+            finished=False,
+        )
+        before = PartialTurn(context_ids=context, completion=thought, whole=False)
+        task = replace(whole.task, thinking=up_to(budget))
+        partial = PartialEpisode(turns=(), turn=before, seconds=0.0, times=NO_TIME)
+        cut = await self.play(self.episode(task, seed=seed, sampling=sampling, partial=partial))
+        same = cut.failure is None and cut.resumption is Resumption.RESUMED and cut.turns[0].forced_at == place
+        return cut if same else None
+
     def _leave(self, env: EnvEpisode) -> None:
         """Close an unfinished environment in a thread, without a wait: one of its calls may still run."""
         if not env.over:
@@ -396,6 +431,7 @@ class Attempt:
         self._attempt = attempt
         finished = {} if partial is None else partial.finished
         unfinished = {} if partial is None else partial.unfinished
+        self._seeds = seeds
         samples = range(len(seeds))
         self._finished: dict[int, Trajectory] = {n: finished[n] for n in samples if n in finished}
         self._playing: dict[int, Episode] = {
@@ -405,13 +441,20 @@ class Attempt:
         }
 
     async def play(self) -> Group:
-        """Run all episodes. Return the answers in the order of the samples."""
-        await asyncio.gather(*(self._one(sample, episode) for sample, episode in list(self._playing.items())))
+        """Run all episodes and their cuts. Return the answers in the order of the samples."""
+        uncut = [self._add_cuts(sample) for sample, answer in self._finished.items() if not answer.cuts]
+        await asyncio.gather(*uncut, *(self._one(sample, episode) for sample, episode in list(self._playing.items())))
         return Group.of(self._ticket, [answer for _, answer in sorted(self._finished.items())])
 
     async def _one(self, sample: int, episode: Episode) -> None:
         self._finished[sample] = await self._runner.play(episode)
         del self._playing[sample]
+        await self._add_cuts(sample)
+
+    async def _add_cuts(self, sample: int) -> None:
+        self._finished[sample] = await self._runner.play_cuts(
+            self._finished[sample], seed=self._seeds[sample], sampling=self._ticket.sampling
+        )
 
     def to_partial(self) -> PartialGroup:
         """Return the current state."""

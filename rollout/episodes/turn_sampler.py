@@ -71,6 +71,14 @@ class TurnSampler:
             return self.measure_turn(completion.first(len(completion.token_ids) - too_long), thinking, ids)
         return sampled
 
+    def cut_of(self, ids: tuple[int, ...], budget: int, context: tuple[int, ...]) -> int | None:
+        """Return the place at which a budget cuts the thought of a turn after `context`, or None if it ended before."""
+        if self._tags is None:
+            return None
+        limit = ThinkingLimit(tokens=budget, grace=self._config.grace)
+        end = self._tags.forced_end(ids, limit, opened=self._tags.opened_by(context))
+        return None if end is None or end.start >= len(ids) else end.start
+
     def partial_completion(self, request: str) -> Completion | None:
         """Return the tokens of a running turn. None if it does not run or the engine can't report it."""
         return self._engine.partial_completion(request)

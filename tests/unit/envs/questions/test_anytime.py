@@ -2,7 +2,7 @@
 
 import random
 import re
-from fractions import Fraction
+from itertools import accumulate
 
 import pytest
 
@@ -49,13 +49,11 @@ def test_leaders_share_a_tie_and_are_certain_only_with_a_lead_above_the_rest() -
 def test_a_scan_ends_where_the_running_total_reaches_the_limit() -> None:
     for task in tasks("scan"):
         items = re.findall(r"([a-z])(\d)\b", question(task).split(";")[0])
-        limit, total = int(re.findall(r"where is (\d+)", question(task))[0]), 0
-        for place, (letter, number) in enumerate(items):
-            total += int(number)
-            if total >= limit:
-                break
-        assert (letter, place + 1) == (task.spec["answer"], len(task.spec["best"]))
-        assert task.spec["values"] == [float(Fraction(1, len(items) - seen)) for seen in range(place + 1)] + [1.0]
+        limit = int(re.findall(r"where is (\d+)", question(task))[0])
+        totals = list(accumulate(int(number) for _, number in items))
+        place = next(place for place, total in enumerate(totals) if total >= limit)
+        assert (items[place][0], place + 1) == (task.spec["answer"], len(task.spec["best"]))
+        assert task.spec["values"] == [1 / (len(items) - seen) for seen in range(place + 1)] + [1.0]
 
 
 def test_a_filter_sums_the_marked_ones_in_its_best_lines() -> None:

@@ -1,0 +1,137 @@
+"""Thoughts that are also cut and answered: the episodes, their samples, and a resumed group."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.interruptions import written_and_read
+from support.replay_engine import ReplayEngine
+from support.scripted_engine import TAGS, TOKENIZER, completion, runner_of
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import Mode, Thinking, ThinkingMix
+from temper.envs.source import open_source
+from temper.learner.batches.samples import samples_from_groups
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.episodes.episode import Attempt
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+
+THOUGHT = "7+8=15 so it is 15"
+CUTS = (6, 10, 64)
+"""The last one is longer than the thought."""
+
+
+def task() -> Task:
+    made = open_source(bind("math", EnvConfig()), split="train", seed=1).task(0)
+    return replace(made, spec=made.spec | {"answer": "15"}, thinking=Thinking(mode=Mode.UNLIMITED, cuts=CUTS))
+
+
+class CutEngine(ReplayEngine):
+    """Ends `THOUGHT` where the limit of a request does, then gives the answer of its budget."""
+
+    def __init__(self, answers: dict[int | None, str]) -> None:
+        super().__init__({})
+        self.answers = answers
+        self.requests = list[TurnRequest]()
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        self.requests.append(request)
+        if request.limit is None:
+            return completion(f"{THOUGHT}</think>\\boxed{{{self.answers[None]}}}")
+        closing = TAGS.forced_end(request.prefix_ids, request.limit, opened=TAGS.opened_by(request.prompt_ids))
+        assert closing is not None
+        assert closing.start == len(request.prefix_ids)
+        said = completion(f"\\boxed{{{self.answers[request.limit.tokens]}}}")
+        return Completion(
+            token_ids=(*closing.ids, *said.token_ids),
+            logprobs_T=(float("nan"),) * len(closing.ids) + said.logprobs_T,
+            versions_T=(1,) * (len(closing.ids) + len(said.token_ids)),
+            injected_T=(True,) * len(closing.ids) + said.injected_T,
+            finished=True,
+        )
+
+
+def played(engine: CutEngine, *, samples: int = 1, of: Task | None = None) -> Group:
+    ticket = Ticket(number=5, task=of or task(), admitted=WeightVersion(step=0))
+    attempt = Attempt(ticket, runner_of(engine), attempt=0, seeds=list(range(samples)), partial=None)
+    return asyncio.run(attempt.play())
+
+
+def test_each_reached_budget_has_an_answer_to_the_same_thought() -> None:
+    engine = CutEngine({None: "15", 6: "7", 10: "15"})
+    (whole,) = played(engine).trajectories
+    assert whole.outcomes == [0.0, 1.0, 1.0, 1.0]  # the thought ended before the last budget
+    assert [cut.task.thinking.budget for cut in whole.cuts] == [6, 10]
+    for cut, budget in zip(whole.cuts, CUTS, strict=False):
+        assert tokens_of(cut.turns[0].sampled_ids[:budget]) == tokens_of(whole.turns[0].sampled_ids[:budget])
+        assert cut.turns[0].forced_at == cut.turns[0].thinking.tokens == budget
+    assert len({request.seed for request in engine.requests}) == 3
+
+
+def test_samples_train_each_token_once() -> None:
+    group = played(CutEngine({None: "15", 6: "7", 10: "15"}))
+    other = played(CutEngine({None: "3", 6: "7", 10: "3"}))
+    both = replace(group, trajectories=(*group.trajectories, *other.trajectories))
+    whole, wrong, *cuts = samples_from_groups([both], advantage="rloo")
+    assert [sample.place for sample in (whole, wrong, *cuts)] == [0, 1, None, None, None, None]
+    prompt, thought = len(both.trajectories[0].turns[0].context_ids), len(TOKENIZER(THOUGHT)["input_ids"])
+    values = whole.advantages_T[prompt:]
+    # Outcomes are (0, 1, 1, 1) against (0, 0, 0, 0). The thought ended before the last cut, so that its last part has no token.
+    first, second, third = 3 / 4, 2 / 3 * 1 + 1 / 3 * 1, 1 / 3 * 1 + 2 / 3 * (1 - 2 / 3)
+    assert values[:6] == pytest.approx([first] * 6)
+    assert values[6:10] == pytest.approx([second] * 4)
+    assert values[10:thought] == pytest.approx([third] * (thought - 10))
+    assert values[thought + 1 :] == pytest.approx(
+        [1.0] * (len(values) - thought - 1)
+    )  # the answer, after the closing tag
+    assert whole.trained_T[prompt:].all()
+    at_six, _, at_ten, _ = cuts
+    assert not at_six.advantages_T.any()  # both are wrong there
+    assert not at_ten.trained_T[: prompt + 10].any()
+    trained = TOKENIZER.decode(at_ten.ids[at_ten.trained_T])
+    assert trained.startswith("\\boxed{15}")
+    assert set(at_ten.advantages_T[at_ten.trained_T]) == {np.float32(1.0)}
+
+
+def test_normalisation_counts_the_trained_tokens_of_cuts() -> None:
+    groups = [played(CutEngine({None: "15", 6: "7", 10: "15"}), samples=2)]
+    samples = samples_from_groups(groups, advantage="reinforce_pp")
+    values = np.concatenate([sample.advantages_T[sample.trained_T] for sample in samples])
+    assert values.mean() == pytest.approx(0.0, abs=1e-5)
+    assert values.std() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_resumed_group_keeps_its_cuts_and_adds_missing_ones() -> None:
+    engine = CutEngine({None: "15", 6: "7", 10: "15"})
+    ticket = Ticket(number=5, task=task(), admitted=WeightVersion(step=0))
+    attempt = Attempt(ticket, runner_of(engine), attempt=0, seeds=[0], partial=None)
+    group = asyncio.run(attempt.play())
+    whole = written_and_read(attempt.to_partial())
+    kept, made = whole.finished[0].cuts, group.trajectories[0].cuts
+    assert [(cut.task, cut.turns[0], cut.reward) for cut in kept] == [
+        (cut.task, cut.turns[0], cut.reward) for cut in made
+    ]
+    bare = replace(whole, finished={0: replace(whole.finished[0], cuts=())})
+    again = Attempt(ticket, runner_of(engine), attempt=0, seeds=[0], partial=bare)
+    assert [cut.reward for cut in asyncio.run(again.play()).trajectories[0].cuts] == [0.0, 1.0]
+
+
+def test_a_failed_cut_is_left_out() -> None:
+    class Broken(CutEngine):
+        async def generate(self, request: TurnRequest) -> Completion:
+            if request.limit is not None and request.limit.tokens == 6:
+                raise RuntimeError("broken")
+            return await super().generate(request)
+
+    (whole,) = played(Broken({None: "15", 10: "15"})).trajectories
+    assert [cut.task.thinking.budget for cut in whole.cuts] == [10]
+
+
+def test_cuts_are_different_budgets_in_order_of_free_thoughts() -> None:
+    with pytest.raises(ValueError, match=r"\[8, 4\]"):
+        ThinkingMix(cuts=[8, 4])
+    with pytest.raises(ValueError, match="budget"):
+        Thinking(mode=Mode.BUDGET, budget=8, cuts=(4,))
