@@ -163,8 +163,8 @@ class Trajectory:
     """One episode: its turns, its end, and either a reward with its score or a typed failure.
 
     `seconds` is the total time. `times` covers the turns and the creation of the environment. `cuts` are episodes that
-    share the first part of its thought and were then made to answer, in the order of `task.thinking.cuts`, without those
-    that the thought did not reach.
+    share the first part of its thought and were then made to answer, one for each of `task.thinking.cuts` that the thought
+    reached. They may have failed.
     """
 
     task: Task
@@ -184,7 +184,7 @@ class Trajectory:
 
     @property
     def outcomes(self) -> list[float]:
-        """Rewards at each of the task's cuts and without one. Before a cut that was not reached the thought had ended."""
+        """Rewards at each of the task's cuts and without one. A cut that was not reached, or failed, changes nothing."""
         assert self.reward is not None
         cuts = [self.cut_at(budget) for budget in self.task.thinking.cuts]
         rewards = [None if cut is None else cut.reward for cut in cuts]

@@ -102,8 +102,8 @@ class ThinkingMix:
 
     @property
     def largest_budget(self) -> int:
-        """The largest budget that can be drawn, 0 if there is none."""
-        return max((*self.budgets, *self.budget_range), default=0)
+        """The largest budget that can be drawn, or at which thoughts are cut, 0 if there is none."""
+        return max((*self.budgets, *self.budget_range, *self.cuts), default=0)
 
     def draw_mode(self, rng: random.Random) -> Mode:
         lot = rng.random()

@@ -40,11 +40,12 @@ def credit_group(group: Group, advantage: GroupAdvantage) -> list[CreditedAnswer
         for answer, parts_S, own in zip(group.trajectories, parts_GS, own_G, strict=True)
     ]
     for budget in budgets:
-        cuts = [cut for answer in group.trajectories if (cut := answer.cut_at(budget)) is not None]
+        cuts = [cut for answer in group.trajectories if (cut := answer.cut_at(budget)) is not None and not cut.failure]
+        places = [cut.turns[0].forced_at or 0 for cut in cuts]
+        own_G = advantage([cut.reward for cut in cuts if cut.reward is not None])
         credited += [
             CreditedAnswer(answer=cut, starts=[start], advantages=[own], tokens=[_trained(cut, start)], is_cut=True)
-            for cut, own in zip(cuts, advantage([cut.reward or 0.0 for cut in cuts]), strict=True)
-            if (start := cut.turns[0].forced_at) is not None
+            for cut, start, own in zip(cuts, places, own_G, strict=True)
         ]
     return credited
 
@@ -55,7 +56,7 @@ def _credit_thought(answer: Trajectory, budgets: Sequence[int], parts_S: Sequenc
         return CreditedAnswer(answer=answer, starts=[0], advantages=[own], tokens=[answer.model_tokens])
     (turn,) = answer.turns
     cuts = [answer.cut_at(budget) for budget in budgets]
-    places = [0, *(None if cut is None else cut.turns[0].forced_at for cut in cuts)]
+    places = [0, *(None if cut is None or cut.failure else cut.turns[0].forced_at for cut in cuts)]
     parts = [(place, value) for place, value in zip(places, parts_S, strict=True) if place is not None]
     parts.append((len(turn.sampled_ids) - turn.thinking.answer_tokens, own))
     starts = [start for start, _ in parts]

@@ -1,7 +1,7 @@
 """The curve of accuracy over thinking budget: its conditions, its measures and its file format."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import nan
 from statistics import fmean, median
 from typing import Any
@@ -113,6 +113,17 @@ def median_free_thinking(groups: Iterable[Group], *, scope: Scope) -> float | No
     else:
         lengths = [turn.thinking.tokens for t in scored for turn in t.turns]
     return float(median(lengths)) if lengths else None
+
+
+def with_thinking(group: Group, thinking: Thinking) -> Group:
+    """Return the group as answers in another mode of thinking."""
+    return replace(group, ticket=replace(group.ticket, task=replace(group.ticket.task, thinking=thinking)))
+
+
+def at_budget(group: Group, budget: int) -> Group:
+    """Return the answers to free thoughts that were cut at a budget. A thought that ended before keeps its answer."""
+    cuts = (t.cut_at(budget) or t for t in group.trajectories)
+    return Group.of(with_thinking(group, up_to(budget)).ticket, [*cuts, *group.failed])
 
 
 def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_thinking: float) -> list[Condition]:

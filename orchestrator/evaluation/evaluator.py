@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
 from time import monotonic
@@ -11,15 +11,17 @@ from typing import TypeVar
 from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import free, scheduled
 from temper.envs.core.task import Task
-from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
+from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking
 from temper.envs.source import GeneratedSource, distinct_tasks, open_source
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.budget_curve import (
     BudgetPoint,
     Condition,
+    at_budget,
     budget_conditions,
     budget_curve,
     median_free_thinking,
+    with_thinking,
 )
 from temper.orchestrator.evaluation.scores import describe_stale, drop_stale, of_env
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
@@ -88,10 +90,18 @@ class Pass:
     name: str
     conditions: dict[str, list[Condition]]
 
-    def tasks(self, plain: Iterable[Task]) -> list[Task]:
-        """Return the tasks in the modes of this pass. Conditions with the same mode share its answers."""
+    def tasks(self, plain: Iterable[Task], answered: Collection[tuple[str, Thinking]] = ()) -> list[Task]:
+        """Return the tasks in the modes of this pass, without modes that are `answered` in an environment.
+
+        Conditions with the same mode share its answers.
+        """
         modes = {env: dict.fromkeys(one.thinking for one in conditions) for env, conditions in self.conditions.items()}
-        return [replace(task, thinking=thinking) for task in plain for thinking in modes.get(task.env.name, ())]
+        return [
+            replace(task, thinking=thinking)
+            for task in plain
+            for thinking in modes.get(task.env.name, ())
+            if (task.env.name, thinking) not in answered
+        ]
 
 
 def heldout_tasks(config: RunConfig, tasks: int | None) -> list[Task]:
@@ -137,7 +147,10 @@ class Evaluator:
         self._watch = FailureWatch(config.max_failures, setting="eval.max_failures")
 
     async def tasks(self) -> list[Task]:
-        """Create the held-out tasks. Note environments with fewer tasks than requested."""
+        """Create the held-out tasks. Note environments with fewer tasks than requested.
+
+        Free thoughts are also cut at the budgets, unless a prompt announces its budget or an episode shares it.
+        """
         run, wanted = self._run, self._config.tasks
         making = in_thread(heldout_tasks, run.config, wanted)
         tasks = await run.stop.wait_or(self._in_time(making, waiting_for="held-out tasks to be created"))
@@ -145,7 +158,11 @@ class Evaluator:
             found = sum(task.env.name == env for task in tasks)
             if wanted is not None and found < wanted:
                 run.progress.note(f"eval-{self.label}: {env} has {found} of {wanted} requested held-out tasks")
-        return tasks
+        thinking, cuts = run.config.rollout.thinking, tuple(sorted(set(self._config.budgets)))
+        if not cuts or thinking.announce or thinking.scope == "episode":
+            return tasks
+        also_cut = Thinking(mode=Mode.UNLIMITED, cuts=cuts)
+        return [replace(task, thinking=also_cut) if task.thinking == UNLIMITED else task for task in tasks]
 
     async def answers(self, tasks: list[Task]) -> list[Group]:
         """Return the groups of answers to the tasks.
@@ -201,22 +218,30 @@ class Evaluator:
 async def thinking_passes(
     run: Run, config: EvalConfig, evaluator: Evaluator, tasks: list[Task], free: list[Group]
 ) -> tuple[list[Group], dict[str, list[BudgetPoint]]]:
-    """Answer in further passes. Return their groups, and the curve of every environment with thinking."""
+    """Answer in further passes. Return their groups, and the curve of every environment with thinking.
+
+    Budgets at which free thoughts were also cut need no pass.
+    """
     scope = run.config.rollout.thinking.scope
-    thinking = sorted({task.env.name for task in tasks if task.thinking == UNLIMITED})
+    thinking = sorted({task.env.name for task in tasks if task.thinking.mode is Mode.UNLIMITED})
     medians = {env: median_free_thinking(of_env(free, env), scope=scope) for env in thinking}
     known = {env: value for env, value in medians.items() if value is not None}
     for env in sorted(set(run.config.envs) - set(known)):
         why = "no answer has a score" if env in medians else "its tasks are answered without reasoning"
         run.progress.note(f"eval-{evaluator.label}: no curve for {env}: {why}")
     passes = further_passes(config, known) if known else []
-    further: list[Group] = []
+    several = {group.ticket.task.env.name for group in free if any(len(t.turns) > 1 for t in group.trajectories)}
+    one_turn = [group for group in free if group.ticket.task.env.name not in several]
+    further = [at_budget(group, budget) for group in one_turn for budget in group.ticket.task.thinking.cuts]
+    answered = {(group.ticket.task.env.name, group.ticket.task.thinking) for group in further}
     for one in passes:
-        run.progress.note(f"eval-{evaluator.label}: {one.name}")
-        further += await evaluator.answers(one.tasks(tasks))
+        if left := one.tasks(tasks, answered):
+            run.progress.note(f"eval-{evaluator.label}: {one.name}")
+            further += await evaluator.answers(left)
     sound = evaluator.drop_stale(further)
     conditions = {env: [FREE, *(condition for one in passes for condition in one.conditions[env])] for env in known}
-    groups = [*free, *sound]
+    unlimited = [with_thinking(one, UNLIMITED) if one.ticket.task.thinking.cuts else one for one in free]
+    groups = [*unlimited, *sound]
     return further, {env: budget_curve(of_env(groups, env), conditions[env], scope=scope) for env in known}
 
 

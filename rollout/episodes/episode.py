@@ -251,10 +251,7 @@ class EpisodeRunner:
         )
 
     async def play_cuts(self, whole: Trajectory, *, seed: int, sampling: Sampling) -> Trajectory:
-        """Return an episode with its `cuts`. One that fails, or whose thought differs, is left out.
-
-        Episodes of several turns have none.
-        """
+        """Return an episode with its `cuts`, of which some may have failed. Episodes of several turns have none."""
         if len(whole.turns) != 1 or whole.failure is not None:
             return whole
         budgets = whole.task.thinking.cuts
@@ -265,7 +262,7 @@ class EpisodeRunner:
         return replace(whole, cuts=tuple(cut for cut in await asyncio.gather(*cuts) if cut is not None))
 
     async def _play_cut(self, whole: Trajectory, budget: int, *, seed: int, sampling: Sampling) -> Trajectory | None:
-        """Return the episode whose thought ends at a budget, or None: see `play_cuts`."""
+        """Return the episode whose thought ends at a budget. None if the thought ended before."""
         (turn,) = whole.turns
         context, ids = tokens_of(turn.context_ids), tokens_of(turn.sampled_ids)
         place = self._sampler.cut_of(ids, budget, context)
@@ -281,8 +278,10 @@ class EpisodeRunner:
         task = replace(whole.task, thinking=up_to(budget))
         partial = PartialEpisode(turns=(), turn=before, seconds=0.0, times=NO_TIME)
         cut = await self.play(self.episode(task, seed=seed, sampling=sampling, partial=partial))
-        same = cut.failure is None and cut.resumption is Resumption.RESUMED and cut.turns[0].forced_at == place
-        return cut if same else None
+        if cut.failure is None and (cut.resumption is Resumption.RESTARTED or cut.turns[0].forced_at != place):
+            differs = failure_of(NotReplayed(f"the thought could not be cut at its token {place}"))
+            return replace(cut, reward=None, failure=differs, stop=Stop.FAILURE)
+        return cut
 
     def _leave(self, env: EnvEpisode) -> None:
         """Close an unfinished environment in a thread, without a wait: one of its calls may still run."""

@@ -4,7 +4,9 @@ import asyncio
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,10 +248,14 @@ class RolloutPool:
         task = ticket.task
         if task.env.name == self.fails:
             return group(task, [], failed=samples)
+        said = self.said(task)
+        cuts = tuple(self.said(replace(task, thinking=up_to(budget))) for budget in task.thinking.cuts if budget < 8)
+        return Group(ticket=ticket, trajectories=(replace(said, cuts=cuts),) * samples)
+
+    def said(self, task: Task) -> Trajectory:
         room = {OFF: 0}.get(task.thinking, 8 if task.thinking.budget is None else task.thinking.budget)
         closed = Closed.NONE if task.thinking == OFF else Closed.ITSELF if room >= 8 else Closed.ABRUPT
-        said = answer(task, room >= 4, turn(min(room, 8), 3, closed))
-        return Group(ticket=ticket, trajectories=(said,) * samples)
+        return answer(task, room >= 4, turn(min(room, 8), 3, closed))
 
 
 class ToldEngines(Engines):
@@ -380,12 +386,21 @@ def test_every_ticket_has_its_own_number_and_the_first_pass_those_it_always_had(
     pool = RolloutPool()
     evaluated(tmp_path, "eval.budgets=[2,8]", "eval.no_thinking=true", pool=pool)
     numbers = [ticket.number for ticket in pool.tickets]
-    assert sorted(numbers) == list(range(EVALUATION.first_ticket, EVALUATION.first_ticket + 3 * 2 * 4))
-    first = [ticket for ticket in pool.tickets if ticket.task.thinking == UNLIMITED]
+    assert sorted(numbers) == list(range(EVALUATION.first_ticket, EVALUATION.first_ticket + 3 * 2 * 2))
+    cut = Thinking(mode=Mode.UNLIMITED, cuts=(2, 8))  # at the budgets, which need no pass
+    first = [ticket for ticket in pool.tickets if ticket.task.thinking == cut]
     assert [ticket.number - EVALUATION.first_ticket for ticket in first] == [0, 1, 2, 3, 4, 5]
     assert [ticket.task.env.name for ticket in first] == ["code", "code", "math", "math", "tool_use", "tool_use"]
-    passes = [{t.task.key for t in pool.tickets if t.task.thinking == mode} for mode in (UNLIMITED, OFF, up_to(8))]
-    assert passes[0] == passes[1] == passes[2]
+    passes = [{t.task.key for t in pool.tickets if t.task.thinking == mode} for mode in (cut, OFF)]
+    assert passes[0] == passes[1]
+
+
+def test_announced_budgets_have_passes_of_their_own(tmp_path: Path) -> None:
+    pool = RolloutPool()
+    found, _, _ = evaluated(tmp_path, "eval.budgets=[2,8]", "rollout.thinking.announce=true", pool=pool)
+    asked = Counter(ticket.task.thinking for ticket in pool.tickets)
+    assert asked == {UNLIMITED: 6, up_to(2): 6, up_to(8): 6}
+    assert [point["accuracy"] for point in found["curve"]["math"]] == [0.0, 1.0, 1.0]
 
 
 def test_an_evaluation_without_budgets_asks_each_task_once_and_writes_no_curve(tmp_path: Path) -> None:

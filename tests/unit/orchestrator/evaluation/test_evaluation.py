@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unit.orchestrator.evaluation.test_budget_curve import RolloutPool, answer, evaluated, group, task_under, turn
 
-from temper.envs.core.thinking_mode import UNLIMITED, up_to
+from temper.envs.core.thinking_mode import UNLIMITED
 from temper.envs.source import content_key
 from temper.orchestrator.evaluation.budget_curve import task_scores
 from temper.orchestrator.evaluation.record import read_evaluations
@@ -104,13 +104,14 @@ def test_an_engine_that_serves_older_weights_voids_the_score_by_name_and_the_oth
 
 
 class StaleUnderBudgets(StaleEngine):
-    """Serves older weights from the second pass on."""
+    """Serves older weights after the thought."""
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
         group = await RolloutPool.run_group(self, ticket, samples)
-        if ticket.task.thinking != up_to(4) or ticket.task.env.name != "math":
+        if ticket.task.env.name != "math":
             return group
-        return replace(group, trajectories=tuple(map(as_before, group.trajectories)))
+        older = (replace(one, cuts=tuple(map(as_before, one.cuts))) for one in group.trajectories)
+        return replace(group, trajectories=tuple(older))
 
 
 def test_a_point_of_a_curve_is_void_by_itself(tmp_path: Path) -> None:
