@@ -6,15 +6,17 @@ from dataclasses import asdict, dataclass, replace
 from temper.envs.core.bounds import not_negative
 from temper.envs.core.setting import immutable
 from temper.envs.core.thinking_mode import Mode
+from temper.orchestrator.loop.length_price import TOKENS
 from temper.rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
 from temper.rewards.score import CORRECT, correctness
 from temper.rollout.trajectory import Group, Trajectory
 
-SHAPING_PARTS = THINKING_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = (
+SHAPING_PARTS = THINKING_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG, PRICE = (
     "thinking_length",
     "answer_length",
     "effort",
     "overlong",
+    "thinking_price",
 )
 """Score parts that shaping adds to a reward."""
 EARNED_DIGITS = 9
@@ -42,10 +44,18 @@ class ShapingConfig:
     """Tokens before rollout.limits.turn_tokens over which the longest turn of an answer loses more and more. 0 is off."""
     overlong_factor: float = immutable(1.0)
     """Loss at the limit. Tasks with a thinking budget are exempt, since their turns have other limits."""
+    solved_price: float = immutable(0.0)
+    """Loss for each 100 thinking tokens, times the share of right answers in the group, at least one answer's (ALP). 0 is
+    off."""
+    length_margin: float | None = immutable(None)
+    """Accuracy that an environment may lose for shorter thoughts. While it stays within this of its best running mean, the
+    price of thinking tokens rises, else it falls (A-DLP). Null is off."""
+    length_rate: float = immutable(1.0)
+    """Change of the price of 100 thinking tokens in a step, times the distance of the accuracy to its bound."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            not_negative(f"rl.shaping.{name}", value)
+            not_negative(f"rl.shaping.{name}", value or 0.0)
         if self.effort_tokens < 1:
             raise ValueError(f"rl.shaping.effort_tokens={self.effort_tokens} must be 1 or more")
 
@@ -59,10 +69,11 @@ def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
         )
 
 
-def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = None) -> Group:
+def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = None, length_price: float = 0.0) -> Group:
     """Add the rewards for length to a group, each as a separate score part.
 
-    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn.
+    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn, `length_price` the loss for each 100
+    thinking tokens.
     """
     earned_G = [_reward(trajectory) for trajectory in group.trajectories]
     correct_G = [trajectory.correct for trajectory in group.trajectories]
@@ -79,6 +90,10 @@ def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = Non
     if config.overlong_buffer and group.ticket.task.thinking.mode is not Mode.BUDGET:
         assert turn_tokens is not None
         trajectories = tuple(_with_overlong(trajectory, config, turn_tokens) for trajectory in trajectories)
+    if correct_G:
+        share = max(sum(correct_G), 1) / len(correct_G)
+        if price := length_price + config.solved_price * share:
+            trajectories = tuple(_with_price(trajectory, price) for trajectory in trajectories)
     return replace(group, trajectories=trajectories)
 
 
@@ -94,6 +109,15 @@ def _with_overlong(trajectory: Trajectory, config: ShapingConfig, turn_tokens: i
     longest = max((len(turn.sampled_ids) for turn in trajectory.turns), default=0)
     added = overlong_penalty(longest, limit=turn_tokens, buffer=config.overlong_buffer, factor=config.overlong_factor)
     return _plus(trajectory, OVERLONG, added)
+
+
+def _with_price(trajectory: Trajectory, price: float) -> Trajectory:
+    """Subtract the price of the thinking tokens, from the cuts of the thought too.
+
+    ALP: Xiang et al., "Just Enough Thinking: Efficient Reasoning with Adaptive Length Penalties Reinforcement Learning", 2025.
+    """
+    cuts = tuple(cut if cut.failure else _with_price(cut, price) for cut in trajectory.cuts)
+    return replace(_plus(trajectory, PRICE, -price * trajectory.thinking_tokens / TOKENS), cuts=cuts)
 
 
 def _with_effort(trajectory: Trajectory, config: ShapingConfig) -> Trajectory:

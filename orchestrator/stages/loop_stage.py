@@ -19,6 +19,7 @@ from temper.orchestrator.loop.buffer import (
 )
 from temper.orchestrator.loop.deadline import Deadline, Waits, in_thread, within
 from temper.orchestrator.loop.interfaces import Hooks
+from temper.orchestrator.loop.length_price import LengthPrices
 from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.shaping import ShapingConfig, shaped
 from temper.orchestrator.loop.step import StepReport
@@ -77,6 +78,7 @@ class LoopStage:
         self._builder = run.trainer.batch_builder()
         self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
+        self._prices = LengthPrices(self._shaping.length_margin, rate=self._shaping.length_rate)
         self._bands = BandWatch(config.watched_bands, setting=f"{name}.bands")
         self._limit = Deadline(seconds=config.timeout_s, setting=f"{name}.timeout_s")
         self._partial_groups = PartialGroups(note=run.progress.note)
@@ -182,7 +184,8 @@ class LoopStage:
 
     def _finish(self, group: Group) -> Group:
         self._watch.add(group)
-        return shaped(group, self._shaping, turn_tokens=self._run.config.rollout.limits.turn_tokens)
+        limit, price = self._run.config.rollout.limits.turn_tokens, self._prices.of(group.ticket.task.env.name)
+        return shaped(group, self._shaping, turn_tokens=limit, length_price=price)
 
     def _batches(self, groups: list[Group]) -> list[TrainBatch]:
         config = self._config
@@ -192,6 +195,7 @@ class LoopStage:
 
     async def _log(self, report: StepReport) -> None:
         metrics = step_metrics(report)
+        metrics |= self._prices.add(metrics)
         self._run.log(self._stage, report.step, metrics)
         self._done, self._report = report.step, report  # last, since a step without its row is not saved
         self._alarms = self._bands.add(metrics)
@@ -324,10 +328,11 @@ class LoopStage:
             self._run.progress.note(f"{self._stage}: {describe_rows(rows)}")
 
     def _restore_watches(self) -> None:
-        """Count the steps before that were skipped or outside of their bands, from the metrics file."""
+        """Restore prices and counts of skipped steps and of steps outside of their bands, from the metrics file."""
         rows = self._run.rows(self._stage)
         self._skips.restore(skipped_steps(rows))
         for row in rows:
+            self._prices.add(row.values)
             self._bands.add(row.values)
 
     async def _made_again(self, group: SavedGroup) -> HeldGroup:

@@ -182,3 +182,19 @@ def test_a_buffer_longer_than_a_turn_is_refused() -> None:
         load_config(Path("configs/demo.yaml"), ["rl.shaping.overlong_buffer=97"])
     with pytest.raises(ValueError, match="rl.shaping.overlong_factor=-1"):
         ShapingConfig(overlong_factor=-1.0)
+
+
+def test_thinking_tokens_cost_their_price_in_the_cuts_of_a_thought_too() -> None:
+    made = group([(1.0, [turn(thinking=50)]), (0.0, [turn(thinking=100)])])
+    cut = replace(made.trajectories[0], turns=(turn(thinking=20),), task=replace(made.ticket.task, thinking=up_to(20)))
+    made = replace(made, trajectories=(replace(made.trajectories[0], cuts=(cut,)), made.trajectories[1]))
+    priced = shaped(made, ShapingConfig(solved_price=0.4), length_price=0.1)  # 0.1 + 0.4 / 2 for 100 tokens
+    assert priced.rewards_G == pytest.approx([1.0 - 0.15, -0.3])
+    assert priced.trajectories[0].cuts[0].reward == pytest.approx(1.0 - 0.06)
+    assert [answer.correct for answer in priced.trajectories] == [True, False]
+    assert earned_rewards(priced) == [1.0, 0.0]
+
+
+def test_an_unsolved_group_pays_as_for_one_right_answer() -> None:
+    priced = shaped(group([(0.0, [turn(thinking=100)])] * 4), ShapingConfig(solved_price=0.4))
+    assert priced.rewards_G == pytest.approx([-0.1] * 4)
