@@ -11,7 +11,7 @@ PACKAGES := $(addprefix -p temper.,rewards envs rollout learner orchestrator)
 STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults test-network judges soak check bench \
+.PHONY: help setup demo budget-demo budget-study $(STAGES) ui submit test test-long test-faults test-network judges soak check bench \
 	gpu-check settings site clean
 
 help:  ## list the targets
@@ -32,6 +32,9 @@ budget-demo: setup  ## train under thinking budgets and without, SEED=1, and com
 	  sft.reasoning.thinking.budget=0 rl.thinking.budget=0 $(ARGS)
 	@$(PY) -m temper.orchestrator report --compare --runs "under budgets=runs/budgets-$(SEED)" \
 	  --runs "without=runs/free-$(SEED)" --out runs/budget-demo-$(SEED).html
+
+budget-study: setup  ## train and compare all arms of docs/budget_study.md at low priority; hours, and it can be stopped
+	@PYTHONPATH=tests nice -n 19 $(PY) -m bench.budget_study configs/budget_study.yaml $(ARGS)
 
 $(STAGES): setup
 	@$(PY) -m temper.orchestrator run $(CONFIG) --stage $@ $(ARGS)

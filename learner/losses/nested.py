@@ -1,10 +1,12 @@
 """Credit for the parts of a thought from answers at nested budgets.
 
-A thought is cut at budgets b_1 < ... < b_S and answered at each cut. Its outcome at a budget is the reward of that answer,
-and the last outcome is that of the whole thought. Part s, from 0 to S, has the tokens from b_s to b_(s+1). Its return is the
-mean of the outcomes from s on, which its tokens can change. The baseline is that of AnytimeReasoner (Qi et al., "Optimizing
-Anytime Reasoning via Budget Relative Policy Optimization", 2025): at the start of the thought the returns of the other
-answers, at its end the outcomes of the same thought so far. Their weights change evenly from part to part.
+A thought is cut at budgets b_1 < ... < b_S and answered at each cut. The reward of each answer is the outcome at its budget.
+The reward of the whole thought is the last outcome. Part s, from 0 to S, has the tokens from b_s to b_(s+1). Its return is
+the mean of the outcomes from s on, which its tokens can change.
+
+The baseline mixes two terms, and their weights change evenly from part to part. For the first part it is the mean return of
+the other answers, for the last part the outcomes of the same thought so far. AnytimeReasoner: Qi et al., "Optimizing Anytime
+Reasoning via Budget Relative Policy Optimization", 2025.
 
 Suffixes: `_G` one entry per answer of a group, `_S` per part of a thought.
 """

@@ -6,8 +6,6 @@ runs (github.com/marin-community/marin/issues/8955).
 """
 
 import argparse
-import subprocess
-import sys
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +13,12 @@ from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 
+from bench.forks import base_run, fork_run
 from support.event_rows import read_event_log
 
 from temper.orchestrator.evaluation.record import RunRecord, read_run
 from temper.orchestrator.run.folder import RunDir
 
-STAGES = "stages=[init,sft,rl,eval]"
 WINDOW = 5
 """Steps of the running mean of rewards."""
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
@@ -76,16 +74,8 @@ def dropped(folder: Path) -> dict[str, float]:
 
 def train(config: str, lag: int, seed: int) -> Path:
     """Return the folder of a finished run, after running it if there is none."""
-    base, fork = Path("runs") / f"lag-base-{seed}", Path("runs") / f"lag-{lag}-{seed}"
-    run = [sys.executable, "-m", "temper.orchestrator"]
-    if "sft" not in RunDir(base).state().done:
-        subprocess.run([*run, "run", config, f"seed={seed}", f"name={base.name}", "stages=[init,sft]"], check=True)
-    if not fork.exists():
-        more = [f"name={fork.name}", STAGES, f"rl.max_lag={lag}"]
-        subprocess.run([*run, "fork", str(base), "--from", "sft", *more], check=True)
-    elif "eval-rl" not in RunDir(fork).state().done:
-        subprocess.run([*run, "run", str(fork / "config.yaml")], check=True)
-    return fork
+    base = base_run(config, f"lag-base-{seed}", ["init", "sft"], [f"seed={seed}"])
+    return fork_run(base, f"lag-{lag}-{seed}", [f"rl.max_lag={lag}"])
 
 
 def interval(values: Sequence[float]) -> str:

@@ -29,7 +29,7 @@ from temper.orchestrator.tools.preflight.plan.plan import Plan, planned_config, 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "recipes.md"
 RECIPES = (
-    *(f"configs/{name}.yaml" for name in ("demo", "budget_demo", "questions")),
+    *(f"configs/{name}.yaml" for name in ("demo", "budget_demo", "budget_study", "questions")),
     *(f"configs/recipes/smollm2/{name}.yaml" for name in ("sums", "instructions", "tools")),
     "configs/hybrid_10m.yaml",
     *(f"configs/recipes/{name}.yaml" for name in ("one_gpu_small", "one_gpu", "served", "sft", "dpo", "distill")),

@@ -30,7 +30,7 @@ def task() -> Task:
 
 
 class CutEngine(ReplayEngine):
-    """Ends `THOUGHT` where the limit of a request does, then gives the answer of its budget."""
+    """Ends `THOUGHT` at the limit of a request, then gives the answer of its budget."""
 
     def __init__(self, answers: dict[int | None, str]) -> None:
         super().__init__({})
