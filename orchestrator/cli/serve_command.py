@@ -39,6 +39,7 @@ THINKING_OPTIONS: dict[str, tuple[type, str, str]] = {
 KEY_VARIABLE = "VLLM_API_KEY"
 EPILOG = """examples:
   temper serve runs/demo
+  temper serve runs/demo --accuracy 0.95
   temper serve models/mine --port 8001 --max-model-len 8192 --closing "</think>"
 
 additional fields of a chat request (extra_body of the openai client):
@@ -59,6 +60,8 @@ def add_serve_command(commands: "Commands") -> None:
     for name, (kind, shown, explained) in (OPTIONS | THINKING_OPTIONS).items():
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
+    shared = "limit thinking to the least budget with this share of the free accuracy in the run's newest evaluation"
+    command.add_argument("--accuracy", type=float, metavar="SHARE", help=shared)
     help_text = "announce budgets in the prompt (default: as in the run, else no)"
     command.add_argument("--announce", action=argparse.BooleanOptionalAction, help=help_text, default=argparse.SUPPRESS)
     answered = "also serve /v1/completions. Its prompts can forge turns, so use it for trusted clients only"
@@ -73,6 +76,24 @@ def load_thinking_settings(given: Path) -> dict[str, Any]:
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     thinking: dict[str, Any] = config["rollout"]["thinking"]
     return thinking
+
+
+def least_budget(run: Path, share: float) -> int | None:
+    """Return the budget for `--accuracy`, None if only free thinking has it. Raise `ValueError` without a curve."""
+    from temper.orchestrator.evaluation.budget_curve import budget_for_accuracy
+    from temper.orchestrator.evaluation.record import read_evaluations
+
+    if not 0 < share <= 1:
+        raise ValueError(f"--accuracy {share} must be above 0 and at most 1, a share of the accuracy of free thinking")
+    curves = [one.curve for one in read_evaluations(run / "eval") if one.curve]
+    if not curves:
+        raise ValueError(
+            f"--accuracy {share} needs accuracies under budgets, which {run} does not have; evaluate it, for example with "
+            f"`temper eval {run}/config.yaml 'eval.budgets=[16,32,64]'`"
+        )
+    budget = budget_for_accuracy(curves[-1], share)
+    print(f"thinking budget: {'none, only free thinking has that accuracy' if budget is None else budget}", flush=True)
+    return budget
 
 
 def require_key(host: str, environment: Mapping[str, str]) -> None:
@@ -114,7 +135,8 @@ def _serve_model(model: Path, given: argparse.Namespace) -> int:
     options = {name: value for name, value in vars(given).items() if name in (*OPTIONS, "raw_prompts")}
     limits = {name: value for name, value in vars(given).items() if name in (*THINKING_OPTIONS, "announce")}
     thinking = ThinkingConfig(**{**load_thinking_settings(given.model), **limits})
-    return serve(model, ServerConfig(thinking=thinking, **options), name=str(given.model))
+    budget = None if given.accuracy is None else least_budget(given.model, given.accuracy)
+    return serve(model, ServerConfig(thinking=thinking, budget=budget, **options), name=str(given.model))
 
 
 def _stop(number: int, frame: object) -> None:

@@ -1,6 +1,6 @@
 """The curve of accuracy over thinking budget: its conditions, its measures and its file format."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import nan
 from statistics import fmean, median
@@ -133,6 +133,21 @@ def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_t
     fixed = [Condition(thinking=up_to(budget)) for budget in budgets]
     relative = [Condition(thinking=up_to(max(1, round(share * free_thinking))), share=share) for share in shares]
     return list(dict.fromkeys((*fixed, *relative)))
+
+
+def budget_for_accuracy(curves: Mapping[str, Sequence[BudgetPoint]], share: float) -> int | None:
+    """Return the least budget at which every environment has `share` of its free accuracy, None if there is none."""
+    by_env = [
+        ({point.budget: point.accuracy for point in points if point.mode is Mode.BUDGET}, free.accuracy)
+        for points in curves.values()
+        for free in points
+        if free.mode is Mode.UNLIMITED
+    ]
+    common = set.intersection(*(set(at) for at, _ in by_env)) if by_env else set()
+    enough = [
+        budget for budget in common if budget is not None and all(at[budget] >= share * free for at, free in by_env)
+    ]
+    return min(enough, default=None)
 
 
 def budget_curve(groups: Sequence[Group], conditions: Iterable[Condition], *, scope: Scope) -> list[BudgetPoint]:

@@ -31,6 +31,8 @@ class ThinkingRules:
     """Capabilities and settings of the served model."""
 
     thinking: ThinkingConfig
+    budget: int | None = None
+    """Thinking tokens of a request that names no budget, if it thinks. None sets no limit."""
     closing: str = ""
     """Text that ends the thinking. Requests can't change it."""
     no_budget: str = ""
@@ -92,7 +94,7 @@ def rewrite_request(body: Body, rules: ThinkingRules) -> Body:
         raise RefusedRequest(
             f'{THINKING} is {format_value(thinks)}; it must be true, false or "{LOW}"', parameter=THINKING
         )
-    limit = _limit(body, rules)
+    limit = _limit(body, rules, thinks)
     if limit is None and thinks is None:
         return body
     new = {key: value for key, value in body.items() if key not in (BUDGET, GRACE, THINKING)}
@@ -123,13 +125,16 @@ def _mode(body: Body, rules: ThinkingRules) -> Any:
     return next((given[name] for name in thinking_variables(thinks=True) if isinstance(given.get(name), bool)), None)
 
 
-def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
+def _limit(body: Body, rules: ThinkingRules, thinks: bool | str | None) -> dict[str, Any] | None:
     """Return the extra arguments of the limit. None without a budget. Plain keys override `vllm_xargs`."""
     given = _mapping(body, "vllm_xargs")
     plain = {name: body[name] for name in (BUDGET, GRACE) if body.get(name) is not None}
     limit: dict[str, Any] = {GRACE: rules.thinking.grace}
     limit |= {name: given[name] for name in (BUDGET, GRACE) if name in given} | plain
     check_extra_args({**given, **limit})
+    named, may = BUDGET in limit or BUDGET in body, _thinks(body, thinks) and not body.get("use_beam_search")
+    if rules.budget is not None and may and not named:
+        limit[BUDGET] = rules.budget
     if BUDGET not in limit:
         return None
     if rules.no_budget:
@@ -141,15 +146,19 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
 
 def _check_limit(body: Body, limit: Mapping[str, Any], thinks: bool | str | None) -> None:
     """Raise `RefusedRequest` if there is no thinking to limit."""
-    given = _mapping(body, "chat_template_kwargs")
-    switches = [given[name] for name in thinking_variables(thinks=True) if name in given]
-    switched = all(switches) if switches else body.get("reasoning_effort") != "none"
-    if not (switched if thinks is None else thinks):
+    if not _thinks(body, thinks):
         raise RefusedRequest(
             f"{BUDGET} is {limit[BUDGET]} while thinking is off; remove it or switch thinking on", parameter=BUDGET
         )
     if body.get("use_beam_search"):
         raise RefusedRequest(f"{BUDGET} does not work with use_beam_search; sample instead", parameter=BUDGET)
+
+
+def _thinks(body: Body, thinks: bool | str | None) -> bool:
+    given = _mapping(body, "chat_template_kwargs")
+    switches = [given[name] for name in thinking_variables(thinks=True) if name in given]
+    switched = all(switches) if switches else body.get("reasoning_effort") != "none"
+    return bool(switched if thinks is None else thinks)
 
 
 def _mapping(body: Body, key: str) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from temper.orchestrator.evaluation.budget_curve import (
     Condition,
     budget_conditions,
     budget_curve,
+    budget_for_accuracy,
     median_free_thinking,
     overshoots,
 )
@@ -412,3 +413,21 @@ def test_an_evaluation_without_budgets_asks_each_task_once_and_writes_no_curve(t
     assert len({one["key"] for one in found["tasks"]["math"]}) == 2
     assert not [name for name in metrics if "/thinking/" in name]
     assert [path.name for path in (tmp_path / "run" / "trajectories").iterdir()] == ["eval-rl.jsonl"]
+
+
+def test_the_least_budget_keeps_a_share_of_the_free_accuracy_in_every_environment() -> None:
+    def points(free: float, **at: float) -> list[BudgetPoint]:
+        raw = dict.fromkeys(BudgetPoint.__dataclass_fields__, 0) | {"closed": {}, "scores": ()}
+        found = {None: free} | {int(name[1:]): accuracy for name, accuracy in at.items()}
+        return [
+            BudgetPoint(
+                **raw | {"accuracy": accuracy, "budget": budget, "mode": Mode.BUDGET if budget else Mode.UNLIMITED}
+            )
+            for budget, accuracy in found.items()
+        ]
+
+    curves = {"math": points(0.8, b4=0.5, b8=0.77, b16=0.8), "code": points(1.0, b4=0.95, b8=0.9, b16=0.96)}
+    assert budget_for_accuracy(curves, 0.95) == 16
+    assert budget_for_accuracy(curves, 0.9) == 8
+    assert budget_for_accuracy(curves, 1.0) is None
+    assert budget_for_accuracy({}, 0.5) is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -256,3 +257,12 @@ def test_the_middleware_answers_400_with_an_error_object() -> None:
     error = json.loads(answer["body"])["error"]
     assert (error["param"], error["code"], error["type"]) == ("thinking_budget", 400, "BadRequestError")
     assert dict(start["headers"])[b"content-length"] == str(len(answer["body"])).encode()
+
+
+def test_a_request_without_a_budget_gets_the_servers_if_it_thinks() -> None:
+    rules = replace(RULES, budget=9)
+    assert rewrite_request(body(), rules)["vllm_xargs"] == {"thinking_budget": 9, "thinking_grace": 4}
+    assert rewrite_request(body(thinking_budget=3), rules)["vllm_xargs"]["thinking_budget"] == 3
+    for free in (body(thinking_budget=None), body(reasoning_effort="none"), body(use_beam_search=True)):
+        assert rewrite_request(free, rules) is free
+    assert "vllm_xargs" not in rewrite_request(body(thinking=False), rules)
