@@ -27,14 +27,14 @@ def test_a_tally_has_one_leader_whose_lead_is_certain_after_the_best_lines() -> 
         shares, votes, _ = question(task).split("; ")
         weights = {share[0]: int(share[1:]) for share in shares.split()}
         totals = dict.fromkeys("abcd", 0)
-        for person, name in votes.split():
+        cast = [(vote[0], vote[1]) for vote in votes.split()]
+        for person, name in cast:
             totals[name] += weights[person]
         assert [name for name in totals if totals[name] == max(totals.values())] == [task.spec["answer"]]
         seen = [line.split()[0] for line in task.spec["best"]]
-        assert [int(vote[2:]) for vote in seen] == sorted((weights[p] for p, _ in votes.split()), reverse=True)[
-            : len(seen)
-        ]
-        left = sum(weights[person] for person, _ in votes.split()) - sum(int(vote[2:]) for vote in seen)
+        heaviest = sorted((weights[person] for person, _ in cast), reverse=True)
+        assert [int(vote[2:]) for vote in seen] == heaviest[: len(seen)]
+        left = sum(heaviest) - sum(int(vote[2:]) for vote in seen)
         first, second = sorted(map(int, task.spec["best"][-1].split()[1].split(",")))[:-3:-1]
         assert first - second > left
 

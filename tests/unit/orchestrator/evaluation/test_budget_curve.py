@@ -417,7 +417,7 @@ def test_an_evaluation_without_budgets_asks_each_task_once_and_writes_no_curve(t
 
 def test_the_least_budget_keeps_a_share_of_the_free_accuracy_in_every_environment() -> None:
     def points(free: float, **at: float) -> list[BudgetPoint]:
-        raw = dict.fromkeys(BudgetPoint.__dataclass_fields__, 0) | {"closed": {}, "scores": ()}
+        raw: dict[str, Any] = dict.fromkeys(BudgetPoint.__dataclass_fields__, 0) | {"closed": {}, "scores": ()}
         found = {None: free} | {int(name[1:]): accuracy for name, accuracy in at.items()}
         return [
             BudgetPoint(

@@ -34,17 +34,17 @@ class CutEngine(ReplayEngine):
 
     def __init__(self, answers: dict[int | None, str]) -> None:
         super().__init__({})
-        self.answers = answers
+        self.said = answers
         self.requests = list[TurnRequest]()
 
     async def generate(self, request: TurnRequest) -> Completion:
         self.requests.append(request)
         if request.limit is None:
-            return completion(f"{THOUGHT}</think>\\boxed{{{self.answers[None]}}}")
+            return completion(f"{THOUGHT}</think>\\boxed{{{self.said[None]}}}")
         closing = TAGS.forced_end(request.prefix_ids, request.limit, opened=TAGS.opened_by(request.prompt_ids))
         assert closing is not None
         assert closing.start == len(request.prefix_ids)
-        said = completion(f"\\boxed{{{self.answers[request.limit.tokens]}}}")
+        said = completion(f"\\boxed{{{self.said[request.limit.tokens]}}}")
         return Completion(
             token_ids=(*closing.ids, *said.token_ids),
             logprobs_T=(float("nan"),) * len(closing.ids) + said.logprobs_T,
