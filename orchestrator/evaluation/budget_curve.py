@@ -95,6 +95,11 @@ class BudgetPoint:
         return self.thinking_tokens + self.answer_tokens
 
     @property
+    def tokens_per_right_answer(self) -> float:
+        """Mean tokens spent for each right answer, NaN without one."""
+        return self.tokens / self.accuracy if self.accuracy > 0 else nan
+
+    @property
     def place(self) -> tuple[int, int, float]:
         """Its order in a curve: off, low effort, budgets from small to large, unlimited."""
         return ORDER.index(self.mode), self.budget or 0, self.share or 0.0

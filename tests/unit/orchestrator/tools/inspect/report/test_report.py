@@ -244,6 +244,9 @@ def test_a_point_is_drawn_at_the_tokens_that_its_answers_spent(tmp_path: Path) -
     code, math = accuracy_panels(read_run(tmp_path))
     assert (code.title, math.title) == ("code", "math")
     assert [dot.x for dot in math.lines["after rl"]] == [12.0 + 8.0] * 3  # independent of the budget
+    points = read_run(tmp_path).budget_curves["rl"]["math"]
+    assert [point.tokens_per_right_answer for point in points] == [20.0 / point.accuracy for point in points]
+    assert "tokens/right answer" in write_report(tmp_path).html.read_text()
 
 
 def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:
