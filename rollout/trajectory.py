@@ -153,7 +153,7 @@ class Turn:
         return isinstance(other, Turn) and same_values(self, other)
 
     @property
-    def forced_at(self) -> int | None:
+    def forced_end_start(self) -> int | None:
         """The place of the first injected token, None without one."""
         return int(self.injected_T.argmax()) if self.injected_T.any() else None
 
@@ -162,9 +162,8 @@ class Turn:
 class Trajectory:
     """One episode: its turns, its end, and either a reward with its score or a typed failure.
 
-    `seconds` is the total time. `times` covers the turns and the creation of the environment. `cuts` are episodes that
-    share the first part of its thought and were then made to answer, one for each of `task.thinking.cuts` that the thought
-    reached. They may have failed.
+    `seconds` is the total time. `times` covers the turns and the creation of the environment. `forced_answers` are
+    episodes that share the beginning of the reasoning, one for each nested budget that it reached. They may have failed.
     """
 
     task: Task
@@ -176,27 +175,39 @@ class Trajectory:
     seconds: float = 0.0
     times: Times = NO_TIME
     resumption: Resumption = Resumption.NO
-    cuts: tuple["Trajectory", ...] = ()
+    forced_answers: tuple["Trajectory", ...] = ()
 
     def __post_init__(self) -> None:
         if (self.reward is None) == (self.failure is None):
             raise ValueError(f"a trajectory needs either a reward or a failure, not {self.reward} and {self.failure}")
 
     @property
-    def outcomes(self) -> list[float]:
-        """Rewards at each of the task's cuts and without one. A cut that was not reached, or failed, changes nothing."""
-        assert self.reward is not None
-        cuts = [self.cut_at(budget) for budget in self.task.thinking.cuts]
-        rewards = [None if cut is None else cut.reward for cut in cuts]
-        return [*(self.reward if reward is None else reward for reward in rewards), self.reward]
+    def budget_rewards(self) -> list[float]:
+        """Rewards at each nested budget and without one.
 
-    def cut_at(self, budget: int) -> "Trajectory | None":
-        """Return the cut at a budget, if the thought reached it."""
-        return next((cut for cut in self.cuts if cut.task.thinking.budget == budget), None)
+        A budget that was not reached has the final reward, a failed one that of the next larger budget.
+        """
+        assert self.reward is not None
+        rewards = [self.reward]
+        for budget in reversed(self.task.thinking.nested_budgets):
+            forced = self.forced_answer(budget)
+            reward = self.reward if forced is None else forced.reward
+            rewards.append(rewards[-1] if reward is None else reward)
+        return rewards[::-1]
+
+    def forced_answer(self, budget: int) -> "Trajectory | None":
+        """Return the forced answer at a budget, None if the reasoning ended before."""
+        return next((one for one in self.forced_answers if one.task.thinking.budget == budget), None)
 
     @property
     def sampled_tokens(self) -> int:
         return sum(len(turn.sampled_ids) for turn in self.turns)
+
+    @property
+    def all_sampled_tokens(self) -> int:
+        """Tokens with those of forced answers, without the reasoning that they share."""
+        forced = (one.sampled_tokens - (one.turns[0].forced_end_start or 0) for one in self.forced_answers if one.turns)
+        return self.sampled_tokens + sum(forced)
 
     @property
     def model_tokens(self) -> int:

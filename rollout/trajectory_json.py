@@ -108,12 +108,12 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "times": times_to_json(trajectory.times),
         "resumption": trajectory.resumption.value,
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
-        "cuts": [trajectory_to_json(cut) for cut in trajectory.cuts],
+        "forced_answers": [trajectory_to_json(one) for one in trajectory.forced_answers],
     }
 
 
 def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
-    """Return what `trajectory_to_json` wrote, for this task, which the file does not hold. Older files have no `cuts`."""
+    """Return the trajectory of `trajectory_to_json`, for this task. Older files have no `forced_answers`."""
     failure = data["failure"]
     return Trajectory(
         task=task,
@@ -130,9 +130,9 @@ def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
         seconds=data["seconds"],
         times=Times(**data["times"]),
         resumption=Resumption(data["resumption"]),
-        cuts=tuple(
-            trajectory_from_json(cut, replace(task, thinking=up_to(cut["thinking"]["budget"])))
-            for cut in data.get("cuts", ())
+        forced_answers=tuple(
+            trajectory_from_json(one, replace(task, thinking=up_to(one["thinking"]["budget"])))
+            for one in data.get("forced_answers", ())
         ),
     )
 

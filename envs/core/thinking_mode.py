@@ -2,10 +2,10 @@
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from temper.envs.core.setting import scheduled
+from temper.envs.core.setting import immutable, scheduled
 
 
 class Mode(Enum):
@@ -21,16 +21,18 @@ class Mode(Enum):
 class Thinking:
     """The mode of one task, with a budget in tokens for mode `budget`.
 
-    `cuts` are budgets at which an unlimited thought is also cut and answered, in order.
+    At each of `nested_budgets`, from small to large, unlimited thinking is also ended and answered.
     """
 
     mode: Mode
     budget: int | None = None
-    cuts: tuple[int, ...] = ()
+    nested_budgets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.cuts and self.mode is not Mode.UNLIMITED:
-            raise ValueError(f"mode {self.mode.value} with cuts {self.cuts}: only unlimited thoughts are also cut")
+        if self.nested_budgets and self.mode is not Mode.UNLIMITED:
+            raise ValueError(
+                f"mode {self.mode.value} with nested budgets {self.nested_budgets}: only unlimited has them"
+            )
         if (self.mode is Mode.BUDGET) != (self.budget is not None):
             raise ValueError(f"mode {self.mode.value} with budget {self.budget}: only mode budget has a budget")
         if self.budget is not None and self.budget < 0:
@@ -70,9 +72,6 @@ class ThinkingMix:
     """Budgets in tokens, drawn with equal probability. One entry is a fixed budget."""
     budget_range: list[int] = scheduled([], unit="tokens")
     """Lowest and highest budget in tokens, drawn log-uniformly, in place of `budgets`."""
-    cuts: list[int] = scheduled([], unit="tokens")
-    """Budgets at which each unlimited thought is also cut and answered, from small to large. Each part of the thought is
-    credited with the answers after it (nested budgets). For `rl` only, in episodes of one turn."""
 
     def __post_init__(self) -> None:
         shares = {"budget": self.budget, "low_effort": self.low_effort, "no_thinking": self.no_thinking}
@@ -81,9 +80,7 @@ class ThinkingMix:
                 raise ValueError(f"thinking.{name}={share}: a share must be 0 or more")
         if sum(shares.values()) > 1 + 1e-9:
             raise ValueError(f"the shares of thinking are {shares}: their sum must be at most 1")
-        if self.cuts != sorted(set(self.cuts)):
-            raise ValueError(f"thinking.cuts={self.cuts}: list different budgets from small to large")
-        for value in (*self.budgets, *self.budget_range, *self.cuts):
+        for value in (*self.budgets, *self.budget_range):
             if value < 0:
                 raise ValueError(f"thinking budget {value}: must be 0 or more tokens")
         if self.budget_range and (len(self.budget_range) != 2 or self.budget_range[0] > self.budget_range[1]):
@@ -91,19 +88,14 @@ class ThinkingMix:
         if self.budgets and self.budget_range:
             raise ValueError("thinking has both budgets and budget_range: set only one")
 
-    def require_no_cuts(self, name: str) -> None:
-        """Raise `ValueError` if there are cuts. `name` is the setting."""
-        if self.cuts:
-            raise ValueError(f"{name}.cuts={self.cuts} has no effect: only rl.thinking credits cut thoughts; remove it")
-
     @property
     def names_budgets(self) -> bool:
         return bool(self.budgets or self.budget_range)
 
     @property
     def largest_budget(self) -> int:
-        """The largest budget that can be drawn, or at which thoughts are cut, 0 if there is none."""
-        return max((*self.budgets, *self.budget_range, *self.cuts), default=0)
+        """The largest budget that can be drawn, 0 if there is none."""
+        return max((*self.budgets, *self.budget_range), default=0) if self.budget else 0
 
     def draw_mode(self, rng: random.Random) -> Mode:
         lot = rng.random()
@@ -127,6 +119,35 @@ class ThinkingMix:
     def draw(self, rng: random.Random) -> Thinking:
         """Draw a mode, with a budget if it needs one."""
         mode = self.draw_mode(rng)
-        if mode is Mode.BUDGET:
-            return up_to(self.draw_budget(rng))
-        return Thinking(mode=mode, cuts=tuple(self.cuts) if mode is Mode.UNLIMITED else ())
+        return up_to(self.draw_budget(rng)) if mode is Mode.BUDGET else Thinking(mode=mode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NestedThinkingMix(ThinkingMix):
+    """Shares of the modes, with nested budgets for unlimited thinking."""
+
+    nested_budgets: list[int] = immutable([], unit="tokens")
+    """Budgets from small to large at which unlimited thinking is also ended and answered. Each part of the reasoning is
+    credited with the answers after it. Episodes of several turns are trained without them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        budgets = self.nested_budgets
+        if budgets != sorted(set(budgets)) or min(budgets, default=0) < 0:
+            raise ValueError(
+                f"thinking.nested_budgets={budgets}: list different budgets of 0 or more, from small to large"
+            )
+        shares = self.budget + self.low_effort + self.no_thinking
+        if budgets and shares >= 1:
+            raise ValueError(
+                f"thinking.nested_budgets={budgets} has no effect: the other modes have a share of {shares:g}, which leaves no "
+                f"unlimited thinking; lower one of them"
+            )
+
+    @property
+    def largest_budget(self) -> int:
+        return max([super().largest_budget, *self.nested_budgets])
+
+    def draw(self, rng: random.Random) -> Thinking:
+        drawn = super().draw(rng)
+        return replace(drawn, nested_budgets=tuple(self.nested_budgets)) if drawn.mode is Mode.UNLIMITED else drawn

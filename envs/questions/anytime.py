@@ -1,11 +1,11 @@
-"""Tasks whose need of thought varies, is visible only in the question, and is known: partial thoughts are worth something.
+"""Tasks that need different amounts of reasoning, shown only by the question. Partial reasoning raises the chance to be right.
 
-- `tally`: votes of people for names, each with the weight of its person. Who has most? The heaviest votes decide first.
+- `tally`: votes for names, weighted by the voter. Which name has most? The heaviest votes decide first.
 - `scan`: numbers by letter and a limit. At which letter does the running total reach it? Nothing after it matters.
 - `filter`: numbers, some of them marked. What is the sum of the marked ones? The others do not matter.
 
-The demonstrated thoughts waste lines: nearly all go through every item, votes in random order. `spec["values"][n]` is the
-chance to answer rightly from the first n of the best lines, for the reference frontier of accuracy over tokens.
+Demonstrations waste lines: nearly all go through every item, votes in random order. `spec["best_lines"]` is the shortest
+reasoning in the best order, and `spec["chances"][n]` the chance to be right for a reader of its first n lines alone.
 
 Option: `task`, one of these names, by default all.
 """
@@ -28,26 +28,29 @@ from temper.envs.task_env import TaskEnv
 from temper.rewards.score import binary_score
 
 PEOPLE, WEIGHTS = "pqrst", (1, 1, 2, 4, 9)
-BRIEF = {"tally": 0.1, "scan": 0.15, "filter": 0.15}
-"""Shares of demonstrations that stop once the answer is certain."""
+LARGEST = 5
+"""The largest number of `scan` and `filter`."""
+BRIEF_SHARE = {"tally": 0.1, "scan": 0.15, "filter": 0.15}
+"""Shares of demonstrations that stop once the answer is certain, and leave out what does not matter."""
 CHANCE = 0.45
 """Highest mean reward of one fixed answer: `tally` has three names at level 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A question and its answer, all lines of a thought, the best ones, and their `values`: see the module."""
+    """A question and its answer, all lines of a reasoning, the brief ones, and the best ones with their `chances`."""
 
     question: str
     answer: str
     lines: list[str]
-    best: list[str]
-    values: list[float]
+    brief_lines: list[str]
+    best_lines: list[str]
+    chances: list[float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
-    """The lines of votes in one order, and after each number of lines the leaders and whether they are certain."""
+class VoteCount:
+    """The lines of votes in one order. After each number of lines: the leaders, and whether the lead is certain."""
 
     lines: list[str]
     leaders: list[list[str]]
@@ -62,20 +65,21 @@ def tally(rng: random.Random, level: int) -> Problem:
         best = count_votes(sorted(votes, key=lambda vote: -weights[vote[0]]), weights, names)
         if len(best.leaders[-1]) == 1:
             break
-    answer = best.leaders[-1][0]
-    need = best.certain.index(True)
-    shares = " ".join(f"{person}{weight}" for person, weight in weights.items())
-    cast = " ".join(person + name for person, name in votes)
+    answer, need = best.leaders[-1][0], best.certain.index(True)
+    shown = count_votes(rng.sample(votes, count), weights, names)
+    weights_text = " ".join(f"{person}{weight}" for person, weight in weights.items())
+    votes_text = " ".join(person + name for person, name in votes)
     return Problem(
-        question=f"{shares}; {cast}; who has most?",
+        question=f"{weights_text}; {votes_text}; who has most?",
         answer=answer,
-        lines=_in_time(rng, "tally", count_votes(rng.sample(votes, count), weights, names)),
-        best=best.lines[:need],
-        values=[(answer in first) / len(first) for first in best.leaders[: need + 1]],
+        lines=shown.lines,
+        brief_lines=shown.lines[: shown.certain.index(True)],
+        best_lines=best.lines[:need],
+        chances=[(answer in first) / len(first) for first in best.leaders[: need + 1]],
     )
 
 
-def count_votes(votes: Sequence[tuple[str, str]], weights: Mapping[str, int], names: str) -> Count:
+def count_votes(votes: Sequence[tuple[str, str]], weights: Mapping[str, int], names: str) -> VoteCount:
     totals, left = dict.fromkeys(names, 0), sum(weights[person] for person, _ in votes)
     lines, leaders, certain = list[str](), [list(names)], [False]
     for person, name in votes:
@@ -85,17 +89,12 @@ def count_votes(votes: Sequence[tuple[str, str]], weights: Mapping[str, int], na
         first, second = sorted(totals.values(), reverse=True)[:2]
         leaders.append([each for each in names if totals[each] == first])
         certain.append(first - second > left)
-    return Count(lines=lines, leaders=leaders, certain=certain)
-
-
-def _in_time(rng: random.Random, task: str, count: Count) -> list[str]:
-    """Return all lines, or for a share of the tasks only those until the answer is certain."""
-    return count.lines[: count.certain.index(True)] if rng.random() < BRIEF[task] else count.lines
+    return VoteCount(lines=lines, leaders=leaders, certain=certain)
 
 
 def scan(rng: random.Random, level: int) -> Problem:
     count = 6 + 4 * level
-    letters, numbers = rng.sample(ascii_lowercase, count), [rng.randint(1, 9) for _ in range(count)]
+    letters, numbers = rng.sample(ascii_lowercase, count), [rng.randint(1, LARGEST) for _ in range(count)]
     totals = list(accumulate(numbers))
     need = rng.randint(1, count)
     limit = rng.randint(totals[need - 1] - numbers[need - 1] + 1, totals[need - 1])
@@ -104,26 +103,28 @@ def scan(rng: random.Random, level: int) -> Problem:
     return Problem(
         question=f"{items}; where is {limit} reached?",
         answer=letters[need - 1],
-        lines=lines[:need] if rng.random() < BRIEF["scan"] else lines,
-        best=lines[:need],
-        values=[1 / (count - seen) for seen in range(need)] + [1.0],
+        lines=lines,
+        brief_lines=lines[:need],
+        best_lines=lines[:need],
+        chances=[1 / (count - seen) for seen in range(need)] + [1.0],
     )
 
 
 def filter_marked(rng: random.Random, level: int) -> Problem:
     count = 6 + 4 * level
     marked = set(rng.sample(range(count), rng.randint(1, count // 2 + 1)))
-    items = [(rng.choice(ascii_lowercase), rng.randint(2, 9)) for _ in range(count)]
+    items = [(rng.choice(ascii_lowercase), rng.randint(1, LARGEST)) for _ in range(count)]
     totals = list(accumulate(number * (place in marked) for place, (_, number) in enumerate(items)))
     lines = [f"{letter}{number} {total}" for (letter, number), total in zip(items, totals, strict=True)]
-    best = [line for place, line in enumerate(lines) if place in marked]
+    brief = [line for place, line in enumerate(lines) if place in marked]
     shown = " ".join(f"{letter}{number}{'*' * (place in marked)}" for place, (letter, number) in enumerate(items))
     return Problem(
         question=f"{shown}; sum of the marked ones?",
         answer=str(totals[-1]),
-        lines=best if rng.random() < BRIEF["filter"] else lines,
-        best=best,
-        values=[0.0] * len(best) + [1.0],
+        lines=lines,
+        brief_lines=brief,
+        best_lines=brief,
+        chances=[0.0] * len(brief) + [1.0],
     )
 
 
@@ -131,12 +132,14 @@ TASKS: dict[str, Callable[[random.Random, int], Problem]] = {"tally": tally, "sc
 
 
 def generate(rng: random.Random, level: int, *, tasks: Sequence[str] = tuple(TASKS)) -> Task:
-    problem = TASKS[rng.choice(tasks)](rng, level)
+    name = rng.choice(tasks)
+    problem = TASKS[name](rng, level)
+    lines = problem.brief_lines if rng.random() < BRIEF_SHARE[name] else problem.lines
     spec = {
         "answer": problem.answer,
-        "steps": "\n".join(problem.lines),
-        "best": problem.best,
-        "values": problem.values,
+        "steps": "\n".join(lines),
+        "best_lines": problem.best_lines,
+        "chances": problem.chances,
     }
     return Task(messages=({"role": "user", "content": problem.question},), spec=spec)
 

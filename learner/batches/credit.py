@@ -1,4 +1,4 @@
-"""Raw advantages of a group's answers: one for each answer, and with nested budgets one for each part of a thought."""
+"""Raw advantages of a group's answers: one for each answer, and with nested budgets one for each part of the reasoning."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,66 +9,68 @@ from temper.rollout.trajectory import Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreditedAnswer:
-    """An answer, and the raw advantages of its sampled tokens from each of `starts` on.
+class PartCredit:
+    """The raw advantage of an answer's sampled tokens from `start` to the next part. `tokens` of them are trained."""
 
-    `tokens` are the trained tokens of each part. Of a cut only the answer after the thought is trained.
-    """
+    start: int
+    advantage: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerCredit:
+    """The credit of an answer. Tokens before the first part are not trained: a forced answer shares them with the whole."""
 
     answer: Trajectory
-    starts: Sequence[int]
-    advantages: Sequence[float]
-    tokens: Sequence[int]
-    is_cut: bool = False
+    parts: tuple[PartCredit, ...]
 
 
-def credit_group(group: Group, advantage: GroupAdvantage) -> list[CreditedAnswer]:
-    """Return a group's answers, then their cuts. `advantage` subtracts the baseline within a group.
+def credit_group(group: Group, advantage: GroupAdvantage) -> list[AnswerCredit]:
+    """Return the credit of a group's answers, then of their forced answers. `advantage` subtracts a group's baseline.
 
-    An answer is compared with the answers at the same budget. The parts of a thought: see `learner/losses/nested.py`.
+    An answer is compared with the answers at the same budget, the parts of the reasoning as in `learner/losses/nested.py`.
+    Without nested budgets, or if an answer has several turns, each answer is one part.
     """
-    own_G = advantage(group.rewards_G)
-    budgets = group.ticket.task.thinking.cuts
-    if not budgets:
-        return [
-            CreditedAnswer(answer=answer, starts=[0], advantages=[own], tokens=[answer.model_tokens])
-            for answer, own in zip(group.trajectories, own_G, strict=True)
-        ]
-    parts_GS = part_advantages([answer.outcomes for answer in group.trajectories], advantage)
-    credited = [
-        _credit_thought(answer, budgets, parts_S, own)
-        for answer, parts_S, own in zip(group.trajectories, parts_GS, own_G, strict=True)
+    answers, own_G = group.trajectories, advantage(group.rewards_G)
+    budgets = group.ticket.task.thinking.nested_budgets
+    if not budgets or any(len(answer.turns) != 1 for answer in answers):
+        wholes = (
+            PartCredit(start=0, advantage=own, tokens=a.model_tokens) for a, own in zip(answers, own_G, strict=True)
+        )
+        return [AnswerCredit(answer=answer, parts=(whole,)) for answer, whole in zip(answers, wholes, strict=True)]
+    parts_GS = part_advantages([answer.budget_rewards for answer in answers], advantage)
+    credits = [
+        _credit_answer(answer, parts_S, own) for answer, parts_S, own in zip(answers, parts_GS, own_G, strict=True)
     ]
     for budget in budgets:
-        cuts = [cut for answer in group.trajectories if (cut := answer.cut_at(budget)) is not None and not cut.failure]
-        places = [cut.turns[0].forced_at or 0 for cut in cuts]
-        own_G = advantage([cut.reward for cut in cuts if cut.reward is not None])
-        credited += [
-            CreditedAnswer(answer=cut, starts=[start], advantages=[own], tokens=[_trained(cut, start)], is_cut=True)
-            for cut, start, own in zip(cuts, places, own_G, strict=True)
-        ]
-    return credited
+        forced = [one for answer in answers if (one := answer.forced_answer(budget)) is not None and not one.failure]
+        forced_G = advantage([one.reward for one in forced if one.reward is not None])
+        for one, own in zip(forced, forced_G, strict=True):
+            start = one.turns[0].forced_end_start
+            assert start is not None
+            shared = _model_tokens(one, 0, start)
+            part = PartCredit(start=start, advantage=own, tokens=one.model_tokens - shared)
+            credits.append(AnswerCredit(answer=one, parts=(part,)))
+    return credits
 
 
-def _credit_thought(answer: Trajectory, budgets: Sequence[int], parts_S: Sequence[float], own: float) -> CreditedAnswer:
-    """Return an answer whose thought has the advantages `parts_S`, and whose answer has `own`."""
-    if len(answer.turns) != 1:
-        return CreditedAnswer(answer=answer, starts=[0], advantages=[own], tokens=[answer.model_tokens])
+def _credit_answer(answer: Trajectory, parts_S: Sequence[float], own: float) -> AnswerCredit:
+    """Return the credit of an answer whose reasoning has the advantages `parts_S`, and whose end has `own`."""
     (turn,) = answer.turns
-    cuts = [answer.cut_at(budget) for budget in budgets]
-    places = [0, *(None if cut is None or cut.failure else cut.turns[0].forced_at for cut in cuts)]
-    parts = [(place, value) for place, value in zip(places, parts_S, strict=True) if place is not None]
+    forced = [answer.forced_answer(budget) for budget in answer.task.thinking.nested_budgets]
+    starts = [0, *(None if one is None or one.failure else one.turns[0].forced_end_start for one in forced)]
+    parts = [(start, value) for start, value in zip(starts, parts_S, strict=True) if start is not None]
     parts.append((len(turn.sampled_ids) - turn.thinking.answer_tokens, own))
-    starts = [start for start, _ in parts]
-    stops = [*starts[1:], len(turn.sampled_ids)]
-    return CreditedAnswer(
+    stops = [*(start for start, _ in parts[1:]), len(turn.sampled_ids)]
+    return AnswerCredit(
         answer=answer,
-        starts=starts,
-        advantages=[value for _, value in parts],
-        tokens=[_trained(answer, start, stop) for start, stop in zip(starts, stops, strict=True)],
+        parts=tuple(
+            PartCredit(start=start, advantage=value, tokens=_model_tokens(answer, start, stop))
+            for (start, value), stop in zip(parts, stops, strict=True)
+        ),
     )
 
 
-def _trained(answer: Trajectory, start: int, stop: int | None = None) -> int:
-    """Return how many tokens the model sampled itself in a part of the only turn."""
+def _model_tokens(answer: Trajectory, start: int, stop: int) -> int:
+    """Return how many tokens of a part of the first turn the model sampled itself."""
     return int((~answer.turns[0].injected_T[start:stop]).sum())

@@ -11,9 +11,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from temper.learner.batches.credit import CreditedAnswer, credit_group
+from temper.learner.batches.credit import AnswerCredit, credit_group
 from temper.learner.batches.pass_experts import join_choices
-from temper.learner.losses.advantages import advantage_function, finish_advantages
+from temper.learner.losses.advantages import advantage_function, normalise_and_clip
 from temper.rollout.expert_choices import Choices
 from temper.rollout.token_arrays import (
     Floats,
@@ -42,7 +42,7 @@ class TrainingSample:
     log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the weight versions that sampled it, None
     for supervised data. Samples of one `group` may share a prompt, None does not. `experts` are the recorded expert choices,
     if any. pi and the policies compared with it use the sampling `temperature`. `place` is the index of its trajectory among
-    the scored ones of the batch, None without a trajectory and for a cut.
+    the scored ones of the batch, None without a trajectory and for a forced answer.
     """
 
     ids: Ids
@@ -104,38 +104,39 @@ def samples_from_groups(
     overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
     normalise: bool = True,
 ) -> list[TrainingSample]:
-    """Return one sample for each scored trajectory of a batch, and for each of its cuts. `normalise`: see `batch_advantages`.
+    """Return a sample for each scored trajectory of a batch and each of its forced answers.
 
-    A token is trained if it was sampled, not injected, and, with `mask_truncated`, its trajectory is not truncated.
-    `overrides` replace the advantage of turns with a fault. The lowest override counts. Other turns keep the trajectory's.
+    `normalise` is as in `normalise_and_clip`. A token is trained if it was sampled, not injected, and, with `mask_truncated`,
+    its trajectory is not truncated. `overrides` replace the advantage of turns with a fault. The lowest override counts. Other
+    turns keep the trajectory's.
     """
-    credited_N = [credit_group(group, advantage_function(advantage)) for group in groups]
-    values_N = finish_advantages(
-        [[value for one in credited for value in one.advantages] for credited in credited_N],
+    credits_N = [credit_group(group, advantage_function(advantage)) for group in groups]
+    values_N = normalise_and_clip(
+        [[part.advantage for one in credits for part in one.parts] for credits in credits_N],
         [
-            [0 if mask_truncated and one.answer.truncated else tokens for one in credited for tokens in one.tokens]
-            for credited in credited_N
+            [0 if mask_truncated and one.answer.truncated else part.tokens for one in credits for part in one.parts]
+            for credits in credits_N
         ],
         kind=advantage,
         clip=advantage_clip,
         normalise=normalise,
     )
     samples, places = list[TrainingSample](), count()
-    for group, credited, values in zip(groups, credited_N, map(iter, values_N), strict=True):
-        for one in credited:
+    for group, credits, values in zip(groups, credits_N, map(iter, values_N), strict=True):
+        for number, one in enumerate(credits):
             sample = _sample(
                 one,
-                advantages=list(islice(values, len(one.starts))),
+                advantages=list(islice(values, len(one.parts))),
                 masked=mask_truncated and one.answer.truncated,
                 overrides=overrides,
                 ticket=group.ticket,
             )
-            samples.append(sample if one.is_cut else replace(sample, place=next(places)))
+            samples.append(replace(sample, place=next(places)) if number < len(group.trajectories) else sample)
     return samples
 
 
 def _sample(
-    credited: CreditedAnswer,
+    credit: AnswerCredit,
     *,
     advantages: Sequence[float],
     masked: bool,
@@ -143,16 +144,16 @@ def _sample(
     ticket: Ticket,
 ) -> TrainingSample:
     """Return the sample of an answer whose parts have these advantages."""
-    trajectory = credited.answer
+    trajectory, starts = credit.answer, [part.start for part in credit.parts]
     ids: list[Ids] = []
     values: list[Floats] = []
     trained: list[Marks] = []
     behaviour: list[Floats] = []
-    for turn in trajectory.turns:
+    for number, turn in enumerate(trajectory.turns):
         context, sampled = len(turn.context_ids), len(turn.sampled_ids)
-        values_T, shared_T = np.zeros(sampled, dtype=np.float32), np.arange(sampled) < credited.starts[0]
-        for start, value in zip(credited.starts, advantages, strict=True):
-            values_T[start:] = value
+        values_T, shared_T = np.zeros(sampled, dtype=np.float32), np.arange(sampled) < (0 if number else starts[0])
+        for start, value in zip(starts, advantages, strict=True):
+            values_T[0 if number else start :] = value  # only the first turn has parts
         if faults := [overrides[fault] for fault in turn.faults if fault in overrides]:
             values_T[:] = min(faults)
         ids += [turn.context_ids, turn.sampled_ids]

@@ -87,22 +87,14 @@ NORMALISED_OVER_BATCH = ("reinforce_pp", "reinforce_pp_baseline")
 """Advantages that are normalised over the batch afterwards. Groups of equal rewards then have nonzero advantages too."""
 
 
-def batch_advantages(
-    rewards_NG: list[list[float]], tokens_NG: list[list[int]], *, kind: str, clip: float, normalise: bool = True
+def normalise_and_clip(
+    values_NG: list[list[float]], tokens_NG: list[list[int]], *, kind: str, clip: float, normalise: bool = True
 ) -> list[list[float]]:
-    """Return the advantages of all groups by the rule named `kind`, each clipped to +-`clip`.
+    """Return the raw advantages of all groups, normalised over the batch if the rule `kind` is, and clipped to +-`clip`.
 
-    `tokens_NG` are the trained tokens of each answer, which normalisation over the batch counts. Without `normalise` such
-    rules return raw values: the learner normalises and clips them once it knows the divergence.
+    `tokens_NG` are the trained tokens of each answer, which normalisation counts. Without `normalise` such rules keep raw
+    values: the learner normalises and clips them once it knows the divergence.
     """
-    values_NG = [advantage_function(kind)(rewards_G) for rewards_G in rewards_NG]
-    return finish_advantages(values_NG, tokens_NG, kind=kind, clip=clip, normalise=normalise)
-
-
-def finish_advantages(
-    values_NG: list[list[float]], tokens_NG: list[list[int]], *, kind: str, clip: float, normalise: bool
-) -> list[list[float]]:
-    """Return raw advantages of all groups as advantages of the batch: see `batch_advantages`."""
     if kind in NORMALISED_OVER_BATCH:
         if not normalise:
             return values_NG

@@ -60,7 +60,7 @@ def add_serve_command(commands: "Commands") -> None:
     for name, (kind, shown, explained) in (OPTIONS | THINKING_OPTIONS).items():
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
-    shared = "limit thinking to the least budget with this share of the free accuracy in the run's newest evaluation"
+    shared = "default thinking budget: the least of the run's newest curve with this share of the unlimited accuracy"
     command.add_argument("--accuracy", type=float, metavar="SHARE", help=shared)
     help_text = "announce budgets in the prompt (default: as in the run, else no)"
     command.add_argument("--announce", action=argparse.BooleanOptionalAction, help=help_text, default=argparse.SUPPRESS)
@@ -84,15 +84,19 @@ def least_budget(run: Path, share: float) -> int | None:
     from temper.orchestrator.evaluation.record import read_evaluations
 
     if not 0 < share <= 1:
-        raise ValueError(f"--accuracy {share} must be above 0 and at most 1, a share of the accuracy of free thinking")
-    curves = [one.curve for one in read_evaluations(run / "eval") if one.curve]
-    if not curves:
+        raise ValueError(f"--accuracy {share} must be above 0 and at most 1, a share of the unlimited accuracy")
+    if not (run / "manifest.json").is_file():
+        raise ValueError(f"--accuracy {share} needs a run that has accuracies under budgets, and {run} is a model")
+    evaluations = [one for one in read_evaluations(run / "eval") if one.curve]
+    if not evaluations:
         raise ValueError(
-            f"--accuracy {share} needs accuracies under budgets, which {run} does not have; evaluate it, for example with "
+            f"--accuracy {share} needs accuracies under budgets, which {run} lacks; evaluate it, for example with "
             f"`temper eval {run}/config.yaml 'eval.budgets=[16,32,64]'`"
         )
-    budget = budget_for_accuracy(curves[-1], share)
-    print(f"thinking budget: {'none, only free thinking has that accuracy' if budget is None else budget}", flush=True)
+    newest = evaluations[-1]
+    budget = budget_for_accuracy(newest.curve, share)
+    found = "none, since only unlimited thinking has that accuracy" if budget is None else f"{budget} tokens"
+    print(f"default thinking budget: {found} (evaluation of {newest.label})", flush=True)
     return budget
 
 
@@ -136,7 +140,7 @@ def _serve_model(model: Path, given: argparse.Namespace) -> int:
     limits = {name: value for name, value in vars(given).items() if name in (*THINKING_OPTIONS, "announce")}
     thinking = ThinkingConfig(**{**load_thinking_settings(given.model), **limits})
     budget = None if given.accuracy is None else least_budget(given.model, given.accuracy)
-    return serve(model, ServerConfig(thinking=thinking, budget=budget, **options), name=str(given.model))
+    return serve(model, ServerConfig(thinking=thinking, default_budget=budget, **options), name=str(given.model))
 
 
 def _stop(number: int, frame: object) -> None:

@@ -45,7 +45,7 @@ def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
     """Raise `ValueError` as `fit_training`, for budgets larger than episodes, and for fewer answers than ranks."""
     fit_training(part, config, name)
     check_trust_region(part, name)
-    check_budget_fits(part.thinking.largest_budget if part.thinking.budget else None, config.rollout)
+    check_budget_fits(part.thinking.largest_budget or None, config.rollout)
     if part.answers_per_step < config.learner.ranks:
         raise ValueError(
             f"{name}: {part.answers_per_step} answers in a step are fewer than learner.ranks={config.learner.ranks}"

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import free, immutable, scheduled
-from temper.envs.core.thinking_mode import ThinkingMix
+from temper.envs.core.thinking_mode import NestedThinkingMix, ThinkingMix
 from temper.learner.config import OptimConfig
 from temper.learner.losses.advantages import NORMALISED_OVER_BATCH
 from temper.learner.losses.config import LossConfig
@@ -179,6 +179,8 @@ class RlConfig(LoopConfig):
     stage: ClassVar[str] = "rl"
     min_answers: ClassVar[int] = 2
 
+    thinking: NestedThinkingMix = field(default_factory=NestedThinkingMix)
+    """Shares of the thinking modes among the tasks. The answers to a task share its mode."""
     max_replaced_groups: int = scheduled(64)
     """Most groups with zero advantage that are replaced in a step (dynamic sampling). Their rewards before shaping are all
     equal. reinforce_pp and reinforce_pp_baseline train them. A custom advantage decides itself. 0 replaces none, so that
@@ -188,9 +190,29 @@ class RlConfig(LoopConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.thinking.nested_budgets:
+            self._check_nested_budgets()
         if self.loss.objective != "policy":
             other = "sft or rft" if self.loss.objective == "nll" else self.loss.objective
             raise ValueError(
                 f"rl.loss.objective={self.loss.objective} ignores rewards; set policy, or use the stage {other} in `stages` "
                 f"for that objective"
+            )
+
+    def _check_nested_budgets(self) -> None:
+        """Raise `ValueError` for settings that would mix the rewards of different budgets."""
+        budgets, loss, shaping = f"rl.thinking.nested_budgets={self.thinking.nested_budgets}", self.loss, self.shaping
+        if loss.advantage == "grpo" or is_custom(loss.advantage):
+            raise ValueError(
+                f"{budgets} with rl.loss.advantage={loss.advantage}: its advantages have another scale than rewards; set rloo, "
+                f"dr_grpo or reinforce_pp_baseline"
+            )
+        if loss.aggregation == "constant":
+            raise ValueError(
+                f"{budgets} with rl.loss.aggregation=constant: forced answers would count as whole; set token"
+            )
+        if shaping.thinking_length or shaping.answer_length:
+            raise ValueError(
+                f"{budgets} with rl.shaping.thinking_length={shaping.thinking_length} and answer_length="
+                f"{shaping.answer_length}: these do not apply to forced answers; set solve_rate_penalty or accuracy_margin"
             )

@@ -38,8 +38,6 @@ class SftDataConfig:
     """How often reasoning repeats its steps, one line each. From 2 on it checks itself, as reasoning models do."""
 
     def __post_init__(self) -> None:
-        if self.thinking is not None:
-            self.thinking.require_no_cuts("sft.reasoning.thinking")
         if not 0 < self.low_effort_keep <= 1:
             raise ValueError(f"sft.reasoning.low_effort_keep={self.low_effort_keep} must be above 0 and at most 1")
         if self.rounds < 1:

@@ -126,9 +126,11 @@ def with_thinking(group: Group, thinking: Thinking) -> Group:
 
 
 def at_budget(group: Group, budget: int) -> Group:
-    """Return the answers to free thoughts that were cut at a budget. A thought that ended before keeps its answer."""
-    cuts = (t.cut_at(budget) or t for t in group.trajectories)
-    return Group.of(with_thinking(group, up_to(budget)).ticket, [*cuts, *group.failed])
+    """Return the answers at a nested budget. Reasoning that ended before keeps its answer."""
+    at = with_thinking(group, up_to(budget)).ticket
+    bare = (replace(t, task=at.task, forced_answers=()) for t in group.trajectories)
+    answers = (t.forced_answer(budget) or ended for t, ended in zip(group.trajectories, bare, strict=True))
+    return Group.of(at, [*answers, *group.failed])
 
 
 def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_thinking: float) -> list[Condition]:

@@ -52,8 +52,9 @@ class EvalConfig:
     max_failures: float = free(0.5, unit="share")
     """Highest share of failed episodes of one environment over its last 64, or over all. Above it the stage ends."""
     budgets: list[int] = scheduled([], unit="tokens")
-    """Thinking budgets in tokens. The same tasks are answered once more under each. `temper report --compare --runs` needs
-    the same budgets in all runs."""
+    """Thinking budgets in tokens. Unlimited reasoning is also ended at each and answered. Announced budgets, episodes of
+    several turns and `rollout.thinking.scope` "episode" take a pass for each. `temper report --compare --runs` needs the
+    same budgets in all runs."""
     budget_shares: list[float] = scheduled([], unit="share")
     """Further budgets, as shares of the environment's median unlimited reasoning in the same evaluation. They differ by
     model, so runs cannot be compared by them."""
@@ -79,7 +80,7 @@ class EvalConfig:
 
     @property
     def has_curve(self) -> bool:
-        """Whether there are passes besides unlimited thinking."""
+        """Whether there are points besides unlimited thinking."""
         return bool(self.budgets or self.budget_shares or self.no_thinking or self.low_effort)
 
 
@@ -149,7 +150,7 @@ class Evaluator:
     async def tasks(self) -> list[Task]:
         """Create the held-out tasks. Note environments with fewer tasks than requested.
 
-        Free thoughts are also cut at the budgets, unless a prompt announces its budget or an episode shares it.
+        The budgets are nested in unlimited thinking, unless a prompt announces its budget or an episode shares it.
         """
         run, wanted = self._run, self._config.tasks
         making = in_thread(heldout_tasks, run.config, wanted)
@@ -158,11 +159,11 @@ class Evaluator:
             found = sum(task.env.name == env for task in tasks)
             if wanted is not None and found < wanted:
                 run.progress.note(f"eval-{self.label}: {env} has {found} of {wanted} requested held-out tasks")
-        thinking, cuts = run.config.rollout.thinking, tuple(sorted(set(self._config.budgets)))
-        if not cuts or thinking.announce or thinking.scope == "episode":
+        thinking, budgets = run.config.rollout.thinking, tuple(sorted(set(self._config.budgets)))
+        if not budgets or thinking.announce or thinking.scope == "episode":
             return tasks
-        also_cut = Thinking(mode=Mode.UNLIMITED, cuts=cuts)
-        return [replace(task, thinking=also_cut) if task.thinking == UNLIMITED else task for task in tasks]
+        nested = Thinking(mode=Mode.UNLIMITED, nested_budgets=budgets)
+        return [replace(task, thinking=nested) if task.thinking == UNLIMITED else task for task in tasks]
 
     async def answers(self, tasks: list[Task]) -> list[Group]:
         """Return the groups of answers to the tasks.
@@ -220,7 +221,7 @@ async def thinking_passes(
 ) -> tuple[list[Group], dict[str, list[BudgetPoint]]]:
     """Answer in further passes. Return their groups, and the curve of every environment with thinking.
 
-    Budgets at which free thoughts were also cut need no pass.
+    Budgets that were nested in unlimited thinking need no pass.
     """
     scope = run.config.rollout.thinking.scope
     thinking = sorted({task.env.name for task in tasks if task.thinking.mode is Mode.UNLIMITED})
@@ -232,15 +233,16 @@ async def thinking_passes(
     passes = further_passes(config, known) if known else []
     several = {group.ticket.task.env.name for group in free if any(len(t.turns) > 1 for t in group.trajectories)}
     one_turn = [group for group in free if group.ticket.task.env.name not in several]
-    further = [at_budget(group, budget) for group in one_turn for budget in group.ticket.task.thinking.cuts]
-    answered = {(group.ticket.task.env.name, group.ticket.task.thinking) for group in further}
+    nested = [at_budget(group, budget) for group in one_turn for budget in group.ticket.task.thinking.nested_budgets]
+    answered = {(group.ticket.task.env.name, group.ticket.task.thinking) for group in nested}
+    further = list[Group]()
     for one in passes:
         if left := one.tasks(tasks, answered):
             run.progress.note(f"eval-{evaluator.label}: {one.name}")
             further += await evaluator.answers(left)
-    sound = evaluator.drop_stale(further)
+    sound = evaluator.drop_stale([*nested, *further])
     conditions = {env: [FREE, *(condition for one in passes for condition in one.conditions[env])] for env in known}
-    unlimited = [with_thinking(one, UNLIMITED) if one.ticket.task.thinking.cuts else one for one in free]
+    unlimited = [with_thinking(one, UNLIMITED) if one.ticket.task.thinking.nested_budgets else one for one in free]
     groups = [*unlimited, *sound]
     return further, {env: budget_curve(of_env(groups, env), conditions[env], scope=scope) for env in known}
 

@@ -246,7 +246,7 @@ def _fill(slot: Slot, held: HeldGroup) -> None:
 
 def _counts(group: Group) -> dict[str, int]:
     answers, failed = group.trajectories, group.failed
-    tokens = sum(answer.sampled_tokens for answer in (*answers, *failed))
+    tokens = sum(answer.all_sampled_tokens for answer in (*answers, *failed))
     return {"answers": len(answers), "failed": len(failed), "tokens": tokens}
 
 

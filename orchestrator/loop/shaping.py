@@ -3,20 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from temper.envs.core.bounds import not_negative
+from temper.envs.core.bounds import fraction, not_negative
 from temper.envs.core.setting import immutable
 from temper.envs.core.thinking_mode import Mode
-from temper.orchestrator.loop.length_price import TOKENS
+from temper.orchestrator.loop.length_penalty import PENALTY_TOKENS
 from temper.rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
 from temper.rewards.score import CORRECT, correctness
 from temper.rollout.trajectory import Group, Trajectory
 
-SHAPING_PARTS = THINKING_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG, PRICE = (
+SHAPING_PARTS = THINKING_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG, THINKING_PENALTY = (
     "thinking_length",
     "answer_length",
     "effort",
     "overlong",
-    "thinking_price",
+    "thinking_penalty",
 )
 """Score parts that shaping adds to a reward."""
 EARNED_DIGITS = 9
@@ -44,18 +44,25 @@ class ShapingConfig:
     """Tokens before rollout.limits.turn_tokens over which the longest turn of an answer loses more and more. 0 is off."""
     overlong_factor: float = immutable(1.0)
     """Loss at the limit. Tasks with a thinking budget are exempt, since their turns have other limits."""
-    solved_price: float = immutable(0.0)
-    """Loss for each 100 thinking tokens, times the share of right answers in the group, at least one answer's (ALP). 0 is
-    off."""
-    length_margin: float | None = immutable(None)
-    """Accuracy that an environment may lose for shorter thoughts. While it stays within this of its best running mean, the
-    price of thinking tokens rises, else it falls (A-DLP). Null is off."""
-    length_rate: float = immutable(1.0)
-    """Change of the price of 100 thinking tokens in a step, times the distance of the accuracy to its bound."""
+    solve_rate_penalty: float = immutable(0.0)
+    """Penalty of 100 thinking tokens in a group with right answers only. It is multiplied by the group's share of right
+    answers, which counts as at least one answer (ALP). 0 is off."""
+    accuracy_margin: float | None = immutable(None, unit="share")
+    """Accepted drop of an environment's mean accuracy below its best, for shorter thinking. Within it the penalty of thinking
+    tokens rises, below it the penalty falls (A-DLP). Null is off."""
+    penalty_step: float = immutable(1.0)
+    """Change of the penalty of 100 thinking tokens in a step, for each 1.0 of accuracy above the bound. Needs
+    accuracy_margin."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             not_negative(f"rl.shaping.{name}", value or 0.0)
+        if self.accuracy_margin is not None:
+            fraction("rl.shaping.accuracy_margin", self.accuracy_margin)
+        elif self.penalty_step != 1.0:
+            raise ValueError(
+                f"rl.shaping.penalty_step={self.penalty_step} has no effect without accuracy_margin; set both"
+            )
         if self.effort_tokens < 1:
             raise ValueError(f"rl.shaping.effort_tokens={self.effort_tokens} must be 1 or more")
 
@@ -69,11 +76,13 @@ def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
         )
 
 
-def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = None, length_price: float = 0.0) -> Group:
+def shaped(
+    group: Group, config: ShapingConfig, *, turn_tokens: int | None = None, length_penalty: float = 0.0
+) -> Group:
     """Add the rewards for length to a group, each as a separate score part.
 
-    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn, `length_price` the loss for each 100
-    thinking tokens.
+    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn, `length_penalty` that of 100 thinking
+    tokens.
     """
     earned_G = [_reward(trajectory) for trajectory in group.trajectories]
     correct_G = [trajectory.correct for trajectory in group.trajectories]
@@ -92,8 +101,8 @@ def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = Non
         trajectories = tuple(_with_overlong(trajectory, config, turn_tokens) for trajectory in trajectories)
     if correct_G:
         share = max(sum(correct_G), 1) / len(correct_G)
-        if price := length_price + config.solved_price * share:
-            trajectories = tuple(_with_price(trajectory, price) for trajectory in trajectories)
+        if penalty := length_penalty + config.solve_rate_penalty * share:
+            trajectories = tuple(_with_thinking_penalty(trajectory, penalty) for trajectory in trajectories)
     return replace(group, trajectories=trajectories)
 
 
@@ -105,19 +114,33 @@ def earned_rewards(group: Group) -> list[float]:
     return [earned(_reward(trajectory), trajectory.score.parts) for trajectory in group.trajectories]
 
 
+def earned_at_budgets(group: Group) -> list[list[float]]:
+    """Return the earned rewards at each nested budget and without one, by budget and answer."""
+    rewards_G = (_as_earned(answer).budget_rewards for answer in group.trajectories)
+    return [list(of_budget) for of_budget in zip(*rewards_G, strict=True)]
+
+
+def _as_earned(trajectory: Trajectory) -> Trajectory:
+    """Return an answer and its forced answers with their earned rewards."""
+    forced = tuple(one if one.failure else _as_earned(one) for one in trajectory.forced_answers)
+    own = earned(_reward(trajectory), trajectory.score.parts)
+    return replace(trajectory, reward=own, forced_answers=forced)
+
+
 def _with_overlong(trajectory: Trajectory, config: ShapingConfig, turn_tokens: int) -> Trajectory:
     longest = max((len(turn.sampled_ids) for turn in trajectory.turns), default=0)
     added = overlong_penalty(longest, limit=turn_tokens, buffer=config.overlong_buffer, factor=config.overlong_factor)
     return _plus(trajectory, OVERLONG, added)
 
 
-def _with_price(trajectory: Trajectory, price: float) -> Trajectory:
-    """Subtract the price of the thinking tokens, from the cuts of the thought too.
+def _with_thinking_penalty(trajectory: Trajectory, penalty: float) -> Trajectory:
+    """Subtract the penalty of the thinking tokens, from forced answers too.
 
     ALP: Xiang et al., "Just Enough Thinking: Efficient Reasoning with Adaptive Length Penalties Reinforcement Learning", 2025.
     """
-    cuts = tuple(cut if cut.failure else _with_price(cut, price) for cut in trajectory.cuts)
-    return replace(_plus(trajectory, PRICE, -price * trajectory.thinking_tokens / TOKENS), cuts=cuts)
+    forced = (one if one.failure else _with_thinking_penalty(one, penalty) for one in trajectory.forced_answers)
+    own = _plus(trajectory, THINKING_PENALTY, -penalty * trajectory.thinking_tokens / PENALTY_TOKENS)
+    return replace(own, forced_answers=tuple(forced))
 
 
 def _with_effort(trajectory: Trajectory, config: ShapingConfig) -> Trajectory:

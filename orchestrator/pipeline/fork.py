@@ -61,6 +61,7 @@ class Fork:
             model=model,
             label=name,
             version=given.version,
+            commits=given.commits,
             fingerprint=fingerprint_now(self.config, self.source),
             origin={
                 "run": str(self.source.root),

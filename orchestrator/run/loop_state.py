@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,14 @@ def saved_groups(lines: str) -> list[SavedGroup]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopState:
-    """The loop's state without answers. Buffer, mixture and failures are plain JSON data."""
+    """The loop's state without answers. Buffer, mixture, failures and penalties are plain JSON data."""
 
     buffer: dict[str, Any]
     mixture: dict[str, Any]
     failures: dict[str, Any]
     version: int
     event_rows: int
+    penalties: dict[str, Any] = field(default_factory=dict)
 
     def to_text(self) -> str:
         return json.dumps({"format": FORMAT} | asdict(self))

@@ -14,7 +14,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from errno import ENOSPC
 from functools import cache
 from importlib.metadata import version
@@ -29,6 +29,7 @@ from safetensors.numpy import save
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
+from temper.envs.core.thinking_mode import Mode, Thinking, up_to
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -39,7 +40,7 @@ from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.folder import RunDir
 from temper.rollout.sampling import Sampling, sampling_to_json
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
+from temper.rollout.trajectory import NO_THINKING, Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +137,7 @@ def packages_here() -> dict[str, str]:
     return {name: version(name) for name in COMPUTED_BY} | {"machine": platform.machine()}
 
 
-FORMAT = 3
+FORMAT = 4
 """Version of the file. A change of its keys adds one."""
 HEAD = "head"
 
@@ -258,14 +259,19 @@ def _group_head(group: Group, arrays: Arrays) -> dict[str, Any]:
         "key": ticket.task.key,
         "sampling": sampling_to_json(ticket.sampling),
         "failed": len(group.failed),
-        "answers": [
-            {
-                "reward": answer.reward,
-                "stop": answer.stop.value,
-                "turns": [_turn_head(turn, arrays) for turn in answer.turns],
-            }
-            for answer in group.trajectories
-        ],
+        "nested_budgets": list(ticket.task.thinking.nested_budgets),
+        "answers": [_answer_head(answer, arrays) for answer in group.trajectories],
+    }
+
+
+def _answer_head(answer: Trajectory, arrays: Arrays) -> dict[str, Any]:
+    forced = [one for one in answer.forced_answers if one.failure is None]
+    return {
+        "budget": answer.task.thinking.budget,
+        "reward": answer.reward,
+        "stop": answer.stop.value,
+        "turns": [_turn_head(turn, arrays) for turn in answer.turns],
+        "forced": [_answer_head(one, arrays) for one in forced],
     }
 
 
@@ -275,6 +281,7 @@ def _turn_head(turn: Turn, arrays: Arrays) -> dict[str, Any]:
     head: dict[str, Any] = {
         "context": len(turn.context_ids),
         "sampled": len(turn.sampled_ids),
+        "answer_tokens": turn.thinking.answer_tokens,
         "versions": _runs(turn.versions_T.tolist()),
     }
     if turn.injected_T.any():
@@ -303,20 +310,24 @@ def _record_head(record: TokenRecord, arrays: Arrays) -> dict[str, Any]:
 
 
 def _group(head: dict[str, Any], parts: _Parts) -> Group:
-    task = Task(env=EnvRef(name=head["env"]), key=head["key"], messages=NOT_KEPT, spec={})
+    thinking = Thinking(mode=Mode.UNLIMITED, nested_budgets=tuple(head["nested_budgets"]))
+    task = Task(env=EnvRef(name=head["env"]), key=head["key"], messages=NOT_KEPT, spec={}, thinking=thinking)
     admitted, sampling = WeightVersion(step=head["admitted"]), Sampling(**head["sampling"])
     return Group(
         ticket=Ticket(number=head["ticket"], task=task, admitted=admitted, sampling=sampling),
-        trajectories=tuple(
-            Trajectory(
-                task=task,
-                turns=tuple(_turn(turn, parts) for turn in one["turns"]),
-                stop=Stop(one["stop"]),
-                reward=one["reward"],
-            )
-            for one in head["answers"]
-        ),
+        trajectories=tuple(_answer(one, task, parts) for one in head["answers"]),
         failed=(Trajectory(task=task, turns=(), stop=Stop.FAILURE, failure=LOST),) * head["failed"],
+    )
+
+
+def _answer(head: dict[str, Any], task: Task, parts: _Parts) -> Trajectory:
+    budget = head["budget"]
+    return Trajectory(
+        task=task if budget is None else replace(task, thinking=up_to(budget)),
+        turns=tuple(_turn(turn, parts) for turn in head["turns"]),
+        stop=Stop(head["stop"]),
+        reward=head["reward"],
+        forced_answers=tuple(_answer(one, task, parts) for one in head["forced"]),
     )
 
 
@@ -329,6 +340,7 @@ def _turn(head: dict[str, Any], parts: _Parts) -> Turn:
         versions_T=as_ids(list(_spread(head["versions"]))),
         injected_T=as_marks(list(_spread(head.get("injected", [[False, sampled]])))),
         text="",
+        thinking=replace(NO_THINKING, answer_tokens=head["answer_tokens"]),
         faults=tuple(TurnFault(fault) for fault in head.get("faults", ())),
         experts=None if shape is None else parts.next("experts", int(np.prod(shape))).reshape(shape),
     )

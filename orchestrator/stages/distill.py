@@ -41,7 +41,6 @@ class DistillConfig(LoopConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.thinking.require_no_cuts("distill.thinking")
         if self.loss.objective != "distill":
             raise ValueError(f"distill.loss.objective={self.loss.objective} must be distill")
         loss, usual = self.loss, LossConfig()

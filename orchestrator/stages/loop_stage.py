@@ -19,7 +19,7 @@ from temper.orchestrator.loop.buffer import (
 )
 from temper.orchestrator.loop.deadline import Deadline, Waits, in_thread, within
 from temper.orchestrator.loop.interfaces import Hooks
-from temper.orchestrator.loop.length_price import LengthPrices
+from temper.orchestrator.loop.length_penalty import AdaptivePenalty
 from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.shaping import ShapingConfig, shaped
 from temper.orchestrator.loop.step import StepReport
@@ -78,7 +78,7 @@ class LoopStage:
         self._builder = run.trainer.batch_builder()
         self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
-        self._prices = LengthPrices(self._shaping.length_margin, rate=self._shaping.length_rate)
+        self._penalty = AdaptivePenalty(self._shaping.accuracy_margin, step=self._shaping.penalty_step)
         self._bands = BandWatch(config.watched_bands, setting=f"{name}.bands")
         self._limit = Deadline(seconds=config.timeout_s, setting=f"{name}.timeout_s")
         self._partial_groups = PartialGroups(note=run.progress.note)
@@ -184,8 +184,8 @@ class LoopStage:
 
     def _finish(self, group: Group) -> Group:
         self._watch.add(group)
-        limit, price = self._run.config.rollout.limits.turn_tokens, self._prices.of(group.ticket.task.env.name)
-        return shaped(group, self._shaping, turn_tokens=limit, length_price=price)
+        limit, penalty = self._run.config.rollout.limits.turn_tokens, self._penalty.of(group.ticket.task.env.name)
+        return shaped(group, self._shaping, turn_tokens=limit, length_penalty=penalty)
 
     def _batches(self, groups: list[Group]) -> list[TrainBatch]:
         config = self._config
@@ -195,7 +195,7 @@ class LoopStage:
 
     async def _log(self, report: StepReport) -> None:
         metrics = step_metrics(report)
-        metrics |= self._prices.add(metrics)
+        metrics |= self._penalty.add([*report.groups, *report.dropped.groups])
         self._run.log(self._stage, report.step, metrics)
         self._done, self._report = report.step, report  # last, since a step without its row is not saved
         self._alarms = self._bands.add(metrics)
@@ -269,6 +269,7 @@ class LoopStage:
             buffer=buffer_to_json(buffer),
             mixture=self._mixture.state(),
             failures=self._watch.state(),
+            penalties=self._penalty.state(),
             version=version,
             event_rows=self._event_log.rows,
         )
@@ -313,6 +314,7 @@ class LoopStage:
         self._event_log.add("continued", {"step": self._done})
         self._mixture.restore(saved.state.mixture)
         self._watch.restore(saved.state.failures)
+        self._penalty.restore(saved.state.penalties)
         envs = self._mixture.envs
         groups = [await self._made_again(group) for group in saved.groups if group.draw.env in envs]
         resumed = self._buffer.restore(
@@ -328,11 +330,10 @@ class LoopStage:
             self._run.progress.note(f"{self._stage}: {describe_rows(rows)}")
 
     def _restore_watches(self) -> None:
-        """Restore prices and counts of skipped steps and of steps outside of their bands, from the metrics file."""
+        """Count the steps before that were skipped or outside of their bands, from the metrics file."""
         rows = self._run.rows(self._stage)
         self._skips.restore(skipped_steps(rows))
         for row in rows:
-            self._prices.add(row.values)
             self._bands.add(row.values)
 
     async def _made_again(self, group: SavedGroup) -> HeldGroup:

@@ -41,7 +41,6 @@ class RftConfig(SampledDataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.thinking.require_no_cuts("rft.thinking")
         if self.thinking.no_thinking or self.thinking.low_effort:
             raise ValueError("rft.thinking only cuts reasoning at budgets; set its no_thinking and low_effort to 0")
 

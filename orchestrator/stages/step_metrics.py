@@ -29,12 +29,15 @@ def step_metrics(report: StepReport) -> dict[str, float]:
     trajectories = [t for group in report.groups for t in group.trajectories]
     everything = [*report.groups, *report.dropped.groups]
     carried = Counter(t.resumption for group in everything for t in (*group.trajectories, *group.failed))
-    sampled = sum(t.sampled_tokens for t in trajectories)
+    sampled = sum(t.all_sampled_tokens for t in trajectories)
+    forced = [one for t in trajectories for one in t.forced_answers]
     metrics = {f"train/{name}": value for name, value in report.learner.items()}
     metrics |= {
         **_staleness(report),
         "rollout/tokens_per_s": sampled / report.times.total,
         "rollout/answers": float(len(trajectories)),
+        "rollout/forced_answers": float(len(forced)),
+        "rollout/forced_failed": float(sum(one.failure is not None for one in forced)),
         **_of_all_groups([*report.groups, *report.dropped.groups]),
         "rollout/dropped_zero_advantage": float(report.dropped.zero_advantage),
         "rollout/dropped_failed": float(report.dropped.failed),
@@ -142,9 +145,11 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "well_formed": well_formed_share(scored),
             "forced_ends": fmean(any(turn.injected_T.any() for turn in t.turns) for t in scored),
         }
-    also_cut = [t for t in scored if t.task.thinking.cuts]
-    for place, budget in enumerate(also_cut[0].task.thinking.cuts if also_cut else ()):
-        metrics[f"cut/{budget}"] = fmean(t.outcomes[place] for t in also_cut)
+    at_budget: dict[int, list[float]] = {}
+    for t in scored:
+        for budget, reward in zip(t.task.thinking.nested_budgets, t.budget_rewards, strict=False):
+            at_budget.setdefault(budget, []).append(reward)
+    metrics |= {f"reward_at/{budget}": fmean(rewards) for budget, rewards in at_budget.items()}
     for name in sorted({name for t in scored for name in t.score.parts}):
         values = [t.score.parts[name] for t in scored if name in t.score.parts]
         metrics[f"parts/{name}"] = fmean(values)

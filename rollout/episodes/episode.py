@@ -250,38 +250,44 @@ class EpisodeRunner:
             resumption=episode.resumption,
         )
 
-    async def play_cuts(self, whole: Trajectory, *, seed: int, sampling: Sampling) -> Trajectory:
-        """Return an episode with its `cuts`, of which some may have failed. Episodes of several turns have none."""
+    async def add_forced_answers(self, whole: Trajectory, *, seed: int, sampling: Sampling) -> Trajectory:
+        """Return an episode with its forced answers, of which some may have failed. Episodes of several turns have none."""
         if len(whole.turns) != 1 or whole.failure is not None:
             return whole
-        budgets = whole.task.thinking.cuts
+        budgets = whole.task.thinking.nested_budgets
         seeds = (_turn_seed(seed, 1 + number) for number in range(len(budgets)))
-        cuts = (
-            self._play_cut(whole, cut, seed=one, sampling=sampling) for cut, one in zip(budgets, seeds, strict=True)
+        forcing = (
+            self._force_answer(whole, budget, seed=one, sampling=sampling)
+            for budget, one in zip(budgets, seeds, strict=True)
         )
-        return replace(whole, cuts=tuple(cut for cut in await asyncio.gather(*cuts) if cut is not None))
+        return replace(whole, forced_answers=tuple(one for one in await asyncio.gather(*forcing) if one is not None))
 
-    async def _play_cut(self, whole: Trajectory, budget: int, *, seed: int, sampling: Sampling) -> Trajectory | None:
-        """Return the episode whose thought ends at a budget. None if the thought ended before."""
+    async def _force_answer(
+        self, whole: Trajectory, budget: int, *, seed: int, sampling: Sampling
+    ) -> Trajectory | None:
+        """Return the episode whose reasoning is ended at a budget. None if it ended before."""
         (turn,) = whole.turns
         context, ids = tokens_of(turn.context_ids), tokens_of(turn.sampled_ids)
-        place = self._sampler.cut_of(ids, budget, context)
-        if place is None:
+        room = self._limits.total_tokens - len(context)
+        start = self._sampler.forced_end_start(ids, budget, context, room=room, sampling=sampling)
+        if start is None:
             return None
-        thought = Completion(
-            token_ids=ids[:place],
-            logprobs_T=tuple(turn.logprobs_T[:place].tolist()),
-            versions_T=tokens_of(turn.versions_T[:place]),
+        reasoning = Completion(
+            token_ids=ids[:start],
+            logprobs_T=tuple(turn.logprobs_T[:start].tolist()),
+            versions_T=tokens_of(turn.versions_T[:start]),
             finished=False,
         )
-        before = PartialTurn(context_ids=context, completion=thought, whole=False)
+        before = PartialTurn(context_ids=context, completion=reasoning, whole=False)
         task = replace(whole.task, thinking=up_to(budget))
         partial = PartialEpisode(turns=(), turn=before, seconds=0.0, times=NO_TIME)
-        cut = await self.play(self.episode(task, seed=seed, sampling=sampling, partial=partial))
-        if cut.failure is None and (cut.resumption is Resumption.RESTARTED or cut.turns[0].forced_at != place):
-            differs = failure_of(NotReplayed(f"the thought could not be cut at its token {place}"))
-            return replace(cut, reward=None, failure=differs, stop=Stop.FAILURE)
-        return cut
+        forced = await self.play(self.episode(task, seed=seed, sampling=sampling, partial=partial))
+        if forced.failure is not None:
+            return forced
+        if forced.resumption is Resumption.RESUMED and forced.turns[0].forced_end_start == start:
+            return forced
+        differs = failure_of(NotReplayed(f"the reasoning could not be ended at its token {start}"))
+        return replace(forced, reward=None, failure=differs, stop=Stop.FAILURE)
 
     def _leave(self, env: EnvEpisode) -> None:
         """Close an unfinished environment in a thread, without a wait: one of its calls may still run."""
@@ -440,18 +446,19 @@ class Attempt:
         }
 
     async def play(self) -> Group:
-        """Run all episodes and their cuts. Return the answers in the order of the samples."""
-        uncut = [self._add_cuts(sample) for sample, answer in self._finished.items() if not answer.cuts]
-        await asyncio.gather(*uncut, *(self._one(sample, episode) for sample, episode in list(self._playing.items())))
+        """Run all episodes and their forced answers. Return the answers in the order of the samples."""
+        bare = [sample for sample, answer in self._finished.items() if not answer.forced_answers]
+        adding = (self._add_forced_answers(sample) for sample in bare)
+        await asyncio.gather(*adding, *(self._one(sample, episode) for sample, episode in list(self._playing.items())))
         return Group.of(self._ticket, [answer for _, answer in sorted(self._finished.items())])
 
     async def _one(self, sample: int, episode: Episode) -> None:
         self._finished[sample] = await self._runner.play(episode)
         del self._playing[sample]
-        await self._add_cuts(sample)
+        await self._add_forced_answers(sample)
 
-    async def _add_cuts(self, sample: int) -> None:
-        self._finished[sample] = await self._runner.play_cuts(
+    async def _add_forced_answers(self, sample: int) -> None:
+        self._finished[sample] = await self._runner.add_forced_answers(
             self._finished[sample], seed=self._seeds[sample], sampling=self._ticket.sampling
         )
 

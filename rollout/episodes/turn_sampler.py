@@ -58,11 +58,8 @@ class TurnSampler:
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thinking_so_far if self._config.scope == "episode" else 0)
-        tags = len(self._tags.cut(())) + (0 if self._tags.opened_by(ids) else self._tags.opening_tokens)
         answer_tokens = self._config.answer_tokens or turn_tokens
-        besides = self._config.grace + tags
-        kept = answer_tokens if sampling.max_tokens is None or self._config.answer_tokens else 1  # for the answer
-        limit = ThinkingLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace)
+        limit, besides = self._limit(budget, ids, room=room, sampling=sampling)
         limited = replace(free, max_tokens=min(limit.tokens + besides + answer_tokens, room), limit=limit)
         completion = await self._generate(limited, partial)
         sampled = self.measure_turn(completion, thinking, ids)
@@ -71,11 +68,25 @@ class TurnSampler:
             return self.measure_turn(completion.first(len(completion.token_ids) - too_long), thinking, ids)
         return sampled
 
-    def cut_of(self, ids: tuple[int, ...], budget: int, context: tuple[int, ...]) -> int | None:
-        """Return the place at which a budget cuts the thought of a turn after `context`, or None if it ended before."""
+    def _limit(self, budget: int, ids: tuple[int, ...], *, room: int, sampling: Sampling) -> tuple[ThinkingLimit, int]:
+        """Return the limit that leaves room for the answer, and the tokens of the turn besides thinking and answer."""
+        assert self._tags is not None
+        own, turn_tokens = self._config.answer_tokens, sampling.max_tokens or self._turn_tokens
+        besides = self._config.grace + len(self._tags.cut(()))
+        besides += 0 if self._tags.opened_by(ids) else self._tags.opening_tokens
+        kept = (own or turn_tokens) if own or sampling.max_tokens is None else 1
+        return ThinkingLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace), besides
+
+    def forced_end_start(
+        self, ids: tuple[int, ...], budget: int, context: tuple[int, ...], *, room: int, sampling: Sampling
+    ) -> int | None:
+        """Return the place at which a budget ends the reasoning of a turn after `context`, or None if it ended before.
+
+        `room` and `sampling` are as in `sample`.
+        """
         if self._tags is None:
             return None
-        limit = ThinkingLimit(tokens=budget, grace=self._config.grace)
+        limit, _ = self._limit(budget, context, room=min(room, sampling.max_tokens or room), sampling=sampling)
         end = self._tags.forced_end(ids, limit, opened=self._tags.opened_by(context))
         return None if end is None or end.start >= len(ids) else end.start
 

@@ -31,7 +31,7 @@ class ThinkingRules:
     """Capabilities and settings of the served model."""
 
     thinking: ThinkingConfig
-    budget: int | None = None
+    default_budget: int | None = None
     """Thinking tokens of a request that names no budget, if it thinks. None sets no limit."""
     closing: str = ""
     """Text that ends the thinking. Requests can't change it."""
@@ -132,9 +132,10 @@ def _limit(body: Body, rules: ThinkingRules, thinks: bool | str | None) -> dict[
     limit: dict[str, Any] = {GRACE: rules.thinking.grace}
     limit |= {name: given[name] for name in (BUDGET, GRACE) if name in given} | plain
     check_extra_args({**given, **limit})
-    named, may = BUDGET in limit or BUDGET in body, _thinks(body, thinks) and not body.get("use_beam_search")
-    if rules.budget is not None and may and not named:
-        limit[BUDGET] = rules.budget
+    is_set = BUDGET in limit or BUDGET in body
+    can_limit = _thinks(body, thinks) and not body.get("use_beam_search")
+    if rules.default_budget is not None and can_limit and not is_set:
+        limit[BUDGET] = rules.default_budget
     if BUDGET not in limit:
         return None
     if rules.no_budget:

@@ -66,7 +66,7 @@ class ServerConfig:
     raw_prompts: bool = False
     """Whether to answer raw prompts, as text or token ids; their authors can forge any turn."""
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
-    budget: int | None = None
+    default_budget: int | None = None
     """Thinking tokens of a request that names no budget; null sets no limit."""
 
 
@@ -77,9 +77,9 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
     """
     tokenizer = load_tokenizer(model)
     form = find_format(tokenizer)
-    rules = replace(load_thinking_rules(tokenizer, config.thinking), budget=config.budget)
-    if config.budget is not None and rules.no_budget:
-        raise ValueError(f"a thinking budget of {config.budget} is not available: {rules.no_budget}")
+    rules = replace(load_thinking_rules(tokenizer, config.thinking), default_budget=config.default_budget)
+    if config.default_budget is not None and rules.no_budget:
+        raise ValueError(f"a thinking budget of {config.default_budget} is not available: {rules.no_budget}")
     if config.tool_call_parser is not None:
         rules = replace(rules, no_calls="")
     missing = (("thinking budgets", rules.no_budget), ("thinking=false", rules.no_switch), ("tools", rules.no_calls))

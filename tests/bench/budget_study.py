@@ -18,22 +18,24 @@ from numpy.typing import NDArray
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import Mode
 from temper.orchestrator.evaluation.evaluator import EvalConfig, heldout_tasks
-from temper.orchestrator.evaluation.record import read_evaluation
+from temper.orchestrator.evaluation.record import read_evaluation, read_run
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
 from temper.rollout.tokenizer import load_tokenizer
 
-CUTS = "rl.thinking.cuts=[8,16,32,48]"
+NESTED = "rl.thinking.nested_budgets=[8,16,32,48]"
 ARMS: dict[str, list[str]] = {
     "free": [],
     "fixed": ["rl.thinking={budget: 1.0, budgets: [32]}", "rl.loss.advantage=reinforce_pp_baseline"],
-    "solved": ["rl.shaping.solved_price=0.2"],
+    "solve_rate": ["rl.shaping.solve_rate_penalty=0.2"],
     "random": ["rl.thinking={budget: 0.8, budget_range: [4, 64]}"],
-    "nested": [CUTS],
-    "priced": [CUTS, "rl.shaping.length_margin=0.02"],
+    "nested": [NESTED],
+    "adaptive": [NESTED, "rl.shaping.accuracy_margin=0.02"],
 }
 """Settings of the arms. `sft` is the model before `rl`."""
-SFT, FREE = "sft", "free"
+SFT = "sft"
+BASES = ("free", "fixed", "random")
+"""Arms that the others are compared with."""
 TESTED = (8, 48)
 """Lowest and highest budget of the test at every budget."""
 RESAMPLES = 2000
@@ -43,8 +45,8 @@ Scores = dict[int | None, dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One environment in one run: accuracies of tasks, mean tokens by budget, and the frontier of the reference."""
+class EnvMeasures:
+    """One environment in one run: accuracies of tasks and mean tokens, by budget."""
 
     scores: Scores
     tokens: dict[int | None, float]
@@ -66,12 +68,12 @@ def area(accuracies: dict[int, float]) -> float:
     return float(np.trapezoid(list(accuracies.values()), places) / (places[-1] - places[0]))
 
 
-def measure(file: Path) -> dict[str, Measured]:
+def measure(file: Path) -> dict[str, EnvMeasures]:
     """Return the measures of an evaluation by environment."""
     found = {}
     for env, points in read_evaluation(file).curve.items():
         limited = [point for point in points if point.mode in (Mode.BUDGET, Mode.UNLIMITED)]
-        found[env] = Measured(
+        found[env] = EnvMeasures(
             scores={
                 point.budget: {score.key: float(score.accuracy) for score in point.scores if score.scored}
                 for point in limited
@@ -81,17 +83,17 @@ def measure(file: Path) -> dict[str, Measured]:
     return found
 
 
-def frontier(tasks: Sequence[Task], budgets: Sequence[int], model: Path) -> dict[int, float]:
-    """Return the accuracy of the best lines of `anytime` tasks at each budget: lines count if all their tokens fit."""
+def reference(tasks: Sequence[Task], budgets: Sequence[int], model: Path) -> dict[int, float]:
+    """Return the reference of `anytime` tasks: it writes the best lines, and answers from those whose tokens fit a budget."""
     tokenizer, values = load_tokenizer(model), dict[int, list[float]]()
     for task in tasks:
         ends = [
-            len(tokenizer("\n".join(task.spec["best"][:count]), add_special_tokens=False)["input_ids"])
-            for count in range(len(task.spec["best"]) + 1)
+            len(tokenizer("\n".join(task.spec["best_lines"][:count]), add_special_tokens=False)["input_ids"])
+            for count in range(len(task.spec["best_lines"]) + 1)
         ]
         for budget in budgets:
             whole = max(count for count, end in enumerate(ends) if end <= budget)
-            values.setdefault(budget, []).append(task.spec["values"][whole])
+            values.setdefault(budget, []).append(task.spec["chances"][whole])
     return {budget: fmean(found) for budget, found in values.items()}
 
 
@@ -106,27 +108,31 @@ class Band:
     def low(self) -> NDArray[np.float64]:
         return self.difference - self.half
 
+    @property
+    def high(self) -> NDArray[np.float64]:
+        return self.difference + self.half
+
 
 def simultaneous_band(pairs: Sequence[NDArray[np.float64]], *, rng: np.random.Generator) -> Band:
     """Return the band of differences. `pairs` has for each seed the differences, of shape (budgets, tasks).
 
-    Seeds are resampled, then tasks within each. The half-width is the 95 % quantile of the largest studentised deviation times
-    the standard error at each budget: max-t (Westfall and Young, Resampling-Based Multiple Testing, 1993).
+    Tasks are resampled within each seed, so the band is about the models of these seeds. Three seeds are too few to resample.
+    The half-width is the 95 % quantile of the largest studentised deviation, times the standard error at each budget: max-t
+    (Westfall and Young, Resampling-Based Multiple Testing, 1993).
     """
     mean = np.mean([pair.mean(axis=1) for pair in pairs], axis=0)
-    means = np.stack([_resampled(pairs, rng) for _ in range(RESAMPLES)])
+    means = np.stack([_resample_mean(pairs, rng) for _ in range(RESAMPLES)])
     error = np.maximum(means.std(axis=0), 1e-9)
     largest = (np.abs(means - mean) / error).max(axis=1)
     return Band(difference=mean, half=float(np.quantile(largest, 0.95)) * error)
 
 
-def _resampled(pairs: Sequence[NDArray[np.float64]], rng: np.random.Generator) -> NDArray[np.float64]:
-    drawn = [pairs[place] for place in rng.integers(len(pairs), size=len(pairs))]
-    means = [pair[:, rng.integers(pair.shape[1], size=pair.shape[1])].mean(axis=1) for pair in drawn]
+def _resample_mean(pairs: Sequence[NDArray[np.float64]], rng: np.random.Generator) -> NDArray[np.float64]:
+    means = [pair[:, rng.integers(pair.shape[1], size=pair.shape[1])].mean(axis=1) for pair in pairs]
     return np.asarray(np.mean(means, axis=0))
 
 
-def differences(one: Measured, other: Measured, budgets: Sequence[int | None]) -> NDArray[np.float64]:
+def differences(one: EnvMeasures, other: EnvMeasures, budgets: Sequence[int | None]) -> NDArray[np.float64]:
     """Return the accuracies in `one` minus those in `other` of the tasks that both have, of shape (budgets, tasks)."""
     tables = [run.scores[budget] for run in (one, other) for budget in budgets]
     keys = sorted(set.intersection(*map(set, tables)))
@@ -141,44 +147,51 @@ def train(config: str, arm: str, seed: int) -> Path:
     return fork_run(base, f"budget-{arm}-{seed}", ARMS[arm]) / "eval" / "rl.json"
 
 
-def arms_table(env: str, found: dict[str, list[Measured]], best: dict[int, float] | None) -> str:
-    """Return the table of an environment: means over the seeds."""
+def arms_table(env: str, found: dict[str, list[EnvMeasures]], best: dict[int, float] | None) -> str:
+    """Return the table of an environment: means over the seeds. `best` is the reference."""
     budgets = next(iter(found.values()))[0].budgets
-    head = ["arm", "free accuracy", "free tokens", "area", "to the frontier", *(f"at {budget}" for budget in budgets)]
-    top = None if best is None else area({budget: best[budget] for budget in budgets if budget})
+    head = ["arm", "free accuracy", "free tokens", "area", *(f"at {budget}" for budget in budgets)]
     rows = []
     for arm, runs in found.items():
-        areas = [run.area() for run in runs]
-        gap = "-" if top is None else f"{top - fmean(areas):.3f}"
         free = [fmean(run.accuracy(None) for run in runs), fmean(run.tokens[None] for run in runs)]
         at = [f"{fmean(run.accuracy(budget) for run in runs):.2f}" for budget in budgets]
-        rows.append([arm, f"{free[0]:.3f}", f"{free[1]:.0f}", f"{fmean(areas):.3f}", gap, *at])
+        rows.append([arm, f"{free[0]:.3f}", f"{free[1]:.0f}", f"{fmean(run.area() for run in runs):.3f}", *at])
     if best is not None:
-        rows.append(["frontier", "", "", f"{top:.3f}", "0", *(f"{best[budget]:.2f}" for budget in budgets)])
+        whole = area({budget: best[budget] for budget in budgets if budget})
+        rows.append(["reference", "", "", f"{whole:.3f}", *(f"{best[budget]:.2f}" for budget in budgets)])
     lines = [f"### {env}", "", *("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)), ""]
     return "\n".join(lines)
 
 
-def tests_table(env: str, found: dict[str, list[Measured]]) -> str:
-    """Return the tests of each arm against `free`: free accuracy, every budget, and the area on each seed."""
-    rng, lines = np.random.default_rng(0), [f"#### {env}: against `{FREE}`", ""]
-    lines += ["| arm | free accuracy | every budget | area, seeds above | tokens |", "|---|---|---|---|---|"]
-    base = found[FREE]
-    budgets = [budget for budget in base[0].budgets if TESTED[0] <= budget <= TESTED[1]]
+def tests_table(env: str, found: dict[str, list[EnvMeasures]], *, base: str) -> str:
+    """Return the differences of each other arm to `base`: free accuracy, all budgets, and the area on each seed."""
+    rng, lines = np.random.default_rng(0), [f"{env}, against `{base}`:", ""]
+    budgets = found[base][0].budgets
+    tested = [place for place, budget in enumerate(budgets) if TESTED[0] <= budget <= TESTED[1]]
+    low, high = TESTED
+    lines += [
+        f"| arm | free accuracy | lowest bound, {low} to {high} | bounds at all budgets | area by seed | free tokens |"
+    ]
+    lines += ["|---|---|---|---|---|---|"]
     for arm, runs in found.items():
-        if arm == FREE:
+        if arm == base:
             continue
-        pairs = list(zip(runs, base, strict=False))
+        pairs = list(zip(runs, found[base], strict=True))
         free = simultaneous_band([differences(one, other, [None]) for one, other in pairs], rng=rng)
         each = simultaneous_band([differences(one, other, budgets) for one, other in pairs], rng=rng)
-        above = sum(one.area() > other.area() for one, other in pairs)
-        gain = fmean(one.area() - other.area() for one, other in pairs)
-        saved = fmean(1 - one.tokens[None] / other.tokens[None] for one, other in pairs)
+        within = simultaneous_band([differences(one, other, budgets)[tested] for one, other in pairs], rng=rng)
+        gains = ", ".join(f"{one.area() - other.area():+.3f}" for one, other in pairs)
+        saved = fmean(one.tokens[None] / other.tokens[None] - 1 for one, other in pairs)
         lines.append(
-            f"| {arm} | {free.difference[0]:+.3f}, at least {free.low[0]:+.3f} | lowest bound {each.low.min():+.3f} | "
-            f"{gain:+.3f}, {above} of {len(pairs)} | {-saved:+.0%} |"
+            f"| {arm} | {free.difference[0]:+.3f} +- {free.half[0]:.3f} | {within.low.min():+.3f} | "
+            f"{each.low.min():+.3f} to {each.high.max():+.3f} | {gains} | {saved:+.0%} |"
         )
     return "\n".join([*lines, ""])
+
+
+def sampled_tokens(folder: Path) -> int:
+    """Return the tokens that the engines sampled in `rl`."""
+    return round(sum(read_run(folder).series("rl", "engine/sampled_tokens")[1]))
 
 
 def main() -> None:
@@ -191,23 +204,26 @@ def main() -> None:
     order = [(arm, seed) for seed in seeds for arm in arms]
     files = {pair: train(given.config, *pair) for pair in order}
     measured = {pair: measure(file) for pair, file in files.items()}
+    for arm in [arm for arm in arms if arm != SFT]:
+        tokens = [f"{sampled_tokens(files[arm, seed].parents[1]) / 1e6:.2f} M" for seed in seeds]
+        print(f"{arm}: tokens sampled in training by seed: {', '.join(tokens)}")
     for env in sorted(next(iter(measured.values()))):
         found = {arm: [measured[arm, seed][env] for seed in seeds] for arm in arms}
-        print(arms_table(env, found, _frontier(env, seeds, next(iter(found.values()))[0].budgets)))
-        if FREE in arms:
-            print(tests_table(env, found))
+        print(f"\n{arms_table(env, found, _reference(env, seeds, next(iter(found.values()))[0].budgets))}")
+        for base in [base for base in BASES if base in arms]:
+            print(tests_table(env, found, base=base))
 
 
-def _frontier(env: str, seeds: Sequence[int], budgets: Sequence[int]) -> dict[int, float] | None:
-    """Return the frontier over the held-out tasks of all seeds, None for an environment without one."""
+def _reference(env: str, seeds: Sequence[int], budgets: Sequence[int]) -> dict[int, float] | None:
+    """Return the reference over the held-out tasks of all seeds, None for an environment without one."""
     by_seed = []
     for seed in seeds:
         folder = Path("runs") / f"budget-sft-{seed}"
         own = load_config(folder / "config.yaml", [])
         tasks = [task for task in heldout_tasks(own, own.section(EvalConfig).tasks) if task.env.name == env]
-        if not tasks or "best" not in tasks[0].spec:
+        if not tasks or "best_lines" not in tasks[0].spec:
             return None
-        by_seed.append(frontier(tasks, budgets, RunDir(folder).newest_model()))
+        by_seed.append(reference(tasks, budgets, RunDir(folder).newest_model()))
     return {budget: fmean(one[budget] for one in by_seed) for budget in budgets}
 
 

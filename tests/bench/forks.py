@@ -13,7 +13,8 @@ TEMPER = (sys.executable, "-m", "temper.orchestrator")
 def base_run(config: str, name: str, stages: Sequence[str], overrides: Sequence[str] = ()) -> Path:
     """Return the folder of a run of these stages, after running or resuming it."""
     folder = Path("runs") / name
-    if stages[-1] not in finished(folder):
+    last = "eval-sft" if stages[-1] == "eval" else stages[-1]
+    if last not in finished(folder):
         listed = f"stages=[{','.join(stages)}]"
         subprocess.run([*TEMPER, "run", config, f"name={name}", listed, *overrides], check=True)
     return folder

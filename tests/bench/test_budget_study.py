@@ -4,15 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.budget_study import Measured, area, differences, frontier, simultaneous_band
+from bench.budget_study import EnvMeasures, area, differences, reference, simultaneous_band
 from support.tiny_models import qwen3
 
 from temper.envs.core.task import Task
 
 
-def measured(**scores: dict[str, float]) -> Measured:
+def measured(**scores: dict[str, float]) -> EnvMeasures:
     by_budget = {None if name == "free" else int(name[1:]): found for name, found in scores.items()}
-    return Measured(scores=by_budget, tokens=dict.fromkeys(by_budget, 1.0))
+    return EnvMeasures(scores=by_budget, tokens=dict.fromkeys(by_budget, 1.0))
 
 
 def test_an_area_is_a_mean_over_the_logarithm_of_the_budget() -> None:
@@ -36,16 +36,14 @@ def test_a_band_covers_the_true_difference_and_shrinks_with_tasks() -> None:
     assert (many.low > 0).all()
 
 
-def test_seeds_that_differ_widen_a_band() -> None:
+def test_a_band_holds_at_all_budgets_at_once() -> None:
     rng = np.random.default_rng(1)
-    equal = simultaneous_band([np.full((1, 50), 0.1)] * 3, rng=rng)
-    apart = simultaneous_band([np.full((1, 50), value) for value in (0.0, 0.1, 0.2)], rng=rng)
-    assert equal.half[0] < 1e-6
-    assert apart.half[0] > 0.05
+    bands = [simultaneous_band([rng.normal(size=(6, 200))], rng=rng) for _ in range(100)]
+    assert sum(bool((np.abs(band.difference) < band.half).all()) for band in bands) >= 88
 
 
-def test_the_frontier_counts_the_lines_whose_tokens_fit(tmp_path: Path) -> None:
+def test_the_reference_counts_the_lines_whose_tokens_fit(tmp_path: Path) -> None:
     model = qwen3(tmp_path / "model")  # a token for each byte
-    spec = {"best": ["ab1", "cd2"], "values": [0.25, 0.5, 1.0]}
+    spec = {"best_lines": ["ab1", "cd2"], "chances": [0.25, 0.5, 1.0]}
     task = Task(messages=({"role": "user", "content": "?"},), spec=spec)
-    assert frontier([task], [0, 2, 3, 6, 7, 20], model) == {0: 0.25, 2: 0.25, 3: 0.5, 6: 0.5, 7: 1.0, 20: 1.0}
+    assert reference([task], [0, 2, 3, 6, 7, 20], model) == {0: 0.25, 2: 0.25, 3: 0.5, 6: 0.5, 7: 1.0, 20: 1.0}

@@ -116,7 +116,7 @@ TINY = (
 )
 FRESH = {
     "budget_demo": (*TWO["sft"], *TWO["rl"], "eval.budget_shares=[0.5]"),
-    "budget_study": (*TWO["sft"], *TWO["rl"], "eval.budgets=[2]", "rl.thinking.cuts=[2]"),
+    "budget_study": (*TWO["sft"], *TWO["rl"], "eval.budgets=[2]", "rl.thinking.nested_budgets=[2]"),
     "questions": (*TWO["sft"], *TWO["rl"]),
     "hybrid_10m": (*TWO["sft"], *TWO["rl"], TINY),
     "scaling": (*TWO["rl"], TINY, "learner.ranks=1", "rollout.workers=1", "rollout.engine.max_model_len=2048"),

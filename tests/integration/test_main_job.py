@@ -94,7 +94,7 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
         f"distill={{teacher: {teacher}, steps: 2, groups_per_step: 4, group_size: 2}}",
         "dpo={tasks: 24, samples: 4, steps: 3, batch_size: 4, optim: {learning_rate: 1.0e-3, warmup_steps: 0}}",
         "dpo.shares={math: 0, code: 0, tool_use: 0, spelling: 0, easy: 0}",
-        "rl.thinking={budget: 0.6, budgets: [4, 8], no_thinking: 0.1, cuts: [2, 6]}",
+        "rl.thinking={budget: 0.6, budgets: [4, 8], no_thinking: 0.1, nested_budgets: [2, 6]}",
         "rl.loss.malformed_thinking=-1.0",
         "eval.budgets=[4]",
         "eval.no_thinking=true",
@@ -180,9 +180,9 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     assert all(within)  # the model ended its turn before its budget did
     assert any(any(turn["injected"]) for _, turn in limited)
     assert all([p is None for p in turn["logprobs"]] == turn["injected"] for turn in sampled)
-    cut = [(t, one) for t in trajectories(run) for one in t["cuts"]]
-    assert cut
-    for t, one in cut:
+    forced = [(t, one) for t in trajectories(run) for one in t["forced_answers"]]
+    assert forced
+    for t, one in forced:
         (whole,), (turn,), budget = t["turns"], one["turns"], one["thinking"]["budget"]
         assert turn["sampled_ids"][:budget] == whole["sampled_ids"][:budget]
         assert turn["injected"].index(True) == budget

@@ -21,8 +21,6 @@ from temper.orchestrator.run.folder import RunDir, write_whole
 from temper.orchestrator.run.source import DIRTY
 
 SUFFIX = ".band.json"
-UNKNOWN = "unknown"
-"""The commit of a run by an installed package."""
 SIGMAS = 3.0
 """Half-width of a band in standard deviations."""
 BINS = 10
@@ -186,17 +184,26 @@ def record_band(recipe: Path, folders: Sequence[Path]) -> Path:
     hardware = {hardware_of(folder) for folder in folders}
     if len(hardware) > 1:
         raise ValueError(f"the runs are of different hardware: {'; '.join(sorted(hardware))}")
-    commits = {commit for folder in folders for commit in RunDir(folder).state().commits or [UNKNOWN]}
-    if len(commits) > 1 or any(commit == UNKNOWN or commit.endswith(DIRTY) for commit in commits):
-        raise ValueError(
-            f"the runs are of the commits {', '.join(sorted(commits))}; a band needs one, so rerun them from one checkout "
-            "without changes"
-        )
+    commits = {commit for folder in folders for commit in _commits(folder)}
+    if len(commits) > 1:
+        raise ValueError(f"the runs are of different commits: {', '.join(sorted(commits))}; rerun all at one")
     path = band_file(recipe)
     head = {"recipe": recipe.name, "commit": commits.pop(), "hardware": hardware.pop()}
     lines = ",\n".join("  " + json.dumps(asdict(run), allow_nan=False) for run in runs)
     write_whole(path, json.dumps(head, indent=1).removesuffix("\n}") + f',\n "runs": [\n{lines}\n ]\n}}\n')
     return path
+
+
+def _commits(folder: Path) -> list[str]:
+    """Return the commits of a run. Raise `ValueError` without one, and for uncommitted changes."""
+    commits = RunDir(folder).state().commits
+    if not commits:
+        raise ValueError(
+            f"{folder} has no commit: an installed package or an older version ran it; rerun it in a checkout"
+        )
+    if changed := [commit for commit in commits if commit.endswith(DIRTY)]:
+        raise ValueError(f"{folder} ran with uncommitted changes ({changed[0]}); commit them, and rerun it")
+    return commits
 
 
 def _model(folder: Path) -> str:

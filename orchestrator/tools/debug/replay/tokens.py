@@ -102,7 +102,7 @@ def compared(
 
 def _by_place(batch: StepBatch, records: Sequence[TokenRecord], loss: LossConfig) -> dict[int, Values]:
     """Return by answer the values of a record at the tokens that a loss trains."""
-    samples = build_samples(loss, batch.groups)
+    samples = {sample.place: sample for sample in build_samples(loss, batch.groups)}
     found = {}
     for record in records:
         trained_T = samples[record.place].trained_T

@@ -31,11 +31,11 @@ def test_a_tally_has_one_leader_whose_lead_is_certain_after_the_best_lines() -> 
         for person, name in cast:
             totals[name] += weights[person]
         assert [name for name in totals if totals[name] == max(totals.values())] == [task.spec["answer"]]
-        seen = [line.split()[0] for line in task.spec["best"]]
+        seen = [line.split()[0] for line in task.spec["best_lines"]]
         heaviest = sorted((weights[person] for person, _ in cast), reverse=True)
         assert [int(vote[2:]) for vote in seen] == heaviest[: len(seen)]
         left = sum(heaviest) - sum(int(vote[2:]) for vote in seen)
-        first, second = sorted(map(int, task.spec["best"][-1].split()[1].split(",")))[:-3:-1]
+        first, second = sorted(map(int, task.spec["best_lines"][-1].split()[1].split(",")))[:-3:-1]
         assert first - second > left
 
 
@@ -52,24 +52,24 @@ def test_a_scan_ends_where_the_running_total_reaches_the_limit() -> None:
         limit = int(re.findall(r"where is (\d+)", question(task))[0])
         totals = list(accumulate(int(number) for _, number in items))
         place = next(place for place, total in enumerate(totals) if total >= limit)
-        assert (items[place][0], place + 1) == (task.spec["answer"], len(task.spec["best"]))
-        assert task.spec["values"] == [1 / (len(items) - seen) for seen in range(place + 1)] + [1.0]
+        assert (items[place][0], place + 1) == (task.spec["answer"], len(task.spec["best_lines"]))
+        assert task.spec["chances"] == [1 / (len(items) - seen) for seen in range(place + 1)] + [1.0]
 
 
 def test_a_filter_sums_the_marked_ones_in_its_best_lines() -> None:
     for task in tasks("filter"):
         marked = re.findall(r"[a-z](\d)\*", question(task))
         assert task.spec["answer"] == str(sum(map(int, marked)))
-        assert len(task.spec["best"]) == len(marked)
-        assert task.spec["best"][-1].endswith(f" {task.spec['answer']}")
+        assert len(task.spec["best_lines"]) == len(marked)
+        assert task.spec["best_lines"][-1].endswith(f" {task.spec['answer']}")
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_most_demonstrations_waste_lines_and_some_do_not(name: str) -> None:
-    wasted = [1 + task.spec["steps"].count("\n") > len(task.spec["best"]) for task in tasks(name)]
+    wasted = [1 + task.spec["steps"].count("\n") > len(task.spec["best_lines"]) for task in tasks(name)]
     assert DRAWS / 2 < sum(wasted) < DRAWS
-    values = [task.spec["values"] for task in tasks(name)]
-    assert all(len(found) == len(task.spec["best"]) + 1 for found, task in zip(values, tasks(name), strict=True))
+    values = [task.spec["chances"] for task in tasks(name)]
+    assert all(len(found) == len(task.spec["best_lines"]) + 1 for found, task in zip(values, tasks(name), strict=True))
     assert all(found[-1] == 1.0 for found in values)
 
 

@@ -4,16 +4,23 @@ import pytest
 
 from temper.learner.losses.advantages import (
     ADVANTAGES,
-    batch_advantages,
+    advantage_function,
     dr_grpo,
     grpo,
     has_nonzero_advantage,
+    normalise_and_clip,
     normalise_over_batch,
     rloo,
 )
 
 EVEN = [[5, 5], [5, 5]]
 """Trained tokens of two answers in two groups."""
+
+
+def batch_advantages(rewards_NG, tokens_NG, *, kind, clip=20.0, normalise=True):
+    """The advantages of all groups by a rule."""
+    values_NG = [advantage_function(kind)(rewards_G) for rewards_G in rewards_NG]
+    return normalise_and_clip(values_NG, tokens_NG, kind=kind, clip=clip, normalise=normalise)
 
 
 def test_leave_one_out_subtracts_the_mean_of_the_others():

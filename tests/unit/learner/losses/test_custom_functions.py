@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from temper.learner.losses.advantages import batch_advantages, has_nonzero_advantage
+from temper.learner.losses.advantages import advantage_function, has_nonzero_advantage
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.policy import PolicyTerms, policy_loss
 from temper.orchestrator.config.loop import RlConfig
@@ -50,7 +50,7 @@ def test_the_algorithms_of_the_page_load_and_its_token_range_is_icepop(tmp_path:
 
 def test_the_example_trains_by_its_own_loss_and_advantage(mine: Path) -> None:
     loss = load_config(mine / "run.yaml", NEEDED).section(RlConfig).loss
-    assert batch_advantages([[1.0, 0.0, 0.0]], [[5, 5, 5]], kind=loss.advantage, clip=20.0) == [[1.0, 0.0, 0.0]]
+    assert advantage_function(loss.advantage)([1.0, 0.0, 0.0]) == [1.0, 0.0, 0.0]
     assert has_nonzero_advantage([1.0, 0.0, 0.0], kind=loss.advantage)
     assert not has_nonzero_advantage([1.0, 1.0, 1.0], kind=loss.advantage)
 
@@ -110,4 +110,4 @@ def test_an_advantage_that_does_not_fit_later_names_itself_and_the_rewards(mine:
     (mine / "other.py").write_text("def f(rewards):\n return rewards if rewards[0] else []", encoding="utf-8")
     kind = LossConfig(advantage="other.f").advantage
     with pytest.raises(ValueError, match=r"loss.advantage='other.f' returned \[\] for the rewards \[0.0, 1.0\]"):
-        batch_advantages([[0.0, 1.0]], [[1, 1]], kind=kind, clip=20.0)
+        advantage_function(kind)([0.0, 1.0])

@@ -3,7 +3,7 @@
 import pytest
 
 from temper.learner.losses.advantages import dr_grpo, rloo
-from temper.learner.losses.nested import outcome_so_far, part_advantages
+from temper.learner.losses.nested import part_advantages, recency_weighted_mean
 
 
 def test_parts_of_two_thoughts_with_two_cuts() -> None:
@@ -18,9 +18,9 @@ def test_parts_of_two_thoughts_with_two_cuts() -> None:
 
 
 def test_later_outcomes_count_twice_in_the_baseline() -> None:
-    assert outcome_so_far([]) == 0.0
-    assert outcome_so_far([1.0, 0.0, 0.0]) == pytest.approx(1 / 7)
-    assert outcome_so_far([0.0, 0.0, 1.0]) == pytest.approx(4 / 7)
+    assert recency_weighted_mean([]) == 0.0
+    assert recency_weighted_mean([1.0, 0.0, 0.0]) == pytest.approx(1 / 7)
+    assert recency_weighted_mean([0.0, 0.0, 1.0]) == pytest.approx(4 / 7)
 
 
 def test_a_thought_that_spoils_a_right_answer_loses() -> None:

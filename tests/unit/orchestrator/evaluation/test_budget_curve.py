@@ -250,8 +250,10 @@ class RolloutPool:
         if task.env.name == self.fails:
             return group(task, [], failed=samples)
         said = self.said(task)
-        cuts = tuple(self.said(replace(task, thinking=up_to(budget))) for budget in task.thinking.cuts if budget < 8)
-        return Group(ticket=ticket, trajectories=(replace(said, cuts=cuts),) * samples)
+        forced = tuple(
+            self.said(replace(task, thinking=up_to(budget))) for budget in task.thinking.nested_budgets if budget < 8
+        )
+        return Group(ticket=ticket, trajectories=(replace(said, forced_answers=forced),) * samples)
 
     def said(self, task: Task) -> Trajectory:
         room = {OFF: 0}.get(task.thinking, 8 if task.thinking.budget is None else task.thinking.budget)
@@ -388,11 +390,11 @@ def test_every_ticket_has_its_own_number_and_the_first_pass_those_it_always_had(
     evaluated(tmp_path, "eval.budgets=[2,8]", "eval.no_thinking=true", pool=pool)
     numbers = [ticket.number for ticket in pool.tickets]
     assert sorted(numbers) == list(range(EVALUATION.first_ticket, EVALUATION.first_ticket + 3 * 2 * 2))
-    cut = Thinking(mode=Mode.UNLIMITED, cuts=(2, 8))  # at the budgets, which need no pass
-    first = [ticket for ticket in pool.tickets if ticket.task.thinking == cut]
+    nested = Thinking(mode=Mode.UNLIMITED, nested_budgets=(2, 8))  # at the budgets, which need no pass
+    first = [ticket for ticket in pool.tickets if ticket.task.thinking == nested]
     assert [ticket.number - EVALUATION.first_ticket for ticket in first] == [0, 1, 2, 3, 4, 5]
     assert [ticket.task.env.name for ticket in first] == ["code", "code", "math", "math", "tool_use", "tool_use"]
-    passes = [{t.task.key for t in pool.tickets if t.task.thinking == mode} for mode in (cut, OFF)]
+    passes = [{t.task.key for t in pool.tickets if t.task.thinking == mode} for mode in (nested, OFF)]
     assert passes[0] == passes[1]
 
 

@@ -110,7 +110,7 @@ class StaleUnderBudgets(StaleEngine):
         group = await RolloutPool.run_group(self, ticket, samples)
         if ticket.task.env.name != "math":
             return group
-        older = (replace(one, cuts=tuple(map(as_before, one.cuts))) for one in group.trajectories)
+        older = (replace(one, forced_answers=tuple(map(as_before, one.forced_answers))) for one in group.trajectories)
         return replace(group, trajectories=tuple(older))
 
 

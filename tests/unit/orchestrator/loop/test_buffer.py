@@ -29,7 +29,7 @@ from temper.orchestrator.loop.buffer import (
 )
 from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.orchestrator.run.loop_state import buffer_from_json, buffer_to_json, held_group_lines, saved_groups
-from temper.orchestrator.stages.rl import teaches
+from temper.orchestrator.stages.rl import has_advantage
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
@@ -321,9 +321,9 @@ def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_it_was_asked_
     ("settings", "rewards", "dropped"),
     [
         ({"groups_per_step": 2, "max_replaced_groups": 3}, [[1.0, 1.0]] * 5, (3, 0)),  # the last two groups are used
-        ({"has_advantage": partial(teaches, kind="rloo")}, [[1.0, 1.0]], (1, 0)),
+        ({"has_advantage": partial(has_advantage, kind="rloo")}, [[1.0, 1.0]], (1, 0)),
         (
-            {"has_advantage": partial(teaches, kind="reinforce_pp")},
+            {"has_advantage": partial(has_advantage, kind="reinforce_pp")},
             [[1.0, 1.0]],
             (0, 0),
         ),  # the baseline is the whole batch

@@ -44,7 +44,7 @@ from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.stages import rl
 from temper.orchestrator.stages.loop_stage import LoopStage
-from temper.orchestrator.stages.rl import teaches
+from temper.orchestrator.stages.rl import has_advantage
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
@@ -296,7 +296,7 @@ def lived(root: Path, life: Life, case: Case) -> bool:
         rl = config.section(RlConfig)
         with Progress(stream=io.StringIO()) as progress:
             run = ToldRun(config, folder=folder, progress=progress, life=life)
-            signal = partial(teaches, kind=rl.loss.advantage)
+            signal = partial(has_advantage, kind=rl.loss.advantage)
             await LoopStage(run, rl, instance, max_replaced_groups=rl.max_replaced_groups, has_advantage=signal).run()
 
     try:

@@ -19,7 +19,7 @@ from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.shaping import ShapingConfig, earned_rewards, shaped
 from temper.orchestrator.pipeline.config import load_config
-from temper.orchestrator.stages.rl import teaches
+from temper.orchestrator.stages.rl import has_advantage
 from temper.rewards.length_shaping import overlong_penalty
 from temper.rewards.score import CORRECT, Score
 from temper.rollout.trajectory import (
@@ -162,8 +162,8 @@ def test_a_group_is_filtered_by_what_its_answers_earned_before_the_penalty() -> 
     after = shaped(right, ShapingConfig(overlong_buffer=10, overlong_factor=0.1), turn_tokens=20)
     assert after.rewards_G == pytest.approx([1.0] * 7 + [0.95])
     assert earned_rewards(after) == [1.0] * 8
-    assert not teaches(after, kind="grpo")
-    assert teaches(after, kind="reinforce_pp")  # equal rewards still give it a nonzero advantage
+    assert not has_advantage(after, kind="grpo")
+    assert has_advantage(after, kind="reinforce_pp")  # equal rewards still give it a nonzero advantage
 
 
 def test_an_answer_stays_right_when_a_penalty_is_taken_from_its_reward() -> None:
@@ -184,17 +184,19 @@ def test_a_buffer_longer_than_a_turn_is_refused() -> None:
         ShapingConfig(overlong_factor=-1.0)
 
 
-def test_thinking_tokens_cost_their_price_in_the_cuts_of_a_thought_too() -> None:
+def test_thinking_tokens_have_a_penalty_in_forced_answers_too() -> None:
     made = group([(1.0, [turn(thinking=50)]), (0.0, [turn(thinking=100)])])
-    cut = replace(made.trajectories[0], turns=(turn(thinking=20),), task=replace(made.ticket.task, thinking=up_to(20)))
-    made = replace(made, trajectories=(replace(made.trajectories[0], cuts=(cut,)), made.trajectories[1]))
-    priced = shaped(made, ShapingConfig(solved_price=0.4), length_price=0.1)  # 0.1 + 0.4 / 2 for 100 tokens
-    assert priced.rewards_G == pytest.approx([1.0 - 0.15, -0.3])
-    assert priced.trajectories[0].cuts[0].reward == pytest.approx(1.0 - 0.06)
-    assert [answer.correct for answer in priced.trajectories] == [True, False]
-    assert earned_rewards(priced) == [1.0, 0.0]
+    forced = replace(
+        made.trajectories[0], turns=(turn(thinking=20),), task=replace(made.ticket.task, thinking=up_to(20))
+    )
+    made = replace(made, trajectories=(replace(made.trajectories[0], forced_answers=(forced,)), made.trajectories[1]))
+    penalised = shaped(made, ShapingConfig(solve_rate_penalty=0.4), length_penalty=0.1)  # 0.1 + 0.4 / 2 for 100 tokens
+    assert penalised.rewards_G == pytest.approx([1.0 - 0.15, -0.3])
+    assert penalised.trajectories[0].forced_answers[0].reward == pytest.approx(1.0 - 0.06)
+    assert [answer.correct for answer in penalised.trajectories] == [True, False]
+    assert earned_rewards(penalised) == [1.0, 0.0]
 
 
 def test_an_unsolved_group_pays_as_for_one_right_answer() -> None:
-    priced = shaped(group([(0.0, [turn(thinking=100)])] * 4), ShapingConfig(solved_price=0.4))
-    assert priced.rewards_G == pytest.approx([-0.1] * 4)
+    penalised = shaped(group([(0.0, [turn(thinking=100)])] * 4), ShapingConfig(solve_rate_penalty=0.4))
+    assert penalised.rewards_G == pytest.approx([-0.1] * 4)

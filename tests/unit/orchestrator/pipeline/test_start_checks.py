@@ -11,7 +11,7 @@ import pytest
 from support import tiny_models
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.core.thinking_mode import ThinkingMix
+from temper.envs.core.thinking_mode import NestedThinkingMix, ThinkingMix
 from temper.envs.data.config import DataConfig
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.__main__ import main
@@ -248,7 +248,7 @@ def test_every_row_that_is_read_is_looked_at_for_system_texts(tmp_path: Path) ->
 
 
 ENVS = load_config(DEMO, []).envs
-BUDGETS = usual_sections() | {"rl": RlConfig(thinking=ThinkingMix(budget=0.5, budgets=[16]))}
+BUDGETS = usual_sections() | {"rl": RlConfig(thinking=NestedThinkingMix(budget=0.5, budgets=[16]))}
 
 
 def saved_template(directory: Path, template: str) -> Path:

@@ -260,7 +260,7 @@ def test_the_middleware_answers_400_with_an_error_object() -> None:
 
 
 def test_a_request_without_a_budget_gets_the_servers_if_it_thinks() -> None:
-    rules = replace(RULES, budget=9)
+    rules = replace(RULES, default_budget=9)
     assert rewrite_request(body(), rules)["vllm_xargs"] == {"thinking_budget": 9, "thinking_grace": 4}
     assert rewrite_request(body(thinking_budget=3), rules)["vllm_xargs"]["thinking_budget"] == 3
     for free in (body(thinking_budget=None), body(reasoning_effort="none"), body(use_beam_search=True)):

@@ -134,7 +134,7 @@ def test_a_missing_measure_is_outside(recorded: Path, tmp_path: Path) -> None:
         ({"hardware": "8 GPUs"}, "8 GPUs"),
         ({"commits": ["def"]}, "abc, def"),
         ({"commits": ["abc", "abc-dirty"]}, "abc-dirty"),
-        ({"commits": []}, "unknown"),
+        ({"commits": []}, "no commit"),
     ],
 )
 def test_runs_of_a_band_differ_in_the_seed_only(

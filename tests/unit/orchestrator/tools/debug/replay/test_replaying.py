@@ -18,15 +18,17 @@ from support import tiny_models
 from support.plain_rank import plain_ranks
 from support.replayed_run import train
 from support.replays import page, replay
+from unit.rollout.episodes.test_forced_answers import ForcedEngine, played
 
 from temper.learner.batches.builder import build_samples
 from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
+from temper.learner.losses.config import LossConfig
 from temper.learner.models.layer_types import types_of_tensors
 from temper.learner.training_state import STATE_FOLDER
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session.recording import BatchKeeper, read_batch
+from temper.orchestrator.session.recording import BatchKeeper, read_batch, write_batch
 from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
 from temper.orchestrator.tools.debug.replay.page import furthest_layers
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start
@@ -424,3 +426,15 @@ def test_in_bfloat16_with_adapters_or_with_a_reference_a_step_is_trained_again_t
     assert found.changed is not None
     assert any(moved.as_json()["difference"] for moved in found.changed.effects.weights.values())
     assert all(found.changed.effects.entries.values())
+
+
+def test_a_record_gives_the_samples_of_forced_answers_again(run: RunDir, tmp_path: Path) -> None:
+    group = played(ForcedEngine({None: "15", 6: "7", 10: "15"}), samples=2)
+    other = played(ForcedEngine({None: "3", 6: "7", 10: "3"}), samples=2)
+    groups = [replace(group, trajectories=(*group.trajectories, *other.trajectories))]
+    batch = replace(read_batch(run.batch_file("rl", 8)), groups=groups, records=[])
+    write_batch(tmp_path / "batch.safetensors", batch)
+    kept = read_batch(tmp_path / "batch.safetensors")
+    loss = LossConfig()
+    assert build_samples(loss, kept.groups) == build_samples(loss, groups)
+    assert len(build_samples(loss, groups)) == 4 + 8

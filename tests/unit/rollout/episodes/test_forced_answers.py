@@ -1,4 +1,4 @@
-"""Thoughts that are also cut and answered: the episodes, their samples, and a resumed group."""
+"""Reasoning that is also ended at nested budgets: the episodes, their samples, and a resumed group."""
 
 import asyncio
 from dataclasses import replace
@@ -11,7 +11,7 @@ from support.scripted_engine import TAGS, TOKENIZER, completion, runner_of
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.task import Task
-from temper.envs.core.thinking_mode import Mode, Thinking, ThinkingMix
+from temper.envs.core.thinking_mode import Mode, NestedThinkingMix, Thinking
 from temper.envs.source import open_source
 from temper.learner.batches.samples import samples_from_groups
 from temper.rollout.engines.protocol import Completion, TurnRequest
@@ -20,16 +20,18 @@ from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 THOUGHT = "7+8=15 so it is 15"
-CUTS = (6, 10, 64)
+BUDGETS = (6, 10, 64)
 """The last one is longer than the thought."""
 
 
 def task() -> Task:
     made = open_source(bind("math", EnvConfig()), split="train", seed=1).task(0)
-    return replace(made, spec=made.spec | {"answer": "15"}, thinking=Thinking(mode=Mode.UNLIMITED, cuts=CUTS))
+    return replace(
+        made, spec=made.spec | {"answer": "15"}, thinking=Thinking(mode=Mode.UNLIMITED, nested_budgets=BUDGETS)
+    )
 
 
-class CutEngine(ReplayEngine):
+class ForcedEngine(ReplayEngine):
     """Ends `THOUGHT` at the limit of a request, then gives the answer of its budget."""
 
     def __init__(self, answers: dict[int | None, str]) -> None:
@@ -54,26 +56,26 @@ class CutEngine(ReplayEngine):
         )
 
 
-def played(engine: CutEngine, *, samples: int = 1, of: Task | None = None) -> Group:
+def played(engine: ForcedEngine, *, samples: int = 1, of: Task | None = None) -> Group:
     ticket = Ticket(number=5, task=of or task(), admitted=WeightVersion(step=0))
     attempt = Attempt(ticket, runner_of(engine), attempt=0, seeds=list(range(samples)), partial=None)
     return asyncio.run(attempt.play())
 
 
 def test_each_reached_budget_has_an_answer_to_the_same_thought() -> None:
-    engine = CutEngine({None: "15", 6: "7", 10: "15"})
+    engine = ForcedEngine({None: "15", 6: "7", 10: "15"})
     (whole,) = played(engine).trajectories
-    assert whole.outcomes == [0.0, 1.0, 1.0, 1.0]  # the thought ended before the last budget
-    assert [cut.task.thinking.budget for cut in whole.cuts] == [6, 10]
-    for cut, budget in zip(whole.cuts, CUTS, strict=False):
+    assert whole.budget_rewards == [0.0, 1.0, 1.0, 1.0]  # the thought ended before the last budget
+    assert [cut.task.thinking.budget for cut in whole.forced_answers] == [6, 10]
+    for cut, budget in zip(whole.forced_answers, BUDGETS, strict=False):
         assert tokens_of(cut.turns[0].sampled_ids[:budget]) == tokens_of(whole.turns[0].sampled_ids[:budget])
-        assert cut.turns[0].forced_at == cut.turns[0].thinking.tokens == budget
+        assert cut.turns[0].forced_end_start == cut.turns[0].thinking.tokens == budget
     assert len({request.seed for request in engine.requests}) == 3
 
 
 def test_samples_train_each_token_once() -> None:
-    group = played(CutEngine({None: "15", 6: "7", 10: "15"}))
-    other = played(CutEngine({None: "3", 6: "7", 10: "3"}))
+    group = played(ForcedEngine({None: "15", 6: "7", 10: "15"}))
+    other = played(ForcedEngine({None: "3", 6: "7", 10: "3"}))
     both = replace(group, trajectories=(*group.trajectories, *other.trajectories))
     whole, wrong, *cuts = samples_from_groups([both], advantage="rloo")
     assert [sample.place for sample in (whole, wrong, *cuts)] == [0, 1, None, None, None, None]
@@ -97,7 +99,7 @@ def test_samples_train_each_token_once() -> None:
 
 
 def test_normalisation_counts_the_trained_tokens_of_cuts() -> None:
-    groups = [played(CutEngine({None: "15", 6: "7", 10: "15"}), samples=2)]
+    groups = [played(ForcedEngine({None: "15", 6: "7", 10: "15"}), samples=2)]
     samples = samples_from_groups(groups, advantage="reinforce_pp")
     values = np.concatenate([sample.advantages_T[sample.trained_T] for sample in samples])
     assert values.mean() == pytest.approx(0.0, abs=1e-5)
@@ -105,33 +107,39 @@ def test_normalisation_counts_the_trained_tokens_of_cuts() -> None:
 
 
 def test_a_resumed_group_keeps_its_cuts_and_adds_missing_ones() -> None:
-    engine = CutEngine({None: "15", 6: "7", 10: "15"})
+    engine = ForcedEngine({None: "15", 6: "7", 10: "15"})
     ticket = Ticket(number=5, task=task(), admitted=WeightVersion(step=0))
     attempt = Attempt(ticket, runner_of(engine), attempt=0, seeds=[0], partial=None)
     group = asyncio.run(attempt.play())
     whole = written_and_read(attempt.to_partial())
-    kept, made = whole.finished[0].cuts, group.trajectories[0].cuts
-    assert [(cut.task, cut.turns[0], cut.reward) for cut in kept] == [
-        (cut.task, cut.turns[0], cut.reward) for cut in made
+    kept, made = whole.finished[0].forced_answers, group.trajectories[0].forced_answers
+    assert [(one.task, one.turns[0], one.reward) for one in kept] == [
+        (one.task, one.turns[0], one.reward) for one in made
     ]
-    bare = replace(whole, finished={0: replace(whole.finished[0], cuts=())})
+    bare = replace(whole, finished={0: replace(whole.finished[0], forced_answers=())})
     again = Attempt(ticket, runner_of(engine), attempt=0, seeds=[0], partial=bare)
-    assert [cut.reward for cut in asyncio.run(again.play()).trajectories[0].cuts] == [0.0, 1.0]
+    assert [one.reward for one in asyncio.run(again.play()).trajectories[0].forced_answers] == [0.0, 1.0]
 
 
-def test_a_failed_cut_is_left_out() -> None:
-    class Broken(CutEngine):
+def test_a_failed_forced_answer_has_no_reward_and_no_sample() -> None:
+    class Broken(ForcedEngine):
         async def generate(self, request: TurnRequest) -> Completion:
             if request.limit is not None and request.limit.tokens == 6:
                 raise RuntimeError("broken")
             return await super().generate(request)
 
-    (whole,) = played(Broken({None: "15", 10: "15"})).trajectories
-    assert [cut.task.thinking.budget for cut in whole.cuts] == [10]
+    group = played(Broken({None: "15", 10: "15"}))
+    (whole,) = group.trajectories
+    assert [one.reward for one in whole.forced_answers] == [None, 1.0]
+    assert whole.budget_rewards == [1.0] * 4
+    assert len(samples_from_groups([group], advantage="rloo")) == 2
 
 
-def test_cuts_are_different_budgets_in_order_of_free_thoughts() -> None:
+def test_nested_budgets_are_different_and_in_order() -> None:
     with pytest.raises(ValueError, match=r"\[8, 4\]"):
-        ThinkingMix(cuts=[8, 4])
+        NestedThinkingMix(nested_budgets=[8, 4])
     with pytest.raises(ValueError, match="budget"):
-        Thinking(mode=Mode.BUDGET, budget=8, cuts=(4,))
+        Thinking(mode=Mode.BUDGET, budget=8, nested_budgets=(4,))
+    with pytest.raises(ValueError, match="no effect"):
+        NestedThinkingMix(nested_budgets=[4], budget=0.5, budgets=[8], no_thinking=0.5)
+    assert NestedThinkingMix(nested_budgets=[4], budgets=[8]).largest_budget == 4
