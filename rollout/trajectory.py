@@ -185,7 +185,7 @@ class Trajectory:
     def budget_rewards(self) -> list[float]:
         """Rewards at each nested budget and without one.
 
-        A budget that was not reached has the final reward, a failed one that of the next larger budget.
+        A budget that was not reached has the final reward. A failed answer takes the reward of the next larger budget.
         """
         assert self.reward is not None
         rewards = [self.reward]
@@ -205,7 +205,7 @@ class Trajectory:
 
     @property
     def all_sampled_tokens(self) -> int:
-        """Tokens with those of forced answers, without the reasoning that they share."""
+        """Sampled tokens with all forced answers, without the reasoning that they share."""
         forced = (one.sampled_tokens - (one.turns[0].forced_end_start or 0) for one in self.forced_answers if one.turns)
         return self.sampled_tokens + sum(forced)
 

@@ -31,7 +31,7 @@ PEOPLE, WEIGHTS = "pqrst", (1, 1, 2, 4, 9)
 LARGEST = 5
 """The largest number of `scan` and `filter`."""
 BRIEF_SHARE = {"tally": 0.1, "scan": 0.15, "filter": 0.15}
-"""Shares of demonstrations that stop once the answer is certain, and leave out what does not matter."""
+"""Shares of demonstrations that stop once the answer is certain, and leave out needless lines."""
 CHANCE = 0.45
 """Highest mean reward of one fixed answer: `tally` has three names at level 1."""
 

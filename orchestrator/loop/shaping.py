@@ -81,8 +81,8 @@ def shaped(
 ) -> Group:
     """Add the rewards for length to a group, each as a separate score part.
 
-    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn, `length_penalty` that of 100 thinking
-    tokens.
+    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn, `length_penalty` the loss for 100
+    thinking tokens.
     """
     earned_G = [_reward(trajectory) for trajectory in group.trajectories]
     correct_G = [trajectory.correct for trajectory in group.trajectories]

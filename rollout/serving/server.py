@@ -67,7 +67,7 @@ class ServerConfig:
     """Whether to answer raw prompts, as text or token ids; their authors can forge any turn."""
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
     default_budget: int | None = None
-    """Thinking tokens of a request that names no budget; null sets no limit."""
+    """Thinking tokens of a request without a budget. Null sets no limit."""
 
 
 def serve(model: Path, config: ServerConfig, *, name: str) -> int:
