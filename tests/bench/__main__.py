@@ -10,13 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from bench.loop import bench_loop
 from bench.processes import first_model, started
-from bench.rollout import bench_rollout, same_length
+from bench.rollout import bench_rollout, with_same_length
 from bench.training import bench_training
 from rich.console import Console
 from rich.table import Table
@@ -27,7 +26,6 @@ from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
 from temper.orchestrator.pipeline.config import Config, load_resolved_config
-from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import WeightVersion
@@ -42,14 +40,13 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
         model = first_model(config, Path(folder))
         tokenizer = load_tokenizer(model)
-        tags = ThinkingTags.find(tokenizer)
-        alike = replace(config, rollout=same_length(config, len(tags.cut(())))) if tags else config
+        alike, thinks = with_same_length(config, model)
         began, stolen = time.monotonic(), _stolen_s()
         async with started(alike, model) as made:
             pool, learner = made.pool, made.learner
             figures = {"engine/start_s": made.start_s}
             await learner.load(model, optim=rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
-            sampling, groups = await bench_rollout(pool, mixture, config, thinks=tags is not None)
+            sampling, groups = await bench_rollout(pool, mixture, config, thinks=thinks)
             pad = pad_id(tokenizer)
             sequences = samples_from_groups(groups, advantage=rl.loss.advantage)
             figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)

@@ -1,20 +1,30 @@
-"""`bench`, rollouts: episodes against the bare engine on the same requests, and forced ends of thinking against free ones."""
+"""`bench`, rollouts: episodes against the bare engine on the same requests, and forced ends of thinking against free ones.
 
+`python -m bench.rollout CONFIG [key=value ...]` measures rollouts alone.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
-from bench.processes import sample_groups
+from bench.processes import first_model, sample_groups, started
 
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import up_to
 from temper.orchestrator.config.loop import RlConfig
-from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.loop.mixture import Mixture, open_mixture
+from temper.orchestrator.pipeline.config import Config, load_resolved_config
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.engines.engine_process import cpu_s
 from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.token_arrays import tokens_of
+from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group
 
 GROUPS = 48
@@ -70,6 +80,12 @@ def enforced_budget(config: Config) -> int:
     return max(1, config.rollout.limits.turn_tokens // 4)
 
 
+def with_same_length(config: Config, model: Path) -> tuple[Config, bool]:
+    """Return the configuration with turns of `same_length`, and whether the model thinks. Else it is unchanged."""
+    tags = ThinkingTags.find(load_tokenizer(model))
+    return (replace(config, rollout=same_length(config, len(tags.cut(())))), True) if tags else (config, False)
+
+
 def same_length(config: Config, closing: int) -> RolloutConfig:
     """Return settings with equally long turns with and without the budget, its forced end included."""
     rollout = config.rollout
@@ -96,3 +112,17 @@ async def _bare(pool: RolloutPool, groups: list[Group], config: Config) -> Speed
 
 def _worker_cpu_s(pool: RolloutPool) -> float:
     return cpu_s(now.process.place.pid for now in pool.processes() if now.process.place is not None)
+
+
+async def bench_alone(config: Config) -> dict[str, float]:
+    mixture = open_mixture(config.environments, {}, split="train", seed=config.seed)
+    with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
+        model = first_model(config, Path(folder))
+        alike, thinks = with_same_length(config, model)
+        async with started(alike, model) as made:
+            return (await bench_rollout(made.pool, mixture, config, thinks=thinks))[0]
+
+
+if __name__ == "__main__":
+    path, *overrides = sys.argv[1:]
+    print(json.dumps(asyncio.run(bench_alone(load_resolved_config(Path(path), overrides))), indent=1))
