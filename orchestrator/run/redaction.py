@@ -18,9 +18,10 @@ SECRET_KEY = re.compile(
 )
 """Words of a key that names a secret. `tokens` counts tokens."""
 TEXT_TOKEN = re.compile(
-    r"(?<![a-z])(?:(?:begin|bos|cls|end|eos|mask|pad|per|sep|start|stop|unk)_token|token_(?:ids?|range))(?![a-z])"
+    r"(?<![a-z])(?:(?:begin|bos|cls|end|eos|mask|pad|per|sep|start|stop|unk)_token"
+    r"|token_(?:budgets?|counts?|ids?|level|limits?|loss|range))(?![a-z])"
 )
-"""Words of a key that concerns tokens of text: a token, its id, or a range of ids."""
+"""Words of a key that concerns tokens of text, such as `token_ids` or `token_level_loss`."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 REFERENCE = r"\$\{oc\.env:\w+\}['\"]?(?:[\s&;,]|\Z)"
 """Reference to an environment variable, which is no secret."""

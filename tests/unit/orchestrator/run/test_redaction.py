@@ -39,6 +39,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("token hf_token HF_TOKEN apiKey OPENAI_API_KEY db_password clientSecret auth authToken api_token", True),
         ("access_token backend_token append_token secret_token_id token_secret tokenIdentity", True),
         ("eos_token bosToken PAD_TOKEN stop_token eos_token_id image_token_ids nll_per_token token_range", False),
+        ("token_level_loss token_budget", False),
     ],
 )
 def test_a_key_names_a_secret_in_any_spelling_and_no_token_of_text(keys: str, secret: bool) -> None:
