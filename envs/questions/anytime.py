@@ -58,7 +58,7 @@ class VoteCount:
 
 
 def tally(rng: random.Random, level: int) -> Problem:
-    names, count = ascii_lowercase[: 2 + level], 4 + 4 * level
+    names, count = ascii_lowercase[: 2 + level], 2 + 4 * level
     while True:
         weights = dict(zip(PEOPLE, rng.sample(WEIGHTS, len(PEOPLE)), strict=True))
         votes = [(rng.choice(PEOPLE), rng.choice(names)) for _ in range(count)]

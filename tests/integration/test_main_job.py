@@ -97,6 +97,7 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
         "rl.thinking={budget: 0.6, budgets: [4, 8], no_thinking: 0.1, nested_budgets: [2, 6]}",
         "rl.loss.malformed_thinking=-1.0",
         "eval.budgets=[4]",
+        "checkpoints.trajectories_every=1",
         "eval.no_thinking=true",
     ]
     job = found.start("job", *arguments, LAST.format(kind="adamw", steps=4), f"rl.steps={ENDLESS}", *TWO_RANKS)
@@ -183,10 +184,10 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     forced = [(t, one) for t in trajectories(run) for one in t["forced_answers"]]
     assert forced
     for t, one in forced:
-        (whole,), (turn,), budget = t["turns"], one["turns"], one["thinking"]["budget"]
+        (whole,), turn, budget = t["turns"], one["turns"][0], one["thinking"]["budget"]
         assert turn["sampled_ids"][:budget] == whole["sampled_ids"][:budget]
         assert turn["injected"].index(True) == budget
-        assert one["reward"] is not None
+        assert (one["reward"] is None) == (one["failure"] is not None)
 
     (tracked,) = tracked_runs(client)
     assert tracked.info.status == "FINISHED"
