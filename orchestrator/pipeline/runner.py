@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -175,8 +176,11 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
     send_stage(run.tracker, one, config, run.folder)
     try:
         model = await run_with_restart(run, one, config)
-    finally:
-        seconds = _add_seconds(run.folder, one, time.monotonic() - began)
+    except BaseException:
+        with suppress(OSError):  # a full disk must not hide the error
+            _add_seconds(run.folder, one, time.monotonic() - began)
+        raise
+    seconds = _add_seconds(run.folder, one, time.monotonic() - began)
     if model is not None:
         if one.stage.role is Role.BEGIN:
             check_model(model, config)
