@@ -34,10 +34,10 @@ def credit_group(group: Group, advantage: GroupAdvantage) -> list[AnswerCredit]:
     answers, own_G = group.trajectories, advantage(group.rewards_G)
     budgets = group.ticket.task.thinking.nested_budgets
     if not budgets or any(len(answer.turns) != 1 for answer in answers):
-        wholes = (
-            PartCredit(start=0, advantage=own, tokens=a.model_tokens) for a, own in zip(answers, own_G, strict=True)
-        )
-        return [AnswerCredit(answer=answer, parts=(whole,)) for answer, whole in zip(answers, wholes, strict=True)]
+        return [
+            AnswerCredit(answer=one, parts=(PartCredit(start=0, advantage=own, tokens=one.model_tokens),))
+            for one, own in zip(answers, own_G, strict=True)
+        ]
     parts_GS = part_advantages([answer.budget_rewards for answer in answers], advantage)
     credits = [
         _credit_answer(answer, parts_S, own) for answer, parts_S, own in zip(answers, parts_GS, own_G, strict=True)

@@ -151,9 +151,10 @@ def _sample(
     behaviour: list[Floats] = []
     for number, turn in enumerate(trajectory.turns):
         context, sampled = len(turn.context_ids), len(turn.sampled_ids)
-        values_T, shared_T = np.zeros(sampled, dtype=np.float32), np.arange(sampled) < (0 if number else starts[0])
-        for start, value in zip(starts, advantages, strict=True):
-            values_T[0 if number else start :] = value  # only the first turn has parts
+        places = [0] * len(starts) if number else starts  # only the first turn has parts
+        values_T, shared_T = np.zeros(sampled, dtype=np.float32), np.arange(sampled) < places[0]
+        for place, value in zip(places, advantages, strict=True):
+            values_T[place:] = value
         if faults := [overrides[fault] for fault in turn.faults if fault in overrides]:
             values_T[:] = min(faults)
         ids += [turn.context_ids, turn.sampled_ids]

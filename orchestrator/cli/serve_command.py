@@ -79,7 +79,7 @@ def load_thinking_settings(given: Path) -> dict[str, Any]:
 
 
 def least_budget(run: Path, share: float) -> int | None:
-    """Return the budget for `--accuracy`, None if only free thinking has it. Raise `ValueError` without a curve."""
+    """Return the budget for `--accuracy`, None if only unlimited thinking has it. Raise `ValueError` without a curve."""
     from temper.orchestrator.evaluation.budget_curve import budget_for_accuracy
     from temper.orchestrator.evaluation.record import read_evaluations
 

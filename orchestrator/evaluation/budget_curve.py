@@ -128,8 +128,7 @@ def with_thinking(group: Group, thinking: Thinking) -> Group:
 def at_budget(group: Group, budget: int) -> Group:
     """Return the answers at a nested budget. Reasoning that ended before keeps its answer."""
     at = with_thinking(group, up_to(budget)).ticket
-    bare = (replace(t, task=at.task, forced_answers=()) for t in group.trajectories)
-    answers = (t.forced_answer(budget) or ended for t, ended in zip(group.trajectories, bare, strict=True))
+    answers = (t.forced_answer(budget) or replace(t, task=at.task, forced_answers=()) for t in group.trajectories)
     return Group.of(at, [*answers, *group.failed])
 
 
@@ -143,7 +142,7 @@ def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_t
 
 
 def budget_for_accuracy(curves: Mapping[str, Sequence[BudgetPoint]], share: float) -> int | None:
-    """Return the least budget at which every environment has `share` of its free accuracy, None if there is none."""
+    """Return the least budget at which every environment has `share` of its unlimited accuracy, None without one."""
     by_env = [
         ({point.budget: point.accuracy for point in points if point.mode is Mode.BUDGET}, free.accuracy)
         for points in curves.values()

@@ -252,9 +252,9 @@ class EpisodeRunner:
 
     async def add_forced_answers(self, whole: Trajectory, *, seed: int, sampling: Sampling) -> Trajectory:
         """Return an episode with its forced answers, of which some may have failed. Episodes of several turns have none."""
-        if len(whole.turns) != 1 or whole.failure is not None:
-            return whole
         budgets = whole.task.thinking.nested_budgets
+        if not budgets or len(whole.turns) != 1 or whole.failure is not None:
+            return whole
         seeds = (_turn_seed(seed, 1 + number) for number in range(len(budgets)))
         forcing = (
             self._force_answer(whole, budget, seed=one, sampling=sampling)

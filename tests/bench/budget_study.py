@@ -1,12 +1,13 @@
 """Training under budgets: arms that differ in `rl` alone, from the same SFT checkpoint per seed (docs/budget_study.md).
 
-`python -m bench.budget_study configs/budget_study.yaml --arms free,random,nested --seeds 1,2` trains what is missing, then
-prints tables for each environment and the tests. Stop it at any time; the same command continues.
+`python -m bench.budget_study configs/budget_study.yaml --arms free,random,nested --seeds 1,2` trains the missing arms,
+then prints the tables and the tests of each environment. You can stop it at any time. The same command continues.
 """
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import log2
 from pathlib import Path
 from statistics import fmean
@@ -33,7 +34,7 @@ ARMS: dict[str, list[str]] = {
     "adaptive": [NESTED, "rl.shaping.accuracy_margin=0.02"],
 }
 """Settings of the arms. `sft` is the model before `rl`."""
-SFT = "sft"
+SFT, BASE = "sft", "budget-sft"
 BASES = ("free", "fixed", "random")
 """Arms that the others are compared with."""
 TESTED = (8, 48)
@@ -41,7 +42,7 @@ TESTED = (8, 48)
 RESAMPLES = 2000
 
 Scores = dict[int | None, dict[str, float]]
-"""The accuracy of each task by its key, by budget; None without one."""
+"""The accuracy of each task by its key, for each budget. Budget None is unlimited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,7 @@ def differences(one: EnvMeasures, other: EnvMeasures, budgets: Sequence[int | No
 
 def train(config: str, arm: str, seed: int) -> Path:
     """Return the evaluation of an arm, after training it if it is missing."""
-    base = base_run(config, f"budget-sft-{seed}", ["init", "sft", "eval"], [f"seed={seed}"])
+    base = base_run(config, f"{BASE}-{seed}", ["init", "sft", "eval"], [f"seed={seed}"])
     if arm == SFT:
         return base / "eval" / "sft.json"
     return fork_run(base, f"budget-{arm}-{seed}", ARMS[arm]) / "eval" / "rl.json"
@@ -214,13 +215,19 @@ def main() -> None:
             print(tests_table(env, found, base=base))
 
 
+@cache
+def _heldout(folder: Path) -> list[Task]:
+    """Return the tasks of a run's evaluations."""
+    config = load_config(folder / "config.yaml", [])
+    return heldout_tasks(config, config.section(EvalConfig).tasks)
+
+
 def _reference(env: str, seeds: Sequence[int], budgets: Sequence[int]) -> dict[int, float] | None:
     """Return the reference over the held-out tasks of all seeds, None for an environment without one."""
     by_seed = []
     for seed in seeds:
-        folder = Path("runs") / f"budget-sft-{seed}"
-        own = load_config(folder / "config.yaml", [])
-        tasks = [task for task in heldout_tasks(own, own.section(EvalConfig).tasks) if task.env.name == env]
+        folder = Path("runs") / f"{BASE}-{seed}"
+        tasks = [task for task in _heldout(folder) if task.env.name == env]
         if not tasks or "best_lines" not in tasks[0].spec:
             return None
         by_seed.append(reference(tasks, budgets, RunDir(folder).newest_model()))
