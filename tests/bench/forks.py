@@ -22,7 +22,7 @@ def base_run(config: str, name: str, stages: Sequence[str], overrides: Sequence[
 
 def fork_run(base: Path, name: str, overrides: Sequence[str] = ()) -> Path:
     """Return the folder of a fork of a base run after `sft`, which trains by `rl` and evaluates."""
-    folder = Path("runs") / name
+    folder = base.parent / name
     if not folder.exists():
         stages = "stages=[init,sft,rl,eval]"
         subprocess.run([*TEMPER, "fork", str(base), "--from", "sft", f"name={name}", stages, *overrides], check=True)

@@ -1,8 +1,8 @@
-"""Speed and quality against lag: `python -m bench.lag configs/demo.yaml --lags 0,1,2,4 --seeds 1,2,3`.
+"""Speed and quality against lag: `python -m bench.lag runs/demo-1 runs/demo-2 runs/demo-3 --lags 0,1,2,4`.
 
-For each seed a run ends after `sft`, and forks of it train by `rl` with each lag. All other settings are equal. Finished runs
-are not repeated. The table has means over the seeds. It follows Marin's protocol: speed, quality and lost tokens of the same
-runs (github.com/marin-community/marin/issues/8955).
+The runs have finished the stages `sft` and `rl`, one run of each seed. Forks of them train by `rl` from the same checkpoint
+with the other lags. All other settings are equal. Finished forks are not repeated. The table has means over the runs. It
+follows Marin's protocol: speed, quality and lost tokens of the same runs (github.com/marin-community/marin/issues/8955).
 """
 
 import argparse
@@ -13,10 +13,12 @@ from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 
-from bench.forks import base_run, fork_run
+from bench.forks import fork_run
 from support.event_rows import read_event_log
 
+from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.evaluation.record import RunRecord, read_run
+from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
 
 WINDOW = 5
@@ -72,10 +74,11 @@ def dropped(folder: Path) -> dict[str, float]:
     return {why: count / sum(tokens.values()) for why, count in lost.items()}
 
 
-def train(config: str, lag: int, seed: int) -> Path:
-    """Return the folder of a finished run, after running it if there is none."""
-    base = base_run(config, f"lag-base-{seed}", ["init", "sft"], [f"seed={seed}"])
-    return fork_run(base, f"lag-{lag}-{seed}", [f"rl.max_lag={lag}"])
+def train(base: Path, lag: int) -> Path:
+    """Return the run with this lag: the given one, or its fork, which is trained if it has not finished."""
+    if load_config(base / "config.yaml", []).section(RlConfig).max_lag == lag:
+        return base
+    return fork_run(base, f"{base.name}-lag-{lag}", [f"rl.max_lag={lag}"])
 
 
 def interval(values: Sequence[float]) -> str:
@@ -94,14 +97,13 @@ def table_row(lag: int, runs: Sequence[LagMeasures]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config")
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of finished runs")
     parser.add_argument("--lags", default="0,1,2,4", help="comma-separated (default: %(default)s)")
-    parser.add_argument("--seeds", default="1,2,3", help="comma-separated (default: %(default)s)")
     parser.add_argument("--goal", type=float, default=0.8, help="mean reward to reach (default: %(default)s)")
     given = parser.parse_args()
     print(HEAD.format(goal=given.goal), "|---|---|---|---|---|", sep="\n")
     for lag in map(int, given.lags.split(",")):
-        folders = [train(given.config, lag, seed) for seed in map(int, given.seeds.split(","))]
+        folders = [train(base, lag) for base in given.runs]
         print(table_row(lag, [measure(folder, given.goal) for folder in folders]), flush=True)
 
 
