@@ -21,10 +21,11 @@ import ray
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 
 def seen():
-    import backwards, temper.envs, random, yaml
+    import backwards, os, temper.envs, random, yaml
     child = [sys.executable, "-c", "import random; print(random.__file__)"]
     of_child = subprocess.run(child, capture_output=True, text=True, check=True).stdout.strip()
-    return [backwards.__file__, temper.envs.__file__, random.__file__, yaml.__file__, of_child]
+    waits = os.environ["OMP_WAIT_POLICY"]
+    return [backwards.__file__, temper.envs.__file__, random.__file__, yaml.__file__, of_child, waits]
 
 start_ray(slots=1, min_sandbox_level=0)
 print("seen", *ray.get(ray.remote(num_cpus=0)(seen).remote()), sep="\\n")
@@ -53,22 +54,24 @@ def test_an_environment_of_the_folder_is_found_and_nothing_else_of_it(folder: Pa
     assert checked.stdout.endswith("passed\n")
 
 
-def test_workers_of_ray_find_modules_as_the_driver_does(folder: Path) -> None:
+def test_workers_of_ray_find_modules_as_the_driver_does_and_their_threads_sleep(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", ACTOR, str(folder)],
         cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"},
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    own, ours, standard, library, of_child = done.stdout.split("seen\n")[1].split()
+    own, ours, standard, library, of_child, waits = done.stdout.split("seen\n")[1].split()
     assert own == str(folder / "backwards.py")
     assert Path(ours).resolve() == ROOT / "envs" / "__init__.py"
     assert not standard.startswith(str(folder))
     assert not library.startswith(str(folder))
     assert of_child == standard
+    assert waits == "PASSIVE"
 
 
 def test_workers_of_a_job_find_the_modules_of_whoever_submitted_it(

@@ -21,6 +21,8 @@ from temper.orchestrator.run.folder import RunDir, write_whole
 from temper.orchestrator.run.source import DIRTY
 
 SUFFIX = ".band.json"
+HOURS = "hours"
+"""The name of the measure of time."""
 SIGMAS = 3.0
 """Half-width of a band in standard deviations."""
 BINS = 10
@@ -286,7 +288,7 @@ def _hours(run: RunMeasures, band: Band, *, same_hardware: bool) -> Verdict:
     """Only more hours are outside."""
     hours = [each.hours for each in band.runs]
     deviation = max(pooled_deviation([hours]), DRIFT * fmean(hours))
-    return _verdict("hours", run.hours, 0.0, limits(hours, deviation=deviation)[1], judged=same_hardware)
+    return _verdict(HOURS, run.hours, 0.0, limits(hours, deviation=deviation)[1], judged=same_hardware)
 
 
 def _verdict(name: str, measured: float | None, low: float, high: float, *, judged: bool = True) -> Verdict:

@@ -110,7 +110,7 @@ def test_a_run_is_compared_by_measure(
 ) -> None:
     run = write_run(tmp_path / "run", seed=4, **({"lift": 0.02} | changed))  # type: ignore[arg-type]
     assert outside(recorded, run) == measures
-    assert main(["reproduce", str(recorded), "--run", str(run)]) == bool(measures)
+    assert main(["reproduce", str(recorded), "--run", str(run)]) == bool(measures - {"hours"})  # slower is no failure
 
 
 def test_hours_on_other_hardware_have_no_verdict(recorded: Path, tmp_path: Path) -> None:
