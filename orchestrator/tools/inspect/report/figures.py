@@ -4,7 +4,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -49,6 +49,8 @@ MARKERS = {Mode.OFF: "s", Mode.BUDGET: "o", Mode.LOW_EFFORT: "D", Mode.UNLIMITED
 LEGEND = "A square is thinking off, a diamond a prompt for little thinking, a triangle no limit."
 SHARES, LENGTHS = (0.0, 1.05), (0.0, None)
 """The ends of the axis of shares, and of lengths."""
+PALE = 0.4
+"""The opacity of points off the frontier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,8 @@ class Panel:
     lines: dict[str, list[Dot]]
     ends: tuple[float | None, float | None] = SHARES
     """Limits of the axis. None fits the values."""
+    joins_frontier: bool = False
+    """Whether lines join their frontier, not their budgets."""
 
 
 def draw_figures(record: RunRecord) -> list[CaptionedFigure]:
@@ -117,6 +121,7 @@ def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:
         return []
     note = (
         "Held-out accuracy against mean tokens per answer, including thinking, one point per thinking budget. "
+        "The line joins the frontier: no other point reaches as much accuracy with as few tokens. Other points are pale. "
         f"Bars are 95 % confidence intervals. {LEGEND}"
     )
     other = f"Thinking that leaks into the answer makes it long and badly formed. {LEGEND}"
@@ -268,8 +273,21 @@ def _captioned_curve(curve: Curve, stage: str, instance: str, figure: Figure) ->
 
 
 def accuracy_panels(record: RunRecord) -> list[Panel]:
-    """Return an accuracy panel per environment, with a line per evaluation."""
-    return budget_panels(record, "accuracy", lambda point: point.accuracy, interval=lambda point: point.interval)
+    """Return an accuracy panel per environment, with the frontier of each evaluation."""
+    panels = budget_panels(record, "accuracy", lambda point: point.accuracy, interval=lambda point: point.interval)
+    return [replace(panel, joins_frontier=True) for panel in panels]
+
+
+def frontier(line: Sequence[Dot]) -> list[Dot]:
+    """Return the dots by tokens, without dots that another one beats in tokens or value and matches in the other."""
+
+    def is_beaten(dot: Dot) -> bool:
+        return any(
+            other.x <= dot.x and other.value >= dot.value and (other.x, other.value) != (dot.x, dot.value)
+            for other in line
+        )
+
+    return sorted((dot for dot in line if not is_beaten(dot)), key=lambda dot: dot.x)
 
 
 def budget_panels(
@@ -316,7 +334,8 @@ def _draw(panels: Sequence[Panel]) -> Figure:
     for place, panel in enumerate(panels, 1):
         axes = figure.add_subplot(down, across, place)
         for number, (label, line) in enumerate(panel.lines.items()):
-            _budget_line(axes, line, label=label, colour=COLOURS[number % len(COLOURS)])
+            colour = COLOURS[number % len(COLOURS)]
+            _budget_line(axes, line, label=label, colour=colour, joins_frontier=panel.joins_frontier)
         axes.set_xlim(left=0)
         axes.set_ylim(*panel.ends)
         axes.set_title(panel.title, fontsize=10, color=INK)
@@ -327,17 +346,22 @@ def _draw(panels: Sequence[Panel]) -> Figure:
     return figure
 
 
-def _budget_line(axes: Axes, line: Sequence[Dot], *, label: str, colour: str) -> None:
-    """Join the budgets. A dotted line leads from the largest budget to unlimited thinking."""
-    joined = sorted((dot for dot in line if dot.mode is Mode.BUDGET), key=lambda dot: dot.x)
-    tail = [*joined[-1:], *(dot for dot in line if dot.mode is Mode.UNLIMITED)]
+def _budget_line(axes: Axes, line: Sequence[Dot], *, label: str, colour: str, joins_frontier: bool) -> None:
+    """Join the frontier, or the budgets with a dotted line from the largest one to unlimited thinking."""
+    budgets = sorted((dot for dot in line if dot.mode is Mode.BUDGET), key=lambda dot: dot.x)
+    joined = frontier(line) if joins_frontier else budgets
     axes.plot([dot.x for dot in joined], [dot.value for dot in joined], color=colour, linewidth=1.7, label=label)
-    axes.plot([dot.x for dot in tail], [dot.value for dot in tail], color=colour, linewidth=1.2, linestyle=":")
+    if not joins_frontier:
+        tail = [*budgets[-1:], *(dot for dot in line if dot.mode is Mode.UNLIMITED)]
+        axes.plot([dot.x for dot in tail], [dot.value for dot in tail], color=colour, linewidth=1.2, linestyle=":")
     for dot in line:
+        alpha = PALE if joins_frontier and dot not in joined else 1.0
         spread = [[dot.value - dot.low], [dot.high - dot.value]]
-        axes.errorbar([dot.x], [dot.value], yerr=spread, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
+        axes.errorbar(
+            [dot.x], [dot.value], yerr=spread, fmt="none", ecolor=colour, elinewidth=1, capsize=2, alpha=alpha
+        )
         face = "white" if dot.mode is Mode.OFF else colour
-        axes.plot([dot.x], [dot.value], MARKERS[dot.mode], color=colour, markerfacecolor=face, markersize=4.5)
+        axes.plot([dot.x], [dot.value], MARKERS[dot.mode], color=colour, mfc=face, markersize=4.5, alpha=alpha)
 
 
 def smoothed(values: list[float], *, window: int) -> list[float]:

@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
+from temper.envs.core.thinking_mode import Mode
 from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.tools.inspect.report.figures import accuracy_panels, draw_figures, smoothed
+from temper.orchestrator.tools.inspect.report.figures import (
+    PALE,
+    Dot,
+    accuracy_panels,
+    draw_budget_figures,
+    draw_figures,
+    frontier,
+    smoothed,
+)
 from temper.orchestrator.tools.inspect.report.overview import accuracy_changes, describe_run
 from temper.orchestrator.tools.inspect.report.report import filled_columns, write_report
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts, to_transcript
@@ -247,6 +256,19 @@ def test_a_point_is_drawn_at_the_tokens_that_its_answers_spent(tmp_path: Path) -
     points = read_run(tmp_path).budget_curves["rl"]["math"]
     assert [point.tokens_per_right_answer for point in points] == [20.0 / point.accuracy for point in points]
     assert "tokens/right answer" in write_report(tmp_path).html.read_text()
+
+
+def test_the_frontier_leaves_out_a_point_that_another_one_beats(tmp_path: Path) -> None:
+    places = [(40.0, 0.9), (10.0, 0.25), (30.0, 0.5), (20.0, 0.5)]  # 30 tokens buy no more than 20
+    dots = [Dot(mode=Mode.BUDGET, x=x, value=value, low=value, high=value) for x, value in places]
+    assert [dot.x for dot in frontier(dots)] == [10.0, 20.0, 40.0]
+    assert frontier([dots[0], dots[0]]) == [dots[0], dots[0]]  # equal points do not beat each other
+    write_run(tmp_path, [row()])
+    path = tmp_path / "eval" / "rl.json"
+    points = [point("budget", int(x), thinking_tokens=x, accuracy=value) for x, value in places]
+    for shown, pale in ((points[:2], False), (points, True)):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"curve": {"math": shown}}))
+        assert (f"opacity: {PALE}" in draw_budget_figures(read_run(tmp_path))[0].document) is pale
 
 
 def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:
