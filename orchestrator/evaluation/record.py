@@ -64,6 +64,12 @@ class Evaluation:
     tasks: dict[str, list[TaskScore]] = field(default_factory=dict)
     asked: dict[str, Any] = field(default_factory=dict)
     """Settings of the answers by name, as plain values, if the file has them."""
+    sampled_tokens: float = math.nan
+    """Tokens sampled in `seconds`, with forced answers. NaN without a curve and in older files."""
+
+    def seconds_per_right_answer(self, point: BudgetPoint) -> float:
+        """Return tokens per right answer divided by the evaluation's tokens per second, NaN if one is unknown."""
+        return point.tokens_per_right_answer * self.seconds / self.sampled_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +181,8 @@ def read_evaluation(path: Path) -> Evaluation:
         head = {name: raw[name] for name in ("label", "order", "k", "seconds")}
         sampling = {f"sampling.{name}": value for name, value in raw.get("sampling", {}).items()}
         asked = {"samples": raw["k"]} | sampling | raw.get("asked", {})
-        return Evaluation(**head, envs=envs, curve=curve, tasks=tasks, asked=asked)
+        sampled = float(raw.get("sampled_tokens") or math.nan)
+        return Evaluation(**head, envs=envs, curve=curve, tasks=tasks, asked=asked, sampled_tokens=sampled)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not an evaluation ({type(error).__name__}: {error})") from error
 

@@ -59,6 +59,8 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
         envs=by_env,
     )
     if curves:
+        episodes = [one for group in (*answered, *further) for one in (*group.trajectories, *group.failed)]
+        result["sampled_tokens"] = sum(one.all_sampled_tokens for one in episodes)
         result["curve"] = {env: [point.as_json() for point in points] for env, points in curves.items()}
         await _show(run, f"eval-{label}", "-thinking", further)
     await _show(run, f"eval-{label}", "", answered)

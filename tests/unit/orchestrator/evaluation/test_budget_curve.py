@@ -387,7 +387,8 @@ def test_an_evaluation_that_is_done_again_keeps_its_place(tmp_path: Path) -> Non
 
 def test_every_ticket_has_its_own_number_and_the_first_pass_those_it_always_had(tmp_path: Path) -> None:
     pool = RolloutPool()
-    evaluated(tmp_path, "eval.budgets=[2,8]", "eval.no_thinking=true", pool=pool)
+    found, _, _ = evaluated(tmp_path, "eval.budgets=[2,8]", "eval.no_thinking=true", pool=pool)
+    assert found["sampled_tokens"] == 6 * 2 * (1 + 1) + 6 * 2  # an answer and a forced one at 2, then thinking off
     numbers = [ticket.number for ticket in pool.tickets]
     assert sorted(numbers) == list(range(EVALUATION.first_ticket, EVALUATION.first_ticket + 3 * 2 * 2))
     nested = Thinking(mode=Mode.UNLIMITED, nested_budgets=(2, 8))  # at the budgets, which need no pass
@@ -401,6 +402,7 @@ def test_every_ticket_has_its_own_number_and_the_first_pass_those_it_always_had(
 def test_announced_budgets_have_passes_of_their_own(tmp_path: Path) -> None:
     pool = RolloutPool()
     found, _, _ = evaluated(tmp_path, "eval.budgets=[2,8]", "rollout.thinking.announce=true", pool=pool)
+    assert found["sampled_tokens"] == 3 * 6 * 2  # three passes over six tasks, two answers of one sampled token each
     asked = Counter(ticket.task.thinking for ticket in pool.tickets)
     assert asked == {UNLIMITED: 6, up_to(2): 6, up_to(8): 6}
     assert [point["accuracy"] for point in found["curve"]["math"]] == [0.0, 1.0, 1.0]

@@ -258,6 +258,17 @@ def test_a_point_is_drawn_at_the_tokens_that_its_answers_spent(tmp_path: Path) -
     assert "tokens/right answer" in write_report(tmp_path).html.read_text()
 
 
+def test_a_right_answer_costs_its_tokens_at_the_speed_of_the_evaluation(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    add_curves(tmp_path)
+    assert "<th>seconds/right answer</th>" not in write_report(tmp_path).html.read_text()
+    path = tmp_path / "eval" / "rl.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sampled_tokens": 500}))  # in 2 seconds: 250 tokens/s
+    html = write_report(tmp_path).html.read_text()
+    for cells in ("80.0</td><td>-", "40.0</td><td>0.160", "26.7</td><td>0.107", "20.0</td><td>0.080"):
+        assert f"<td>{cells}</td>" in html
+
+
 def test_the_frontier_leaves_out_a_point_that_another_one_beats(tmp_path: Path) -> None:
     places = [(40.0, 0.9), (10.0, 0.25), (30.0, 0.5), (20.0, 0.5)]  # 30 tokens buy no more than 20
     dots = [Dot(mode=Mode.BUDGET, x=x, value=value, low=value, high=value) for x, value in places]
