@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
+from temper.envs.core.thinking_mode import up_to
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.rewards.score import Outcome, Score
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
@@ -22,6 +23,8 @@ HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"
 SPLIT = "\u4e16\U0001f600"
 """Characters that need several tokens each in a byte-level vocabulary without merges."""
 TOOL_SAYS = "<b>80</b>"
+CLOSING = "~!"
+"""The forced end of a thought."""
 BYTES_OF_A_TOKEN = 50
 """A lower bound on the bytes of a token in a file of answers."""
 
@@ -70,6 +73,29 @@ def answer(task: Task, turns: Sequence[Turn], reward: float | None, **changes: A
         seconds=1.0,
     )
     return replace(plain, **changes)
+
+
+def forced_answer(whole: Trajectory, budget: int, said: tuple[str, float] | None) -> Trajectory:
+    """The text and the reward that follow the first tokens of an answer and `CLOSING`. None for a failure."""
+    asked = replace(whole.task, thinking=up_to(budget))
+    if said is None:
+        return answer(asked, [], None)
+    text, reward = said
+    made = turn(str(asked.messages[0]["content"]), whole.turns[0].text[:budget] + CLOSING + text, answer=text)
+    injected = [budget <= place < budget + len(CLOSING) for place in range(len(made.sampled_ids))]
+    logprobs = [math.nan if mark else value for mark, value in zip(injected, made.logprobs_T.tolist(), strict=True)]
+    stats = ThinkingStats(tokens=budget, answer_tokens=len(text), closed=Closed.ABRUPT)
+    made = replace(made, injected_T=as_marks(injected), logprobs_T=as_floats(logprobs), thinking=stats)
+    return answer(asked, [made], reward)
+
+
+def nested_group() -> Group:
+    """An answer with forced answers at 2 and 4 tokens, and a failed one at 6, before an answer without."""
+    made = group(9, task("math", "sum-9", "2+3?"), [("2+3=5 so 5<end>", 1.0), ("5<end>", 1.0)])
+    whole, plain = made.trajectories
+    said = {2: ("7<end>", 0.0), 4: ("5<end>", 1.0), 6: None}
+    forced = tuple(forced_answer(whole, budget, each) for budget, each in said.items())
+    return replace(made, trajectories=(replace(whole, forced_answers=forced), plain))
 
 
 def task(env: str, key: str, prompt: str) -> Task:

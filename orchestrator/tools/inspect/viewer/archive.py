@@ -76,7 +76,23 @@ def _group(rows: list[Row]) -> dict[str, Any]:
 
 
 def _answer(row: Row) -> dict[str, Any]:
-    return {name: row.get(name) for name in OF_ANSWER} | {"turns": [_turn(turn) for turn in row["turns"]]}
+    return {name: row.get(name) for name in OF_ANSWER} | {
+        "turns": [_turn(turn) for turn in row["turns"]],
+        "forced_answers": [_forced_answer(one) for one in row.get("forced_answers", ())],
+    }
+
+
+def _forced_answer(row: Row) -> dict[str, Any]:
+    """Return an answer at a nested budget, without the prompt and the `kept` tokens of reasoning, which it shares."""
+    facts = {"budget": row["thinking"]["budget"], "kept": sum(turn["thinking_tokens"] for turn in row["turns"])}
+    return _answer(row | {"turns": [_from_forced_end(turn) for turn in row["turns"]]}) | facts
+
+
+def _from_forced_end(turn: dict[str, Any]) -> dict[str, Any]:
+    """Return a turn from its first injected token on, whole without one."""
+    start = turn["injected"].index(True) if True in turn["injected"] else 0
+    shared = {"context_ids": [], "text": turn["answer"], "reasoning": None}
+    return turn | shared | {name: turn[name][start:] for name in ("sampled_ids", "logprobs", "versions", "injected")}
 
 
 def _turn(turn: dict[str, Any]) -> dict[str, Any]:
@@ -99,6 +115,5 @@ def _runs(values: Sequence[Any]) -> list[tuple[Any, int, int]]:
 
 
 def _ids(rows: Sequence[Row]) -> set[int]:
-    return {
-        one for row in rows for turn in row["turns"] for part in ("context_ids", "sampled_ids") for one in turn[part]
-    }
+    turns = [turn for row in rows for one in (row, *row.get("forced_answers", ())) for turn in one["turns"]]
+    return {one for turn in turns for part in ("context_ids", "sampled_ids") for one in turn[part]}

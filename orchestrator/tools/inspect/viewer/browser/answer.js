@@ -12,6 +12,7 @@ function drawAnswer() {
   parts.push(element("h2", { textContent: `answer ${place + 1} of ${here.answers.length}, row ${state.row}` }), top);
   parts.push(element("h3", { textContent: "why this reward" }), verdict(answer));
   parts.push(element("h3", { textContent: "turns and tools" }), timeline(answer));
+  if (chosen.forced.length) parts.push(element("h3", { textContent: "forced answers: this reasoning, ended at each budget" }), ...chosen.forced.map(forcedAnswer));
   parts.push(element("h3", { textContent: `tokens (prompt and observations grey, colours: ${COLOURS.find(({ name }) => name === state.colour).title})` }));
   const tokens = element("div", { className: "tokens", id: "tokens" });
   parts.push(tokens);
@@ -20,13 +21,23 @@ function drawAnswer() {
   mark();
 }
 
-function fill(tokens, one, wanted) {
+function forcedAnswer(one) {
+  const { budget, kept, failure } = one.answer, tokens = element("div", { className: "tokens" });
+  const made = element("div", { className: "forced" }, badges(one, `budget ${number(budget)}`));
+  if (failure) made.append(element("p", { className: "sub" }, ...beginning(failure.message)));
+  else made.firstChild.append(element("span", { className: "badge", textContent: `${number(kept)} reasoning tokens kept` }));
+  fill(tokens, one, CHUNK, -1);
+  made.append(tokens);
+  return made;
+}
+
+function fill(tokens, one, wanted, parting = groupPartsAt(one)) {
   const done = tokens.querySelectorAll("span[data-token]").length, to = Math.min(one.count, Math.max(done, wanted));
   tokens.querySelector(".more")?.remove();
-  tokens.append(...spans(one, done, to, groupPartsAt(one)));
+  tokens.append(...spans(one, done, to, parting));
   if (to < one.count) {
     const more = element("span", { className: "more", textContent: `${number(one.count - to)} more tokens` });
-    more.onclick = () => fill(tokens, one, to + CHUNK);
+    more.onclick = () => fill(tokens, one, to + CHUNK, parting);
     tokens.append(more);
     new IntersectionObserver((seen, watcher) => {
       if (seen.some(({ isIntersecting }) => isIntersecting)) { watcher.disconnect(); if (more.isConnected) more.onclick(); }

@@ -21,7 +21,7 @@ const REASONS = {
 function scalesOf(groups) {
   const mismatches = [], taught = [], versions = new Set(), reasons = new Map();
   for (const { answers } of groups) {
-    for (const one of answers) {
+    for (const one of answers.flatMap((one) => [one, ...one.forced])) {
       for (let i = 0; i < one.count; i++) {
         if (!one.sampled[i]) continue;
         if (one.mismatch[i] === one.mismatch[i]) mismatches.push(Math.abs(one.mismatch[i]));

@@ -54,6 +54,7 @@ function tokensOf(answer, bytes) {
   });
   const rest = bytes === null ? "" : decoder.decode();
   if (rest && count) made.texts[count - 1] += rest;
+  made.forced = answer.forced_answers.map((one) => tokensOf(one, bytes));
   Object.defineProperty(answer, "model", { value: made });
   return made;
 }

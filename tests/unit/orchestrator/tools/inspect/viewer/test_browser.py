@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
-from support.viewed_run import HOSTILE, SPLIT, step_groups, write_large_run, write_viewed_run
+from support.viewed_run import CLOSING, HOSTILE, SPLIT, nested_group, step_groups, write_large_run, write_viewed_run
 from unit.orchestrator.tools.inspect.explain.test_explaining import write_metrics
 
 from temper.orchestrator.__main__ import main
@@ -135,6 +135,24 @@ def test_colours_say_what_was_forced_and_why_tokens_carry_no_loss(page: "Page", 
     assert coloured.all_text_contents() == [")"]
     page.keyboard.press("4")
     assert coloured.all_text_contents() == ["g", "e", "8", "0"]  # of the older version
+
+
+def test_forced_answers_follow_the_turns_of_their_answer(page: "Page", tmp_path: Path) -> None:
+    run, out = write_viewed_run(tmp_path / "tiny"), tmp_path / "step.html"
+    write_groups(run.trajectory_file("rl", 10), [nested_group()])
+    assert main(["view", str(run.root), "--step", "10", "--out", str(out)]) == 0
+    visit(page, out.as_uri())
+    choose(page, 0)
+    forced = page.locator(".forced")
+    assert forced.locator(".tokens").all_text_contents() == [f"{CLOSING}7<end>", f"{CLOSING}5<end>", ""]
+    for row, facts in enumerate((("2", "reward 0"), ("4", "reward 1"), ("6", "timeout", "too slow"))):
+        shown = forced.nth(row).inner_text()
+        assert [fact for fact in facts if fact not in shown] == [], shown
+    assert tokens(page) == "2+3?2+3=5 so 5<end>"
+    page.keyboard.press("5")
+    assert forced.first.locator("span[style*='background']").all_text_contents() == list(CLOSING)
+    choose(page, 1)
+    assert forced.count() == 0
 
 
 def test_filters_search_sorting_and_keys_go_through_the_table(page: "Page", step: str) -> None:

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.viewed_run import HOSTILE, SPLIT, TOOL_SAYS, step_groups, tokenizer, training, write_viewed_run
+from support.viewed_run import (
+    CLOSING,
+    HOSTILE,
+    SPLIT,
+    TOOL_SAYS,
+    nested_group,
+    step_groups,
+    tokenizer,
+    training,
+    write_viewed_run,
+)
 
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.folder import RunDir
@@ -87,6 +97,21 @@ def test_a_piece_has_whole_groups_with_the_bytes_of_their_tokens(run: RunDir) ->
     assert (turn["versions"][0], turn["injected"]) == ([3, 2], [])
     assert piece["groups"][1]["answers"][0]["turns"][0]["injected"] == [[len("get(h)") - 1, 1]]
     assert piece["groups"][1]["answers"][0]["turns"][0]["observation"] == [{"role": "tool", "content": TOOL_SAYS}]
+
+
+def test_forced_answers_leave_out_the_tokens_that_they_share(tmp_path: Path) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    write_groups(run.trajectory_file("rl", 10), [nested_group()])
+    piece = unpacked(Archive(find_file(run), tokenizer_of_run(run)).piece(0))
+    whole, plain = piece["groups"][0]["answers"]
+    assert plain["forced_answers"] == []
+    forced = whole["forced_answers"]
+    assert [(one["budget"], one["kept"], one["reward"]) for one in forced] == [(2, 2, 0.0), (4, 4, 1.0), (6, 0, None)]
+    assert forced[2]["failure"]["kind"] == "timeout"
+    turns = [one["turns"][0] for one in forced[:2]]
+    texts = ["".join(piece["bytes"][str(one)] for one in turn["sampled_ids"]) for turn in turns]
+    assert texts == [f"{CLOSING}7<end>", f"{CLOSING}5<end>"]
+    assert [(turn["context_ids"], turn["injected"]) for turn in turns] == [([], [[0, len(CLOSING)]])] * 2
 
 
 def test_groups_stay_whole_where_a_file_has_several_pieces(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
