@@ -87,6 +87,9 @@ def to_transcript(row: dict[str, Any], *, source: str) -> Transcript:
         passages.append(Passage(role="reasoning", text=_text(turn["reasoning"])))
         passages.append(Passage(role="answer", text=_text(turn["answer"])))
         passages += [Passage(role=m["role"], text=_text(m.get("content"))) for m in turn["observation"]]
+    for forced in row.get("forced_answers", ()):
+        role = f"answer at budget {forced['thinking']['budget']}, reward {forced['reward']}"
+        passages += [Passage(role=role, text=_text(turn["answer"])) for turn in forced["turns"]]
     failure = row["failure"]
     return Transcript(
         env=row["env"],

@@ -199,6 +199,14 @@ def test_a_sample_counts_tokens_forced_ones_and_versions() -> None:
     ]
 
 
+def test_a_sample_ends_with_its_forced_answers() -> None:
+    turn = row()["turns"][0] | {"answer": "4"}
+    forced = row(turns=[turn], reward=0.0, thinking={"mode": "budget", "budget": 8})
+    *_, last = to_transcript(row(forced_answers=[forced]), source="rl-1").passages
+    assert last.text == "4"
+    assert {"8", "0.0"} <= set(last.role.replace(",", "").split())
+
+
 @pytest.mark.parametrize(
     ("reasoning", "answer", "shown"),
     [
