@@ -1,8 +1,9 @@
 """Tasks that need different amounts of reasoning, shown only by the question. Partial reasoning raises the chance to be right.
 
 - `tally`: votes for names, weighted by the voter. Which name has most? The heaviest votes decide first.
-- `scan`: numbers by letter and a limit. At which letter does the running total reach it? Nothing after it matters.
-- `filter`: numbers, some of them marked. What is the sum of the marked ones? The others do not matter.
+- `scan`: numbers by letter and a limit. At which letter does the running total reach it? Nothing after it matters. Lines
+  count down from the limit.
+- `filter`: numbers, some of them marked with a star. What is the sum of the marked ones? The others do not matter.
 
 Demonstrations waste lines: nearly all go through every item, votes in random order. `spec["best_lines"]` is the shortest
 reasoning in the best order, and `spec["chances"][n]` the chance to be right for a reader of its first n lines alone.
@@ -98,10 +99,10 @@ def scan(rng: random.Random, level: int) -> Problem:
     totals = list(accumulate(numbers))
     need = rng.randint(1, count)
     limit = rng.randint(totals[need - 1] - numbers[need - 1] + 1, totals[need - 1])
-    lines = [f"{letter}{total}" for letter, total in zip(letters, totals, strict=True)]
-    items = " ".join(f"{letter}{number}" for letter, number in zip(letters, numbers, strict=True))
+    items = [f"{letter}{number}" for letter, number in zip(letters, numbers, strict=True)]
+    lines = [f"{item} {max(0, limit - total)}" for item, total in zip(items, totals, strict=True)]
     return Problem(
-        question=f"{items}; where is {limit} reached?",
+        question=f"{' '.join(items)}; where is {limit} reached?",
         answer=letters[need - 1],
         lines=lines,
         brief_lines=lines[:need],
@@ -113,14 +114,14 @@ def scan(rng: random.Random, level: int) -> Problem:
 def filter_marked(rng: random.Random, level: int) -> Problem:
     count = 6 + 4 * level
     marked = set(rng.sample(range(count), rng.randint(1, count // 2 + 1)))
-    items = [(rng.choice(ascii_lowercase), rng.randint(1, LARGEST)) for _ in range(count)]
-    totals = list(accumulate(number * (place in marked) for place, (_, number) in enumerate(items)))
-    lines = [f"{letter}{number} {total}" for (letter, number), total in zip(items, totals, strict=True)]
+    numbers = [rng.randint(1, LARGEST) for _ in range(count)]
+    totals = accumulate(number * (place in marked) for place, number in enumerate(numbers))
+    items = [f"{'*' * (place in marked)}{rng.choice(ascii_lowercase)}{number}" for place, number in enumerate(numbers)]
+    lines = [f"{item} {total}" for item, total in zip(items, totals, strict=True)]
     brief = [line for place, line in enumerate(lines) if place in marked]
-    shown = " ".join(f"{letter}{number}{'*' * (place in marked)}" for place, (letter, number) in enumerate(items))
     return Problem(
-        question=f"{shown}; sum of the marked ones?",
-        answer=str(totals[-1]),
+        question=f"{' '.join(items)}; sum of the marked ones?",
+        answer=lines[-1].split()[1],
         lines=lines,
         brief_lines=brief,
         best_lines=brief,

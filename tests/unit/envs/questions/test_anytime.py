@@ -53,12 +53,16 @@ def test_a_scan_ends_where_the_running_total_reaches_the_limit() -> None:
         totals = list(accumulate(int(number) for _, number in items))
         place = next(place for place, total in enumerate(totals) if total >= limit)
         assert (items[place][0], place + 1) == (task.spec["answer"], len(task.spec["best_lines"]))
+        assert [int(line.split()[1]) for line in task.spec["best_lines"][:-1]] == [
+            limit - each for each in totals[:place]
+        ]
+        assert task.spec["best_lines"][-1] == f"{''.join(items[place])} 0"
         assert task.spec["chances"] == [1 / (len(items) - seen) for seen in range(place + 1)] + [1.0]
 
 
 def test_a_filter_sums_the_marked_ones_in_its_best_lines() -> None:
     for task in tasks("filter"):
-        marked = re.findall(r"[a-z](\d)\*", question(task))
+        marked = re.findall(r"\*[a-z](\d)", question(task))
         assert task.spec["answer"] == str(sum(map(int, marked)))
         assert len(task.spec["best_lines"]) == len(marked)
         assert task.spec["best_lines"][-1].endswith(f" {task.spec['answer']}")
