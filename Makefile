@@ -26,11 +26,10 @@ demo: setup  ## set up, train the demo model on three environments, print where 
 	@$(PY) -m temper.orchestrator run configs/demo.yaml $(ARGS)
 	@echo "report: $$(ls -t runs/*/report.html | head -n 1)"
 
-budget-demo: setup  ## train under thinking budgets and without, SEED=1, and compare
+budget-demo: setup  ## train with nested thinking budgets and without, SEED=1, and compare
 	@$(PY) -m temper.orchestrator run configs/budget_demo.yaml name=budgets-$(SEED) seed=$(SEED) $(ARGS)
-	@$(PY) -m temper.orchestrator run configs/budget_demo.yaml name=free-$(SEED) seed=$(SEED) \
-	  sft.reasoning.thinking.budget=0 rl.thinking.budget=0 $(ARGS)
-	@$(PY) -m temper.orchestrator report --compare --runs "under budgets=runs/budgets-$(SEED)" \
+	@$(PY) -m temper.orchestrator fork runs/budgets-$(SEED) --from sft name=free-$(SEED) rl.thinking.nested_budgets=[]
+	@$(PY) -m temper.orchestrator report --compare --runs "nested=runs/budgets-$(SEED)" \
 	  --runs "without=runs/free-$(SEED)" --out runs/budget-demo-$(SEED).html
 
 budget-study: setup  ## train and compare all arms of docs/budget_study.md at low priority; hours, and it can be stopped

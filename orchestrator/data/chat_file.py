@@ -9,7 +9,6 @@ from temper.envs.core.turn_text import CLOSE_THINKING, OPEN_THINKING, answer_tex
 from temper.envs.data.config import DataConfig, OnError
 from temper.orchestrator.data.chat_data import Dialogue
 from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
-from temper.orchestrator.data.sft import in_rounds
 
 ROLES = ("system", "user", "assistant", "tool")
 UNREAD = ("function_call", "reasoning", "thinking")
@@ -122,9 +121,7 @@ def _read(text: str) -> Any:
 EFFORTS = (None, "low", "medium", "high")
 
 
-def chat_rows(
-    data: DataConfig, intake: RowIntake, *, on_error: OnError, rounds: int = 1, seed: int
-) -> ShuffledRows[Dialogue]:
+def chat_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: int) -> ShuffledRows[Dialogue]:
     """Read rows of data with `messages`. `intake` tokenises each row once.
 
     If `on_error` is "raise", raise `ValueError` with the place of the first unusable row.
@@ -132,7 +129,7 @@ def chat_rows(
 
     def parse(row: dict[str, Any], number: int) -> Dialogue:
         dialogue = parse_chat(row, number, reads_reasoning=intake.reads_reasoning)
-        intake.require_fits(in_rounds(dialogue, rounds))
+        intake.require_fits(dialogue)
         return dialogue
 
     return intake.shuffled(data, parse, on_error=on_error, seed=f"{seed}/epoch")

@@ -34,14 +34,10 @@ class SftDataConfig:
     answering too soon, which reinforcement learning can unlearn."""
     low_effort_keep: float = immutable(0.5, unit="share")
     """Share of the words of reasoning that a low-effort sample keeps."""
-    rounds: int = immutable(1)
-    """How often reasoning repeats its steps, one line each. From 2 on it checks itself, as reasoning models do."""
 
     def __post_init__(self) -> None:
         if not 0 < self.low_effort_keep <= 1:
             raise ValueError(f"sft.reasoning.low_effort_keep={self.low_effort_keep} must be above 0 and at most 1")
-        if self.rounds < 1:
-            raise ValueError(f"sft.reasoning.rounds={self.rounds} must be at least 1")
 
 
 class SftData:
@@ -82,7 +78,7 @@ class SftData:
 
     def _sample(self, index: int) -> TrainingSample | None:
         rng = random.Random(f"{self._seed}/sft/{index}")
-        dialogue = in_rounds(self._dialogue(index), self._config.rounds)
+        dialogue = self._dialogue(index)
         count = 0
         for each in (under_mode(dialogue, self._config, self._tokenizer, rng), dialogue):
             sample = self._tokenizer.sample(each)
@@ -124,18 +120,6 @@ def stopped_short(reply: tuple[Message, ...], place: int, rng: random.Random) ->
     reasoning = reply[place]["reasoning_content"]
     last = next(message for message in reversed(reply) if message["role"] == "assistant")
     return (*reply[:place], {**last, "reasoning_content": reasoning[: rng.randint(1, len(reasoning))]})
-
-
-def in_rounds(dialogue: Dialogue, rounds: int) -> Dialogue:
-    """Return the dialogue with reasoning that repeats its steps."""
-    if rounds == 1:
-        return dialogue
-    thoughts = [message.get("reasoning_content") for message in dialogue.reply]
-    reply = [
-        {**message, "reasoning_content": "\n".join([reasoning] * rounds)} if reasoning else message
-        for message, reasoning in zip(dialogue.reply, thoughts, strict=True)
-    ]
-    return replace(dialogue, reply=tuple(reply))
 
 
 def shortened(message: Message, *, keep: float) -> Message:

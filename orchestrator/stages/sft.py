@@ -60,7 +60,7 @@ async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
 def read_chats(config: SftConfig, intake: RowIntake, *, seed: int) -> ShuffledRows[Dialogue]:
     """Read the rows of `data`, or the first streamed ones. Raise `FileNotFoundError`, or `ValueError` for a bad row."""
     assert config.data is not None
-    return chat_rows(config.data, intake, on_error=config.on_error, rounds=config.reasoning.rounds, seed=seed)
+    return chat_rows(config.data, intake, on_error=config.on_error, seed=seed)
 
 
 def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:

@@ -115,7 +115,7 @@ TINY = (
     "mamba_heads: 4, state_size: 16, max_positions: 2048}"
 )
 FRESH = {
-    "budget_demo": (*TWO["sft"], *TWO["rl"], "eval.budget_shares=[0.5]"),
+    "budget_demo": (*TWO["sft"], *TWO["rl"], "eval.budgets=[2]", "rl.thinking.nested_budgets=[2]"),
     "budget_study": (*TWO["sft"], *TWO["rl"], "eval.budgets=[2]", "rl.thinking.nested_budgets=[2]"),
     "questions": (*TWO["sft"], *TWO["rl"]),
     "hybrid_10m": (*TWO["sft"], *TWO["rl"], TINY),

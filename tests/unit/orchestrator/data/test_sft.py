@@ -17,7 +17,7 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer
 from temper.orchestrator.data.chat_file import parse_chat
 from temper.orchestrator.data.row_intake import limit_name
-from temper.orchestrator.data.sft import SftData, SftDataConfig, in_rounds, under_mode
+from temper.orchestrator.data.sft import SftData, SftDataConfig, under_mode
 from temper.orchestrator.loop.mixture import open_mixture
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
@@ -70,7 +70,7 @@ DIALOGUE = Dialogue(task=TASK, reply=(CALL, RESULT, ANSWER))
 
 
 def cut(config: SftDataConfig, *, seed: int = 0, dialogue: Dialogue = DIALOGUE) -> Dialogue:
-    return under_mode(in_rounds(dialogue, config.rounds), config, tokens_of(), random.Random(seed))
+    return under_mode(dialogue, config, tokens_of(), random.Random(seed))
 
 
 def pieces(dialogue: Dialogue, by: DialogueTokenizer) -> tuple[str, str]:
@@ -142,14 +142,11 @@ def test_budgets_of_the_configuration_are_drawn_and_announced() -> None:
     assert "a+b=?\n{thinking token budget: " in TOKENIZER.decode(announced)
 
 
-def test_little_effort_shortens_a_thought_and_rounds_repeat_it() -> None:
+def test_little_effort_shortens_a_thought() -> None:
     dialogue = cut(SftDataConfig(thinking=ThinkingMix(low_effort=1.0), low_effort_keep=0.5))
     ids = tokens_of().sample(dialogue).ids
     assert "a+b=?\n{low effort}<|im_end|>" in TOKENIZER.decode(ids)
     assert pieces(dialogue, tokens_of())[1].startswith("get a\n</think>\n<tool_call>")
-    rounds = cut(SftDataConfig(thinking=ThinkingMix(), rounds=3))
-    thoughts = [message.get("reasoning_content") for message in rounds.reply]
-    assert thoughts == ["get a b\nget a b\nget a b", None, "done\ndone\ndone"]
 
 
 def test_a_dialogue_without_a_thought_or_with_a_mode_of_its_own_stays_as_it_is() -> None:
