@@ -61,6 +61,10 @@ class EnvConfig:
     """Your reward function, (answer, row) -> number or numbers by name, as module.function or file.py:function. Null uses
     the environment's score. With another name than an environment's, the kind is `rows`.
     """
+    agent: str | None = immutable(None)
+    """Your agent, which plays the episodes through an endpoint of the model: (episode) -> answer, number or numbers by name,
+    as module.function or file.py:function. An answer is scored as the model's own.
+    """
     weights: dict[str, float] = immutable({})
     """Weight of each reward part. Empty uses correctness alone, or the sum of the parts of your function."""
     length_limit: int | None = immutable(None, unit="characters")
@@ -114,6 +118,8 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
         if config.reward is None:
             only_known(config.weights, definition.parts, "weights")
         _check_reward(config, definition)
+        if config.agent is not None:
+            load_function(config.agent)
         shared_tools(config.tools)
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from error
@@ -201,6 +207,7 @@ def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:
         tools=tuple(config.tools),
         tool_timeout_s=config.tool_timeout_s,
         reward=config.reward,
+        agent=config.agent,
         threads=config.threads,
         credit=config.credit,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from temper.envs.core.errors import GraderError, describe_error
 from temper.envs.core.functions import load_function, run_function
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvSettings, Task
 from temper.rewards.score import LENGTH, Score
 
 REWARD = "reward"
@@ -22,21 +22,28 @@ def judge(task: Task, answer: str) -> Score:
     The function gets a copy of the row of data, or of the spec of a generated task. Raise `GraderError` if it raises or
     returns no finite numbers.
     """
-    settings = task.env.settings
-    name = settings.reward
+    name = task.env.settings.reward
     assert name is not None
-    row = deepcopy(dict(task.spec.get(ROW, task.spec)))  # other answers to the task get the row too
     try:
-        returned = run_function(load_function(name), answer, row)
+        returned = run_function(load_function(name), answer, row_of(task))
     except (Exception, SystemExit) as error:
         raise GraderError(f"{name} raised {describe_error(error)}") from error
+    return Score(parts=read_parts(returned, name, task.env.settings), detail=f"answered {answer[:80]}")
+
+
+def row_of(task: Task) -> dict[str, Any]:
+    """Return a copy of the row of data, or of the spec of a generated task: other answers to the task get it too."""
+    return deepcopy(dict(task.spec.get(ROW, task.spec)))
+
+
+def read_parts(returned: Any, name: str, settings: EnvSettings) -> dict[str, float]:
+    """Return the parts that the function of this name has returned. Raise `GraderError` unless they are finite numbers."""
     given = returned if isinstance(returned, Mapping) else {REWARD: returned}
     if not given:
         raise GraderError(f"{name} returned no number; return a finite number, or a dict of them by name")
     if LENGTH in given and settings.length_limit is not None:
         raise GraderError(f"{name} returned the part {LENGTH}, which length_limit sets; rename the part")
-    parts = {str(part): _number(value, name) for part, value in given.items()}
-    return Score(parts=parts, detail=f"answered {answer[:80]}")
+    return {str(part): _number(value, name) for part, value in given.items()}
 
 
 def _number(value: Any, name: str) -> float:

@@ -164,6 +164,8 @@ class Trajectory:
 
     `seconds` is the total time. `times` covers the turns and the creation of the environment. `forced_answers` are
     episodes that share the beginning of the reasoning, one for each nested budget that it reached. They may have failed.
+    `parents` are the indices of the turns that the turns continue, -1 for none: the context of such a turn is a whole prompt.
+    Without `parents` each turn continues the one before.
     """
 
     task: Task
@@ -176,10 +178,28 @@ class Trajectory:
     times: Times = NO_TIME
     resumption: Resumption = Resumption.NO
     forced_answers: tuple["Trajectory", ...] = ()
+    parents: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.reward is None) == (self.failure is None):
             raise ValueError(f"a trajectory needs either a reward or a failure, not {self.reward} and {self.failure}")
+        if self.parents and len(self.parents) != len(self.turns):
+            raise ValueError(f"parents has {len(self.parents)} entries for {len(self.turns)} turns")
+
+    @property
+    def branches(self) -> list[list[int]]:
+        """The indices of the turns of each sequence that the engine has seen, from the prompt to a last turn."""
+        if not self.parents:
+            return [list(range(len(self.turns)))]
+        lasts = sorted(set(range(len(self.turns))) - set(self.parents))
+        return [self._branch(last) for last in lasts]
+
+    def _branch(self, last: int) -> list[int]:
+        found = []
+        while last >= 0:
+            found.append(last)
+            last = self.parents[last]
+        return found[::-1]
 
     @property
     def budget_rewards(self) -> list[float]:

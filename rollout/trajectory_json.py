@@ -109,11 +109,12 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "resumption": trajectory.resumption.value,
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
         "forced_answers": [trajectory_to_json(one) for one in trajectory.forced_answers],
+        "parents": list(trajectory.parents),
     }
 
 
 def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
-    """Return the trajectory of `trajectory_to_json`, for this task. Older files have no `forced_answers`."""
+    """Return the trajectory of `trajectory_to_json`, for this task. Older files have no `forced_answers` or `parents`."""
     failure = data["failure"]
     return Trajectory(
         task=task,
@@ -134,6 +135,7 @@ def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
             trajectory_from_json(one, replace(task, thinking=up_to(one["thinking"]["budget"])))
             for one in data.get("forced_answers", ())
         ),
+        parents=tuple(data.get("parents", ())),
     )
 
 

@@ -32,6 +32,8 @@ class EnvSettings:
     """Time limit of a call of a user's function, in seconds."""
     reward: str | None = None
     """The user's reward function as `module.function`. None uses the environment's score."""
+    agent: str | None = None
+    """The user's agent as `module.function`, which plays the episodes. None lets the model answer the environment."""
     threads: int = THREADS
     """Environment steps that run at once in a rollout worker."""
     credit: Credit = "all"

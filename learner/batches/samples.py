@@ -4,7 +4,7 @@ Suffixes: `_T` one entry per token of a sample, `_G` answer of a group, `_NG` gr
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby, islice, pairwise
 from types import MappingProxyType
@@ -42,7 +42,7 @@ class TrainingSample:
     log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the weight versions that sampled it, None
     for supervised data. Samples of one `group` may share a prompt, None does not. `experts` are the recorded expert choices,
     if any. pi and the policies compared with it use the sampling `temperature`. `place` is the index of its trajectory among
-    the scored ones of the batch, None without a trajectory and for a forced answer.
+    the scored ones of the batch, None without a trajectory, for a forced answer and for further branches.
     """
 
     ids: Ids
@@ -104,7 +104,9 @@ def samples_from_groups(
     overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
     normalise: bool = True,
 ) -> list[TrainingSample]:
-    """Return a sample for each scored trajectory of a batch and each of its forced answers.
+    """Return a sample for each branch of the scored trajectories of a batch and of their forced answers.
+
+    Turns of several branches are trained in the first of them.
 
     `normalise` is as in `normalise_and_clip`. A token is trained if it was sampled, not injected, and, with `mask_truncated`,
     its trajectory is not truncated. `overrides` replace the advantage of turns with a fault. The lowest override counts. Other
@@ -124,26 +126,49 @@ def samples_from_groups(
     samples, places = list[TrainingSample](), count()
     for group, credits, values in zip(groups, credits_N, map(iter, values_N), strict=True):
         for number, one in enumerate(credits):
-            sample = _sample(
+            first, *others = _samples(
                 one,
                 advantages=list(islice(values, len(one.parts))),
                 masked=mask_truncated and one.answer.truncated,
                 overrides=overrides,
                 ticket=group.ticket,
             )
-            samples.append(replace(sample, place=next(places)) if number < len(group.trajectories) else sample)
+            samples += [replace(first, place=next(places)) if number < len(group.trajectories) else first, *others]
     return samples
 
 
-def _sample(
+def _samples(
     credit: AnswerCredit,
     *,
     advantages: Sequence[float],
     masked: bool,
     overrides: Mapping[TurnFault, float],
     ticket: Ticket,
+) -> Iterator[TrainingSample]:
+    """Yield a sample for each branch of an answer whose parts have these advantages."""
+    seen = set[int]()
+    for branch in credit.answer.branches:
+        yield _sample(
+            replace(
+                credit, answer=replace(credit.answer, turns=tuple(credit.answer.turns[at] for at in branch), parents=())
+            ),
+            advantages=advantages,
+            masked=set(range(len(branch))) if masked else {place for place, at in enumerate(branch) if at in seen},
+            overrides=overrides,
+            ticket=ticket,
+        )
+        seen.update(branch)
+
+
+def _sample(
+    credit: AnswerCredit,
+    *,
+    advantages: Sequence[float],
+    masked: Collection[int],
+    overrides: Mapping[TurnFault, float],
+    ticket: Ticket,
 ) -> TrainingSample:
-    """Return the sample of an answer whose parts have these advantages."""
+    """Return the sample of an answer whose parts have these advantages. Turns at the indices `masked` are not trained."""
     trajectory, starts = credit.answer, [part.start for part in credit.parts]
     ids: list[Ids] = []
     values: list[Floats] = []
@@ -158,7 +183,7 @@ def _sample(
         if faults := [overrides[fault] for fault in turn.faults if fault in overrides]:
             values_T[:] = min(faults)
         ids += [turn.context_ids, turn.sampled_ids]
-        own_T = fill_array(sampled, UNTRAINED) if masked else as_marks(~turn.injected_T & ~shared_T)
+        own_T = fill_array(sampled, UNTRAINED) if number in masked else as_marks(~turn.injected_T & ~shared_T)
         trained += [fill_array(context, UNTRAINED), own_T]
         behaviour += [fill_array(context, UNKNOWN), turn.logprobs_T]
         values += [fill_array(context, np.float32(advantages[0])), as_floats(values_T)]

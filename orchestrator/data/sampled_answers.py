@@ -36,8 +36,9 @@ class SampledAnswer:
 
 
 def worth_imitating(trajectory: Trajectory) -> bool:
-    """Return whether an answer is right, complete and has well-formed reasoning."""
-    return trajectory.correct and not trajectory.truncated and trajectory.well_formed
+    """Return whether an answer is right, complete, one sequence of turns, and has well-formed reasoning."""
+    whole = not trajectory.truncated and len(trajectory.branches) == 1
+    return trajectory.correct and whole and trajectory.well_formed
 
 
 def answer_lines(draw: Draw, group: Group) -> list[str]:

@@ -272,6 +272,7 @@ def _answer_head(answer: Trajectory, arrays: Arrays) -> dict[str, Any]:
         "stop": answer.stop.value,
         "turns": [_turn_head(turn, arrays) for turn in answer.turns],
         "forced": [_answer_head(one, arrays) for one in forced],
+        "parents": list(answer.parents),
     }
 
 
@@ -328,6 +329,7 @@ def _answer(head: dict[str, Any], task: Task, parts: _Parts) -> Trajectory:
         stop=Stop(head["stop"]),
         reward=head["reward"],
         forced_answers=tuple(_answer(one, task, parts) for one in head["forced"]),
+        parents=tuple(head.get("parents", ())),
     )
 
 

@@ -201,6 +201,11 @@ class VllmEngine:
         # vLLM adds a logger with forty Prometheus metrics, which are unused.
         self._llm.logger_manager.stat_loggers = self._llm.logger_manager.stat_loggers[:1]
 
+    @property
+    def llm(self) -> AsyncLLM:
+        """vLLM's engine, for its routes."""
+        return self._llm
+
     async def start(self) -> None:
         """Tie the engine's process to this one, open the weight transfer and label the initial weights.
 

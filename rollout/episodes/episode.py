@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from temper.envs.agents import AgentEpisode, answered, call_agent, rewarded
 from temper.envs.catalog import make_env
 from temper.envs.core.clock import Clock, call_at_end
 from temper.envs.core.errors import (
@@ -27,10 +28,12 @@ from temper.envs.core.process import WorkerDied
 from temper.envs.core.setting import free, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.core.thinking_mode import up_to
+from temper.envs.core.thinking_mode import Thinking, up_to
 from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
 from temper.envs.env_episode import EnvEpisode, MakeEnv
+from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.agent_session import AgentEndpoint, AgentRequest, TurnTree
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, PartialTurn
@@ -80,6 +83,8 @@ class Episode:
     resumption: Resumption = Resumption.NO
     watch: Stopwatch = field(default_factory=Stopwatch)
     turns: list[Turn] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    """The turns that an agent's turns continue, as in `Trajectory`. Empty without an agent."""
     context: tuple[int, ...] | None = None
     """The current turn's new ids. None between two turns."""
     before: Completion | None = None
@@ -188,8 +193,9 @@ class EpisodeRunner:
         sequences: int = 256,
         make_env: MakeEnv = make_env,
         on_step: Callable[[], None] = lambda: None,
+        agents: AgentEndpoint | None = None,
     ) -> None:
-        """`on_step` is called after each call of an environment."""
+        """`on_step` is called after each call of an environment. Without `agents` episodes of agents fail."""
         self._sampler = sampler
         self._renderer = renderer
         self._limits = limits
@@ -197,6 +203,7 @@ class EpisodeRunner:
         self._threads = EnvThreads()
         self._make_env = make_env
         self._on_step = on_step
+        self._agents = agents
         self._numbers = count()
 
     @property
@@ -230,7 +237,7 @@ class EpisodeRunner:
         """Run an episode to its end. A failure outside the model becomes a typed failure. Raises only `WorkerDied`."""
         result, failure = StepResult(), None
         try:
-            stop, result = await self._play(episode)
+            stop, result = await (self._play_agent if episode.task.env.settings.agent else self._play)(episode)
         except WorkerDied:  # another worker runs it with the same seed
             raise
         except Exception as error:  # a bad episode is data
@@ -248,6 +255,7 @@ class EpisodeRunner:
             seconds=episode.seconds,
             times=episode.times,
             resumption=episode.resumption,
+            parents=tuple(episode.parents),
         )
 
     async def add_forced_answers(self, whole: Trajectory, *, seed: int, sampling: Sampling) -> Trajectory:
@@ -323,6 +331,38 @@ class EpisodeRunner:
             )
             ids = (*ids, *sampled_ids, *context)
 
+    async def _play_agent(self, episode: Episode) -> tuple[Stop, StepResult]:
+        """Let the user's agent play an episode. Its faults are the environment's, unless a limit of the episode caused them."""
+        task, name = episode.task, episode.task.env.settings.agent
+        assert name is not None
+        if self._agents is None:
+            raise EnvironmentFault(f"{name} needs a vLLM engine, whose endpoint it calls")
+        if episode.partial is not None:  # agents do not replay
+            episode.restart(episode.env)
+        await self._in_thread(episode, episode.env.begin)
+        session = _AgentSession(self, episode)
+        async with self._agents.open(session) as address:
+            agent = AgentEpisode.of(task, address)
+            try:
+                returned = await self._in_thread(episode, functools.partial(call_agent, name, agent))
+            except Exception as error:
+                if session.fault is not None:
+                    raise session.fault from error
+                if session.refused is None:
+                    raise
+                cut = functools.partial(episode.env.truncate, LIMITS[session.refused])
+                return session.refused, await self._in_thread(episode, cut)
+            finally:
+                self._threads.start(agent.close)
+        if not episode.turns:
+            raise EnvironmentFault(f"{name} ended without a request to {address.url}")
+        if not isinstance(returned, str):
+            return Stop.ENV, rewarded(task, returned)
+        result = await self._in_thread(episode, functools.partial(episode.env.step, answered(returned)))
+        if not result.done:
+            result = await self._in_thread(episode, functools.partial(episode.env.truncate, "after the agent's answer"))
+        return Stop.ENV, result
+
     async def _open(self, episode: Episode) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Prepare the environment for the next turn. Return the turn's new ids, and all ids."""
         partial = episode.partial
@@ -369,7 +409,10 @@ class EpisodeRunner:
             )
         return ids
 
-    async def _sample(self, episode: Episode, ids: tuple[int, ...], *, room: int) -> SampledTurn:
+    async def _sample(
+        self, episode: Episode, ids: tuple[int, ...], *, room: int, sampling: Sampling | None = None
+    ) -> SampledTurn:
+        """Sample a turn after `ids`. `sampling` replaces the episode's."""
         if episode.completion is not None:  # an earlier process sampled it
             return self._sampler.measure_turn(episode.completion, episode.task.thinking, ids)
         thinking_so_far = sum(turn.thinking.tokens for turn in episode.turns)
@@ -385,7 +428,7 @@ class EpisodeRunner:
                                 room=room,
                                 thinking_so_far=thinking_so_far,
                                 seed=seed,
-                                sampling=episode.sampling,
+                                sampling=sampling or episode.sampling,
                                 partial=episode.before,
                                 request=episode.request,
                                 clock=episode.clock,
@@ -412,6 +455,63 @@ class EpisodeRunner:
             )
         finally:
             self._on_step()
+
+
+class _AgentSession:
+    """The turns of an agent's episode."""
+
+    def __init__(self, runner: EpisodeRunner, episode: Episode) -> None:
+        self._runner = runner
+        self._episode = episode
+        self._tree = TurnTree(runner._renderer)
+        self._one_at_a_time = asyncio.Lock()
+        episode.parents = self._tree.parents
+        self.refused: Stop | None = None
+        """The limit for which the last request was refused."""
+        self.fault: Exception | None = None
+        """The last error of the engine."""
+
+    @property
+    def thinking(self) -> Thinking:
+        return self._episode.task.thinking
+
+    async def answer(self, request: AgentRequest) -> Completion:
+        """See `AgentSession.answer`."""
+        async with self._one_at_a_time:
+            with self._episode.clock.turned(on=False):
+                try:
+                    return await self._answer(request)
+                except RefusedRequest:
+                    raise
+                except Exception as error:
+                    self.fault = error
+                    raise
+
+    async def _answer(self, request: AgentRequest) -> Completion:
+        episode, runner = self._episode, self._runner
+        parent, context = self._tree.place(request.ids)
+        ids = self._tree.ids(parent, context)
+        room = runner._limits.total_tokens - len(ids)
+        self.refused = Stop.TURNS if self._has_no_turn else Stop.EPISODE_LENGTH if room <= 0 else None
+        if self.refused is not None:
+            raise RefusedRequest(f"this request has {len(ids)} tokens and is {LIMITS[self.refused]}")
+        own = episode.sampling
+        asked = [most for most in (own.max_tokens, request.max_tokens) if most is not None]
+        sampling = replace(own, max_tokens=min(asked, default=None), stop=[*own.stop, *request.stop])
+        episode.context = context
+        sampled = await runner._sample(episode, ids, room=room, sampling=sampling)
+        completion = sampled.completion
+        text = sampling.cut_at_stop_string(runner._renderer.text(completion.token_ids))
+        parsed = runner._renderer.parse(text, episode.task, ids)
+        turn = build_turn(episode.task, context, sampled, parsed, StepResult(), times=episode.watch.lap())
+        self._tree.add(parent, (*ids, *completion.token_ids))
+        episode.end_turn(turn)
+        return completion
+
+    @property
+    def _has_no_turn(self) -> bool:
+        limits = (self._runner._limits.turns, self._episode.task.env.settings.max_turns)
+        return any(most is not None and len(self._episode.turns) >= most for most in limits)
 
 
 def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:

@@ -13,6 +13,7 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Engine, EngineStats, TurnRequest
+from temper.rollout.episodes.agent_session import AgentEndpoint
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner, sample_seed
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialGroup
@@ -71,6 +72,7 @@ class RolloutWorker:
         self._asleep = False
         self._engine: Engine | None = None
         self._runner: EpisodeRunner | None = None
+        self._agents: AgentEndpoint | None = None
         self._attempts: list[Attempt] = []
 
     async def start(
@@ -83,6 +85,7 @@ class RolloutWorker:
         """
         # Imported in the worker's process only: vLLM takes 10 to 20 s to import.
         from temper.rollout.engines.vllm_engine import VllmEngine
+        from temper.rollout.serving.agent_endpoint import VllmAgentEndpoint
 
         tokenizer = load_tokenizer(Path(model_dir))
         renderer = Renderer(tokenizer, self._config.thinking)
@@ -98,11 +101,14 @@ class RolloutWorker:
             on_pass=self._progress_counter.count_tokens,
         )
         await engine.start()
-        self.attach(engine, renderer, tags)
+        self.attach(engine, renderer, tags, VllmAgentEndpoint(engine.llm, Path(model_dir), self._config.thinking))
         return await engine.version()
 
-    def attach(self, engine: Engine, renderer: Renderer, tags: ThinkingTags | None) -> None:
+    def attach(
+        self, engine: Engine, renderer: Renderer, tags: ThinkingTags | None, agents: AgentEndpoint | None = None
+    ) -> None:
         config = self._config
+        self._agents = agents
         sampler = TurnSampler(engine, tags, config.thinking, turn_tokens=config.limits.turn_tokens)
         self._engine = engine
         self._runner = EpisodeRunner(
@@ -111,6 +117,7 @@ class RolloutWorker:
             limits=config.limits,
             sequences=config.engine.max_sequences,
             on_step=self._progress_counter.advance,
+            agents=agents,
         )
 
     async def run_group(
@@ -202,6 +209,8 @@ class RolloutWorker:
         return await asyncio.to_thread(sandbox_report)
 
     async def close(self) -> None:
+        if self._agents is not None:
+            await self._agents.close()
         if self._engine is not None:
             await self._engine.close()
 

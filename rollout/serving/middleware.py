@@ -137,7 +137,11 @@ class ThinkingMiddleware:
         body = read_conversation(content, self._escaper)
         if body is None:
             return content
-        return json.dumps(rewrite_request(body, self._rules) if path == CHAT else body).encode("ascii")
+        return encoded(rewrite_request(body, self._rules) if path == CHAT else body)
+
+
+def encoded(body: dict[str, Any]) -> bytes:
+    return json.dumps(body).encode("ascii")
 
 
 async def _content(receive: Receive) -> bytes | None:

@@ -9,14 +9,17 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from vllm.engine.protocol import EngineClient
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.launchers.launcher import serve_http, setup_server
 from vllm.logger import configure_logging_from_args
+from vllm.tasks import SupportedTask
 from vllm.triton_utils import HAS_TRITON
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -106,20 +109,41 @@ def _listen(arguments: Namespace, config: ServerConfig, rules: ThinkingRules, es
     return asyncio.run(_serve(arguments, guard, listener, line=line))
 
 
+def app_arguments(
+    model: Path, form: TurnFormat, *, name: str, reasoning: str | None = None, calls: str | None = None
+) -> Namespace:
+    """Return the arguments of vLLM's routes for a model. Without names of the parsers they are the family's."""
+    calls = tool_parser(form) if calls is None else calls
+    reasoning = reasoning_parser(form) if reasoning is None else reasoning
+    arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
+    arguments.model, arguments.served_model_name = str(model), [name]
+    arguments.tool_call_parser, arguments.enable_auto_tool_choice = calls or None, bool(calls)
+    if form.tags is not None and reasoning:
+        arguments.reasoning_parser = arguments.structured_outputs_config.reasoning_parser = reasoning
+    return arguments
+
+
+async def build_routes(
+    engine: EngineClient, arguments: Namespace, tasks: tuple[SupportedTask, ...], guard: Middleware
+) -> FastAPI:
+    """Return vLLM's application over an engine. `guard` is its innermost middleware, after authentication."""
+    app = build_app(arguments, tasks, engine.model_config)
+    app.user_middleware.append(guard)
+    app.middleware_stack = app.build_middleware_stack()  # vLLM has already built it
+    await init_app_state(engine, app.state, arguments, tasks)
+    return app
+
+
 def _arguments(
     model: Path, config: ServerConfig, rules: ThinkingRules, form: TurnFormat, *, name: str, generation: Path
 ) -> Namespace:
     """Return the arguments of vLLM's server. `generation` is a folder with the generation configuration."""
-    calls = tool_parser(form) if config.tool_call_parser is None else config.tool_call_parser
-    reasoning = reasoning_parser(form) if config.reasoning_parser is None else config.reasoning_parser
-    arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
+    arguments = app_arguments(model, form, name=name, reasoning=config.reasoning_parser, calls=config.tool_call_parser)
     runner = choose_runner(triton=HAS_TRITON)
     set_runner(runner)
     values = {
         **engine_arguments(),
         "enable_prefix_caching": False,
-        "model": str(model),
-        "served_model_name": [name],
         "use_tqdm_on_load": False,
         "host": config.host,
         "port": config.port,
@@ -128,15 +152,10 @@ def _arguments(
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "worker_extension_cls": f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
         "generation_config": str(generation),
-        "tool_call_parser": calls or None,
-        "enable_auto_tool_choice": bool(calls),
     }
     if not rules.no_budget:
         values["logits_processors"] = [THINKING_PROCESSORS[runner]]
         values["additional_config"] = {CLOSING: rules.closing}
-    if form.tags is not None and reasoning:
-        values["reasoning_parser"] = reasoning
-        arguments.structured_outputs_config.reasoning_parser = reasoning
     for key, value in values.items():
         setattr(arguments, key, value)
     configure_logging_from_args(arguments)
@@ -148,10 +167,7 @@ async def _serve(arguments: Namespace, guard: Middleware, listener: socket.socke
     async with build_async_engine_client(arguments) as engine:
         await engine.collective_rpc("end_with_parent")
         tasks = await engine.get_supported_tasks()
-        app = build_app(arguments, tasks, engine.model_config)
-        app.user_middleware.append(guard)  # innermost: after authentication
-        app.middleware_stack = app.build_middleware_stack()  # vLLM has already built it
-        await init_app_state(engine, app.state, arguments, tasks)
+        app = await build_routes(engine, arguments, tasks, guard)
         watch = asyncio.create_task(_run_until_stopped(app, stopped, line))
         ended = await serve_http(
             app,

@@ -1,0 +1,160 @@
+"""Agents of the user: programs that play an episode through an endpoint of the model.
+
+An agent is a function of an `AgentEpisode`, sync or async. It returns an answer, which the environment scores as the
+model's own, or the reward: a number, or numbers by name.
+"""
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from temper.envs.core.errors import EnvironmentFault, describe_error
+from temper.envs.core.functions import load_function, run_function
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task, Tool
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.own_reward import read_parts, row_of
+from temper.rewards.score import Score, weighted_reward
+
+SHOWN = 500
+"""Characters of a program's errors in a message."""
+PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
+"""Environment variables that a program of an agent gets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """The endpoint of one episode: `url` ends in /v1, `key` is the episode's own."""
+
+    url: str
+    key: str
+    model: str
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentEpisode:
+    """What an agent gets: the task, the endpoint, and an empty folder, which is removed after the episode.
+
+    `row` is a copy of the row of data, or of the spec of a generated task: it may hold the expected answer.
+    """
+
+    messages: list[Message]
+    tools: list[Tool]
+    row: dict[str, Any]
+    address: Address
+    _folder: "tempfile.TemporaryDirectory[str] | None" = None
+    _programs: "list[subprocess.Popen[str]]" = field(default_factory=list)
+    _over: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, task: Task, address: Address) -> "AgentEpisode":
+        return cls(messages=[*task.messages], tools=[*task.tools], row=row_of(task), address=address)
+
+    @property
+    def url(self) -> str:
+        """The base of the OpenAI routes, /chat/completions and /responses, and of /messages of Anthropic."""
+        return self.address.url
+
+    @property
+    def key(self) -> str:
+        return self.address.key
+
+    @property
+    def model(self) -> str:
+        return self.address.model
+
+    @property
+    def folder(self) -> Path:
+        with self._lock:
+            self._require_open()
+            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="temper-agent-")
+            return Path(self._folder.name)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables from which the clients of OpenAI and Anthropic read the endpoint."""
+        return {
+            "OPENAI_BASE_URL": self.url,
+            "OPENAI_API_KEY": self.key,
+            "ANTHROPIC_BASE_URL": self.url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": self.key,
+            "MODEL": self.model,
+        }
+
+    def run(self, command: Sequence[str], *, stdin: str = "") -> str:
+        """Run a program in the folder, with `variables`, and return its output. It ends with the episode at the latest.
+
+        Raise `EnvironmentFault` if it fails.
+        """
+        given = {name: os.environ[name] for name in PASSED if name in os.environ}
+        folder = self.folder
+        with self._lock:
+            self._require_open()
+            program = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=given | self.variables,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            self._programs.append(program)
+        output, errors = program.communicate(stdin)
+        with self._lock:
+            self._programs.remove(program)
+            _end(program)
+        if program.returncode:
+            raise EnvironmentFault(f"{command[0]} ended with status {program.returncode}: {errors[-SHOWN:].strip()}")
+        return output
+
+    def close(self) -> None:
+        """End all programs with their children, and remove the folder."""
+        with self._lock:
+            self._over = True
+            for program in self._programs:
+                _end(program)
+            if self._folder is not None:
+                self._folder.cleanup()
+
+    def _require_open(self) -> None:
+        if self._over:
+            raise EnvironmentFault("the episode is over")
+
+
+def _end(program: "subprocess.Popen[str]") -> None:
+    """End a program's group: its children may outlive it."""
+    with suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGKILL)
+
+
+def call_agent(name: str, episode: AgentEpisode) -> Any:
+    """Return the result of the user's agent. Raise `EnvironmentFault` if it raises."""
+    try:
+        return run_function(load_function(name), episode)
+    except (Exception, SystemExit) as error:
+        raise EnvironmentFault(f"{name} raised {describe_error(error)}") from error
+
+
+def answered(text: str) -> ParsedTurn:
+    """Return an agent's answer as a turn without reasoning and calls."""
+    return ParsedTurn(text=text, reasoning=None, answer=text, content=text, readable=True, well_formed=True, calls=())
+
+
+def rewarded(task: Task, returned: Any) -> StepResult:
+    """Return the end of an episode with the agent's own reward. Raise `GraderError` unless it is a number, or several."""
+    settings = task.env.settings
+    assert settings.agent is not None
+    parts = read_parts(returned, settings.agent, settings)
+    reward = weighted_reward(parts, settings.weights or dict.fromkeys(parts, 1.0))
+    return StepResult(reward=reward, done=True, score=Score(parts=parts, detail="scored by the agent"))

@@ -1,0 +1,167 @@
+"""An endpoint for agents: vLLM's routes over a rollout worker's engine, whose requests become turns of episodes.
+
+It listens on loopback. Each episode has its own key, which names it.
+"""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.middleware import Middleware
+from vllm.entrypoints.launchers.launcher import NoSignalServer
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from temper.envs.agents import Address
+from temper.envs.core.thinking_mode import Mode
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import BUDGET, RefusedRequest
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.agent_session import AgentRequest, AgentSession
+from temper.rollout.escaping import Escaper
+from temper.rollout.formats.find import find_format
+from temper.rollout.formats.messages import thinking_variables
+from temper.rollout.serving.middleware import CHAT, App, Scope, ThinkingMiddleware, encoded, read_conversation
+from temper.rollout.serving.request import LOW, THINKING, ThinkingRules, load_thinking_rules, rewrite_request
+from temper.rollout.serving.server import GRACE_S, READY_CHECK_S, app_arguments, build_routes
+from temper.rollout.tokenizer import load_tokenizer
+
+HOST = "127.0.0.1"
+NAME = "model"
+"""The name of the served model."""
+ANY_LENGTH = 2**30
+"""The longest sequence for vLLM's routes: the episode's own limit counts."""
+CURRENT: ContextVar[AgentSession] = ContextVar("CURRENT")
+"""The episode of the request that this task serves."""
+
+
+class VllmAgentEndpoint:
+    """An `AgentEndpoint` over vLLM's engine. It starts with its first episode."""
+
+    def __init__(self, llm: AsyncLLM, model: Path, thinking: ThinkingConfig) -> None:
+        self._llm = llm
+        self._model = model
+        self._thinking = thinking
+        self._sessions: dict[str, AgentSession] = {}
+        self._starting = asyncio.Lock()
+        self._server: uvicorn.Server | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._url = ""
+
+    @asynccontextmanager
+    async def open(self, session: AgentSession) -> AsyncIterator[Address]:
+        """See `AgentEndpoint.open`. Requests after the block are refused."""
+        async with self._starting:
+            if self._server is None:
+                await self._start()
+        key = secrets.token_urlsafe(32)
+        self._sessions[key] = session
+        try:
+            yield Address(url=self._url, key=key, model=NAME)
+        finally:
+            del self._sessions[key]
+
+    async def close(self) -> None:
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = self._server.force_exit = True
+            await self._task
+
+    async def _start(self) -> None:
+        tokenizer = load_tokenizer(self._model)
+        guard = Middleware(
+            EpisodeMiddleware,
+            sessions=self._sessions,
+            rules=load_thinking_rules(tokenizer, self._thinking),
+            escaper=Escaper(tokenizer),
+        )
+        arguments = app_arguments(self._model, find_format(tokenizer), name=NAME)
+        tasks = await self._llm.get_supported_tasks()
+        engine: Any = EpisodeEngine(self._llm)
+        app = await build_routes(engine, arguments, tasks, guard)
+        listener = socket.create_server((HOST, 0))
+        self._server = NoSignalServer(
+            uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
+        )
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
+        self._url = f"http://{HOST}:{listener.getsockname()[1]}/v1"
+        while not self._server.started:
+            if self._task.done():
+                raise RuntimeError("the endpoint of agents ended at its start") from self._task.exception()
+            await asyncio.sleep(READY_CHECK_S)
+
+
+class EpisodeEngine:
+    """vLLM's engine as its routes use it, but requests are turns of an episode. Of their sampling only limits count."""
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+        self.model_config = copy(llm.model_config)
+        self.model_config.max_model_len = ANY_LENGTH
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    async def generate(
+        self, prompt: dict[str, Any], sampling_params: SamplingParams, request_id: str, **_: Any
+    ) -> AsyncIterator[RequestOutput]:
+        """Yield the whole turn."""
+        stop = sampling_params.stop or ()
+        request = AgentRequest(
+            ids=tuple(prompt["prompt_token_ids"]),
+            max_tokens=None if sampling_params.max_tokens > ANY_LENGTH // 2 else sampling_params.max_tokens,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        )
+        completion = await CURRENT.get().answer(request)
+        yield self._output(request, completion, request_id, skips=sampling_params.skip_special_tokens)
+
+    def _output(self, request: AgentRequest, completion: Completion, name: str, *, skips: bool) -> RequestOutput:
+        ids = list(completion.token_ids)
+        text = self._llm.get_tokenizer().decode(ids, skip_special_tokens=skips)
+        output = CompletionOutput(
+            index=0,
+            text=text,
+            token_ids=ids,
+            cumulative_logprob=None,
+            logprobs=None,
+            finish_reason="stop" if completion.finished else "length",
+        )
+        return RequestOutput(name, None, list(request.ids), None, [output], finished=True)
+
+
+class EpisodeMiddleware(ThinkingMiddleware):
+    """Gives each request to the episode of its key, and sets the episode's mode of thinking."""
+
+    def __init__(self, app: App, sessions: dict[str, AgentSession], rules: ThinkingRules, escaper: Escaper) -> None:
+        super().__init__(app, rules, escaper, raw_prompts=False, key="")
+        self._sessions = sessions
+
+    def _has_key(self, scope: Scope) -> bool:
+        headers = dict(scope["headers"])
+        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+        key = bearer if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+        session = self._sessions.get(key.decode("latin-1"))
+        if session is None:
+            return False
+        CURRENT.set(session)
+        return True
+
+    def _prepared(self, content: bytes, path: str) -> bytes:
+        body = read_conversation(content, self._escaper)
+        if body is None:
+            return content
+        if body.get("n") not in (None, 1) or body.get("use_beam_search"):
+            raise RefusedRequest("an episode's request has one answer; remove n and use_beam_search")
+        thinking = CURRENT.get().thinking
+        if path == CHAT:
+            mode = LOW if thinking.mode is Mode.LOW_EFFORT else thinking.on
+            limit = {} if thinking.budget is None else {BUDGET: thinking.budget}
+            return encoded(rewrite_request(body | {THINKING: mode} | limit, self._rules))
+        return encoded(body | {"chat_template_kwargs": thinking_variables(thinks=thinking.on)})
