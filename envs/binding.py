@@ -200,7 +200,7 @@ def _check_overlap(key: str, config: EnvConfig) -> None:
 
 def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:
     return EnvSettings(
-        max_turns=config.max_turns or definition.max_turns,
+        max_turns=config.max_turns or (None if config.agent else definition.max_turns),
         tool_turns=config.max_turns or max(definition.max_turns or 0, DEFAULT_TURNS),
         weights=config.weights,
         length_limit=config.length_limit,

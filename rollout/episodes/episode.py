@@ -259,9 +259,11 @@ class EpisodeRunner:
         )
 
     async def add_forced_answers(self, whole: Trajectory, *, seed: int, sampling: Sampling) -> Trajectory:
-        """Return an episode with its forced answers, of which some may have failed. Episodes of several turns have none."""
+        """Return an episode with its forced answers, of which some may have failed. Episodes of several turns or of an agent
+        have none.
+        """
         budgets = whole.task.thinking.nested_budgets
-        if not budgets or len(whole.turns) != 1 or whole.failure is not None:
+        if not budgets or len(whole.turns) != 1 or whole.task.env.settings.agent or whole.failure is not None:
             return whole
         seeds = (_turn_seed(seed, 1 + number) for number in range(len(budgets)))
         forcing = (
@@ -495,9 +497,7 @@ class _AgentSession:
         self.refused = Stop.TURNS if self._has_no_turn else Stop.EPISODE_LENGTH if room <= 0 else None
         if self.refused is not None:
             raise RefusedRequest(f"this request has {len(ids)} tokens and is {LIMITS[self.refused]}")
-        own = episode.sampling
-        asked = [most for most in (own.max_tokens, request.max_tokens) if most is not None]
-        sampling = replace(own, max_tokens=min(asked, default=None), stop=[*own.stop, *request.stop])
+        sampling = self._sampling(request)
         episode.context = context
         sampled = await runner._sample(episode, ids, room=room, sampling=sampling)
         completion = sampled.completion
@@ -507,6 +507,15 @@ class _AgentSession:
         self._tree.add(parent, (*ids, *completion.token_ids))
         episode.end_turn(turn)
         return completion
+
+    def _sampling(self, request: AgentRequest) -> Sampling:
+        """Return the episode's sampling with the request's stop strings, and with its limit if that is lower."""
+        own = self._episode.sampling
+        sampling = replace(own, stop=[*own.stop, *request.stop])
+        most = own.max_tokens or self._runner._limits.turn_tokens
+        if request.max_tokens is None or request.max_tokens >= most:
+            return sampling
+        return replace(sampling, max_tokens=request.max_tokens)
 
     @property
     def _has_no_turn(self) -> bool:

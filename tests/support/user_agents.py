@@ -1,0 +1,94 @@
+"""Agents as users write them, for the tests of the endpoint."""
+
+import os
+import sys
+from itertools import count
+from pathlib import Path
+
+from anthropic import Anthropic
+from openai import AsyncOpenAI, OpenAI
+
+from temper.envs.agents import AgentEpisode
+
+NUMBERS = count(1)
+DIES_AT = """
+import json, os, signal, sys, urllib.request
+for number in range(1, int(sys.argv[1]) + 1):
+    body = {"model": os.environ["MODEL"], "messages": [{"role": "user", "content": "a" * number}], "max_tokens": 2}
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def openai(episode: AgentEpisode) -> OpenAI:
+    return OpenAI(base_url=episode.url, api_key=episode.key, max_retries=0)
+
+
+def chat(episode: AgentEpisode) -> str:
+    made = openai(episode).chat.completions.create(model=episode.model, messages=episode.messages)  # type: ignore[arg-type]
+    return made.choices[0].message.content or ""
+
+
+def streamed(episode: AgentEpisode) -> str:
+    made = openai(episode).chat.completions.create(
+        model=episode.model,
+        messages=episode.messages,
+        stream=True,  # type: ignore[arg-type]
+    )
+    return "".join(chunk.choices[0].delta.content or "" for chunk in made if chunk.choices)
+
+
+def responses(episode: AgentEpisode) -> str:
+    return openai(episode).responses.create(model=episode.model, input=episode.messages).output_text  # type: ignore[arg-type]
+
+
+def messages(episode: AgentEpisode) -> str:
+    client = Anthropic(base_url=episode.url.removesuffix("/v1"), api_key=episode.key, max_retries=0)
+    made = client.messages.create(model=episode.model, max_tokens=64, messages=episode.messages)  # type: ignore[arg-type]
+    return "".join(part.text for part in made.content if part.type == "text")
+
+
+async def converse(episode: AgentEpisode) -> dict[str, float]:
+    """Three turns, then a new conversation of two."""
+    async with AsyncOpenAI(base_url=episode.url, api_key=episode.key, max_retries=0) as client:
+        for turns, first in ((3, episode.messages), (2, [{"role": "user", "content": "a summary"}])):
+            told = list(first)
+            for _ in range(turns):
+                made = await client.chat.completions.create(model=episode.model, messages=told, max_tokens=8)  # type: ignore[arg-type]
+                said = made.choices[0].message
+                told += [{"role": "assistant", "content": said.content or ""}, {"role": "user", "content": "go on"}]
+    return {"turns": 1.0, "share": 0.5}
+
+
+def many(episode: AgentEpisode) -> str:
+    """Ask without an end."""
+    while True:
+        chat(episode)
+
+
+def right(episode: AgentEpisode) -> str:
+    chat(episode)
+    return str(episode.row["answer"])
+
+
+def silent(_: AgentEpisode) -> float:
+    return 1.0
+
+
+def dies(episode: AgentEpisode) -> str:
+    """A program that is killed after its first, second, third ... call."""
+    return episode.run([sys.executable, "-c", DIES_AT, str(next(NUMBERS))])
+
+
+def hangs(episode: AgentEpisode) -> str:
+    Path(episode.row["note"]).write_text(str(os.getpid()), encoding="ascii")
+    return episode.run(["sleep", "600"])
+
+
+def outlives(episode: AgentEpisode) -> float:
+    """Note the key."""
+    chat(episode)
+    Path(episode.row["note"]).write_text(f"{episode.url} {episode.key}", encoding="ascii")
+    return 1.0

@@ -1,0 +1,180 @@
+"""Agents of the user on a real engine: requests become turns, and nothing of them is lost."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support import tiny_models
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.errors import FailureKind
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF, up_to
+from temper.envs.source import open_source
+from temper.learner.batches.samples import samples_from_groups
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.models.fresh import byte_tokenizer
+from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import free_port
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
+
+CONFIG = RolloutConfig(
+    engine=EngineConfig(dtype="float32", max_model_len=512, max_sequences=32),
+    limits=EpisodeLimits(turn_tokens=24, total_tokens=512, timeout_s=60.0),
+    thinking=ThinkingConfig(grace=2, answer_tokens=8),
+)
+CALLS = 20
+TOLERANCE = 1e-5
+"""Largest difference of a log-probability, in nats, in float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A worker on a model that writes only a and b, and the trainer of this model."""
+
+    runner: asyncio.Runner
+    worker: RolloutWorker
+    rank: TrainerWorker
+
+    def play(self, agent: str, *, samples: int = 2, thinking: Any = OFF, spec: dict[str, Any] | None = None) -> Group:
+        made = open_source(bind("math", EnvConfig(agent=f"support.user_agents.{agent}")), split="train", seed=1).task(0)
+        task: Task = replace(made, thinking=thinking, spec=made.spec | (spec or {}))
+        ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
+        return self.runner.run(self.worker.run_group(ticket, samples))
+
+
+def writes_letters(model: Path) -> Path:
+    """Give two letters the largest logits of all tokens, so that clients send back the text of the same tokens."""
+    file, letters = model / "model.safetensors", [byte_tokenizer()(each)["input_ids"][0] for each in "ab"]
+    weights = load_file(file)
+    head = torch.zeros_like(weights["lm_head.weight"])
+    head[letters[0], 0], head[letters[1], 0] = 3000.0, -3000.0
+    save_file(weights | {"lm_head.weight": head}, file, metadata={"format": "pt"})
+    return model
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    model = writes_letters(tiny_models.qwen3(tmp_path_factory.mktemp("agents") / "model"))
+    worker = RolloutWorker(CONFIG, seed=1)
+    rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
+    with asyncio.Runner() as runner:
+        runner.run(worker.start(str(model), 0))
+        rank.load(str(model), optim=OptimConfig(), total_steps=1)
+        yield Setup(runner=runner, worker=worker, rank=rank)
+        runner.run(worker.close())
+    rank.close()
+
+
+@pytest.mark.parametrize("agent", ["chat", "streamed", "responses", "messages"])
+def test_a_request_of_each_client_is_a_turn_and_its_text_is_the_answer(agent: str, setup: Setup) -> None:
+    group = setup.play(agent)
+    assert not group.failed
+    for one in group.trajectories:
+        (turn,) = one.turns
+        assert set(turn.answer) <= {"a", "b"}
+        assert turn.answer
+        assert len(turn.sampled_ids) == CONFIG.limits.turn_tokens
+        assert one.reward == 0.0  # the environment has judged these letters
+
+
+def test_turns_continue_their_conversation_and_another_one_is_a_branch(setup: Setup) -> None:
+    group = setup.play("converse")
+    assert not group.failed
+    for one in group.trajectories:
+        assert one.parents == (-1, 0, 1, -1, 3)
+        assert one.branches == [[0, 1, 2], [3, 4]]
+        assert one.reward == 1.5
+        assert [len(turn.sampled_ids) for turn in one.turns] == [8] * 5
+
+
+def test_the_trainer_agrees_with_the_engine_on_each_branch(setup: Setup) -> None:
+    group = setup.play("converse")
+    samples = samples_from_groups([group], advantage="dr_grpo")
+    assert len(samples) == 4
+    found = setup.rank.logprobs([replace(one, experts=None) for one in samples])
+    for sample, expected in zip(samples, found, strict=True):
+        trained = sample.trained_T
+        assert np.abs(np.asarray(expected)[trained] - sample.behaviour_T[trained]).max() < TOLERANCE
+
+
+def test_each_sampled_token_of_a_tree_is_trained_once(setup: Setup) -> None:
+    group = setup.play("converse", samples=1)
+    (one,) = group.trajectories
+    forked = replace(one, parents=(-1, 0, 0, -1, 3))  # the second and the third turn both follow the first
+    samples = samples_from_groups([replace(group, trajectories=(forked,))], advantage="dr_grpo")
+    assert forked.branches == [[0, 1], [0, 2], [3, 4]]
+    assert [sample.trained_tokens for sample in samples] == [16, 8, 16]
+    assert [sample.place for sample in samples] == [0, None, None]
+    first = tokens_of(forked.turns[0].context_ids) + tokens_of(forked.turns[0].sampled_ids)
+    assert all(tokens_of(sample.ids)[: len(first)] == first for sample in samples[:2])
+
+
+def test_turns_obey_the_budget_of_the_episode(setup: Setup) -> None:
+    for agent in ("chat", "messages"):
+        group = setup.play(agent, thinking=up_to(4))
+        assert not group.failed
+        for one in group.trajectories:
+            assert 4 <= one.turns[0].thinking.tokens <= 6
+            assert one.turns[0].injected_T.any()
+            assert 0 < one.turns[0].thinking.answer_tokens <= 8
+
+
+def test_an_answer_is_judged_by_the_environment(setup: Setup) -> None:
+    assert [one.reward for one in setup.play("right").trajectories] == [1.0, 1.0]
+
+
+def test_an_agent_that_is_killed_after_any_call_is_a_failure_with_its_turns(setup: Setup) -> None:
+    group = setup.play("dies", samples=CALLS)
+    assert not group.trajectories
+    assert {one.failure.kind for one in group.failed if one.failure} == {FailureKind.ENVIRONMENT}
+    assert sorted(len(one.turns) for one in group.failed) == list(range(1, CALLS + 1))
+
+
+def test_an_agent_without_a_request_is_a_failure(setup: Setup) -> None:
+    group = setup.play("silent")
+    assert [one.failure.kind for one in group.failed if one.failure] == [FailureKind.ENVIRONMENT] * 2
+
+
+def test_the_limit_of_turns_truncates_an_agent(setup: Setup) -> None:
+    setup.worker._runner._limits = replace(CONFIG.limits, turns=3)  # type: ignore[union-attr]
+    group = setup.play("many")
+    setup.worker._runner._limits = CONFIG.limits  # type: ignore[union-attr]
+    assert [(one.stop, len(one.turns), one.reward) for one in group.trajectories] == [(Stop.TURNS, 3, 0.0)] * 2
+
+
+def test_the_deadline_ends_an_agent_and_its_programs(setup: Setup, tmp_path: Path) -> None:
+    setup.worker._runner._limits = replace(CONFIG.limits, timeout_s=2.0)  # type: ignore[union-attr]
+    group = setup.play("hangs", samples=1, spec={"note": str(tmp_path / "note")})
+    setup.worker._runner._limits = CONFIG.limits  # type: ignore[union-attr]
+    assert [one.failure.kind for one in group.failed if one.failure] == [FailureKind.TIMEOUT]
+    setup.runner.run(asyncio.sleep(0.5))
+    assert not [one for one in psutil.Process().children(recursive=True) if one.name() == "sleep"]
+
+
+def test_a_key_serves_its_episode_only(setup: Setup, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    setup.play("outlives", samples=1, spec={"note": str(note)})
+    url, key = note.read_text(encoding="ascii").split()
+    body = {"model": "model", "messages": [{"role": "user", "content": "a"}]}
+
+    async def statuses() -> list[int]:
+        async with httpx.AsyncClient() as client:
+            headers = ({"Authorization": f"Bearer {key}"}, {}, {"x-api-key": "other"})
+            answers = [await client.post(f"{url}/chat/completions", json=body, headers=each) for each in headers]
+            return [answer.status_code for answer in answers]
+
+    assert setup.runner.run(statuses()) == [401] * 3
