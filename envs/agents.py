@@ -40,7 +40,7 @@ class Address:
 
 @dataclass(slots=True, kw_only=True)
 class AgentEpisode:
-    """What an agent gets: the task, the endpoint, and an empty folder, which is removed after the episode.
+    """The task, the endpoint and an empty folder for an agent. The folder is removed after the episode.
 
     `row` is a copy of the row of data, or of the spec of a generated task: it may hold the expected answer.
     """

@@ -20,6 +20,7 @@ OWN_MODULES = {
     "docs/own_environment.md": "backwards",
     "docs/environments.md": "guess",
     "docs/algorithms.md": "mine",
+    "docs/agents.md": "my_agent",
 }
 """Pages that define a module, which YAML blocks later use."""
 ROOM = "rollout.engine.max_model_len=131072"

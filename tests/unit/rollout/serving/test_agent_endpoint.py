@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny_models
+from support.documents import blocks
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.errors import FailureKind
@@ -37,6 +38,7 @@ CONFIG = RolloutConfig(
     thinking=ThinkingConfig(grace=2, answer_tokens=8),
 )
 CALLS = 20
+LONGEST_EXAMPLE = 15
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
 
@@ -50,7 +52,8 @@ class Setup:
     rank: TrainerWorker
 
     def play(self, agent: str, *, samples: int = 2, thinking: Any = OFF, spec: dict[str, Any] | None = None) -> Group:
-        made = open_source(bind("math", EnvConfig(agent=f"support.user_agents.{agent}")), split="train", seed=1).task(0)
+        named = agent if ":" in agent else f"support.user_agents.{agent}"
+        made = open_source(bind("math", EnvConfig(agent=named)), split="train", seed=1).task(0)
         task: Task = replace(made, thinking=thinking, spec=made.spec | (spec or {}))
         ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
         return self.runner.run(self.worker.run_group(ticket, samples))
@@ -135,6 +138,14 @@ def test_turns_obey_the_budget_of_the_episode(setup: Setup) -> None:
 
 def test_an_answer_is_judged_by_the_environment(setup: Setup) -> None:
     assert [one.reward for one in setup.play("right").trajectories] == [1.0, 1.0]
+
+
+def test_the_agent_of_the_guide_makes_two_turns(setup: Setup, tmp_path: Path) -> None:
+    (example,) = blocks("docs/agents.md", "python")
+    assert len(example.splitlines()) <= LONGEST_EXAMPLE
+    (tmp_path / "my_agent.py").write_text(example, encoding="utf-8")
+    group = setup.play(f"{tmp_path}/my_agent.py:solve")
+    assert [one.parents for one in group.trajectories] == [(-1, 0)] * 2
 
 
 def test_an_agent_that_is_killed_after_any_call_is_a_failure_with_its_turns(setup: Setup) -> None:
