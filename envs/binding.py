@@ -54,9 +54,11 @@ class EnvConfig:
     credit: Credit = immutable("all")
     """Credit for code that passes some tests: all (none) or fraction (their share)."""
     tools: list[str] = immutable([])
-    """Tools: calculator, python, or your typed functions as module.function or file.py:function."""
+    """Tools: calculator, python, your typed functions as module.function or file.py:function, or the tools of an MCP server as
+    `mcp:COMMAND` or `mcp:URL`.
+    """
     tool_timeout_s: float = free(TIMEOUT_S, unit="seconds")
-    """Seconds after which a call of your function returns an error to the model."""
+    """Seconds after which a call of your function or of an MCP server returns an error to the model."""
     reward: str | None = immutable(None)
     """Your reward function, (answer, row) -> number or numbers by name, as module.function or file.py:function. Null uses
     the environment's score. With another name than an environment's, the kind is `rows`.

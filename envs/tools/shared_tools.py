@@ -6,6 +6,7 @@ from temper.envs.sandbox.sandbox import shared_sandbox
 from temper.envs.sandbox.sealed_process import Limits, ReplyKind
 from temper.envs.tools.calculator import calculate
 from temper.envs.tools.function_tool import function_tool
+from temper.envs.tools.mcp_server import PREFIX, mcp_tools
 from temper.envs.tools.text_tool import EnvTool, TextTool
 
 LIMITS = Limits(wall_s=5.0, cpu_s=2, memory_mb=512)
@@ -38,21 +39,29 @@ TIMEOUT_S = 30.0
 
 
 def shared_tools(names: Iterable[str], *, timeout_s: float = TIMEOUT_S) -> Mapping[str, EnvTool]:
-    """Return tools by the names that the model uses. `names` has shared tools and functions of the user.
+    """Return tools by the names that the model uses. `names` has shared tools, functions of the user and MCP servers.
 
-    Raise `ValueError` for a function that can't be imported or has no schema, and for two tools with one name.
+    Raise `ValueError` for a function that can't be imported or has no schema, for a server that does not start, and for two
+    tools with one name.
     """
     found: dict[str, EnvTool] = {}
-    tool: EnvTool
     for name in names:
-        if name in SHARED_TOOLS:
-            called, tool = name, SHARED_TOOLS[name]
-        elif "." in name:
-            function = function_tool(name, timeout_s=timeout_s)
-            called, tool = function.declared["function"]["name"], function
-        else:
-            raise ValueError(f"unknown tool {name!r}; use {', '.join(SHARED_TOOLS)}, or a function such as module.f")
-        if called in found:
-            raise ValueError(f"two tools are named {called}; rename one of the functions")
-        found[called] = tool
+        for called, tool in _tools(name, timeout_s).items():
+            if called in found:
+                raise ValueError(f"two tools are named {called}; rename one of them")
+            found[called] = tool
     return found
+
+
+def _tools(name: str, timeout_s: float) -> Mapping[str, EnvTool]:
+    if name in SHARED_TOOLS:
+        return {name: SHARED_TOOLS[name]}
+    if name.startswith(PREFIX):
+        return mcp_tools(name.removeprefix(PREFIX).strip(), timeout_s=timeout_s)
+    if "." in name:
+        function = function_tool(name, timeout_s=timeout_s)
+        return {function.declared["function"]["name"]: function}
+    raise ValueError(
+        f"unknown tool {name!r}; use {', '.join(SHARED_TOOLS)}, a function such as module.f, or an MCP server such as "
+        f"'{PREFIX}python server.py'"
+    )

@@ -1,0 +1,56 @@
+"""Tools of a real MCP server: schemas, results, the model's mistakes, time-outs and a server that ends."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.turn_text import Call
+from temper.envs.source import open_source
+from temper.envs.tools.shared_tools import shared_tools
+from temper.envs.tools.text_tool import answer_call
+
+SHOP = f"mcp:{sys.executable} {Path(__file__).parents[3] / 'support' / 'mcp_shop.py'}"
+
+
+def answer(name: str, *, timeout_s: float = 10.0, **arguments: Any) -> str:
+    return answer_call(Call(name=name, arguments=arguments), shared_tools([SHOP], timeout_s=timeout_s))
+
+
+def test_a_task_declares_the_tools_of_the_server() -> None:
+    task = open_source(bind("math", EnvConfig(tools=[SHOP])), split="train", seed=1).task(0)
+    declared = {tool["function"]["name"]: tool["function"] for tool in task.tools}
+    assert sorted(declared) == ["crash", "price", "wait"]
+    assert declared["price"]["description"] == "Price of items."
+    assert declared["price"]["parameters"]["required"] == ["item"]
+
+
+def test_a_call_gives_the_text_of_the_result() -> None:
+    assert answer("price", item="tea", count=2) == "6"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"item": "tea", "count": "many"}, {"item": "milk"}])
+def test_mistakes_of_the_model_are_results(arguments: dict[str, Any]) -> None:
+    assert answer("price", **arguments).startswith("error:")
+
+
+def test_a_slow_call_is_an_error_in_time_and_the_next_one_works() -> None:
+    assert answer("wait", seconds=2.0, timeout_s=0.2).startswith("error:")
+    assert answer("price", item="tea") == "3"
+
+
+def test_a_server_that_ends_is_a_fault_and_starts_again() -> None:
+    with pytest.raises(EnvironmentFault):
+        answer("crash")
+    assert answer("price", item="tea") == "3"
+
+
+@pytest.mark.parametrize(
+    "place", ["mcp:/no/such/program", f"mcp:{sys.executable} -c pass", "mcp:http://127.0.0.1:9/mcp"]
+)
+def test_a_server_that_does_not_start_is_a_mistake_in_the_settings(place: str) -> None:
+    with pytest.raises(ValueError, match="does not start"):
+        bind("math", EnvConfig(tools=[place]))
