@@ -145,49 +145,43 @@ def _samples(
     overrides: Mapping[TurnFault, float],
     ticket: Ticket,
 ) -> Iterator[TrainingSample]:
-    """Yield a sample for each branch of an answer whose parts have these advantages."""
+    """Yield a sample for each branch of an answer whose parts have these advantages. Each turn is trained once."""
     seen = set[int]()
     for branch in credit.answer.branches:
-        yield _sample(
-            replace(
-                credit, answer=replace(credit.answer, turns=tuple(credit.answer.turns[at] for at in branch), parents=())
-            ),
-            advantages=advantages,
-            masked=set(range(len(branch))) if masked else {place for place, at in enumerate(branch) if at in seen},
-            overrides=overrides,
-            ticket=ticket,
-        )
+        untrained = set(branch) if masked else seen
+        yield _sample(credit, branch, advantages=advantages, untrained=untrained, overrides=overrides, ticket=ticket)
         seen.update(branch)
 
 
 def _sample(
     credit: AnswerCredit,
+    branch: Sequence[int],
     *,
     advantages: Sequence[float],
-    masked: Collection[int],
+    untrained: Collection[int],
     overrides: Mapping[TurnFault, float],
     ticket: Ticket,
 ) -> TrainingSample:
-    """Return the sample of an answer whose parts have these advantages. Turns at the indices `masked` are not trained."""
-    trajectory, starts = credit.answer, [part.start for part in credit.parts]
+    """Return the sample of a branch. `branch` and `untrained` are indices of turns."""
+    turns, starts = [credit.answer.turns[at] for at in branch], [part.start for part in credit.parts]
     ids: list[Ids] = []
     values: list[Floats] = []
     trained: list[Marks] = []
     behaviour: list[Floats] = []
-    for number, turn in enumerate(trajectory.turns):
+    for at, turn in zip(branch, turns, strict=True):
         context, sampled = len(turn.context_ids), len(turn.sampled_ids)
-        places = [0] * len(starts) if number else starts  # only the first turn has parts
+        places = [0] * len(starts) if at else starts  # only the first turn has parts
         values_T, shared_T = np.zeros(sampled, dtype=np.float32), np.arange(sampled) < places[0]
         for place, value in zip(places, advantages, strict=True):
             values_T[place:] = value
         if faults := [overrides[fault] for fault in turn.faults if fault in overrides]:
             values_T[:] = min(faults)
         ids += [turn.context_ids, turn.sampled_ids]
-        own_T = fill_array(sampled, UNTRAINED) if number in masked else as_marks(~turn.injected_T & ~shared_T)
+        own_T = fill_array(sampled, UNTRAINED) if at in untrained else as_marks(~turn.injected_T & ~shared_T)
         trained += [fill_array(context, UNTRAINED), own_T]
         behaviour += [fill_array(context, UNKNOWN), turn.logprobs_T]
         values += [fill_array(context, np.float32(advantages[0])), as_floats(values_T)]
-    versions_T = join_arrays((turn.versions_T for turn in trajectory.turns), np.int32)
+    versions_T = join_arrays((turn.versions_T for turn in turns), np.int32)
     return TrainingSample(
         ids=join_arrays(ids, np.int32),
         trained_T=join_arrays(trained, np.bool_),
@@ -197,7 +191,7 @@ def _sample(
         newest=WeightVersion(step=int(versions_T.max())) if len(versions_T) else None,
         group=ticket.number,
         temperature=ticket.sampling.temperature,
-        experts=join_choices([(len(t.context_ids) + len(t.sampled_ids), t.experts) for t in trajectory.turns]),
+        experts=join_choices([(len(t.context_ids) + len(t.sampled_ids), t.experts) for t in turns]),
     )
 
 
