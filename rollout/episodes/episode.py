@@ -501,6 +501,8 @@ class _AgentSession:
         episode.context = context
         sampled = await runner._sample(episode, ids, room=room, sampling=sampling)
         completion = sampled.completion
+        if parent >= 0:
+            episode.turns[parent] = fill_last_experts(episode.turns[parent], context, completion)
         text = sampling.cut_at_stop_string(runner._renderer.text(completion.token_ids))
         parsed = runner._renderer.parse(text, episode.task, ids)
         turn = build_turn(episode.task, context, sampled, parsed, StepResult(), times=episode.watch.lap())
