@@ -9,12 +9,14 @@ from temper.envs.catalog import ENVIRONMENTS, configure_env
 from temper.envs.core.bounds import not_negative, only_known, positive
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.functions import load_function
+from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.envs.core.task import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.overlap import DropOverlap
 from temper.envs.data.split import ReadRows, SplitConfig
+from temper.envs.judge import JUDGE, judge_server
 from temper.envs.questions import rows
 from temper.envs.tools.shared_tools import RUN_PROGRAMS, TIMEOUT_S, shared_tools
 from temper.envs.tools.text_tool import schemas
@@ -62,6 +64,10 @@ class EnvConfig:
     reward: str | None = immutable(None)
     """Your reward function, (answer, row) -> number or numbers by name, as module.function or file.py:function. Null uses
     the environment's score. With another name than an environment's, the kind is `rows`.
+    """
+    judge: JudgeConfig | None = immutable(None)
+    """Another model that scores answers by a rubric, as the part `judge` of the reward. Null asks none. With another name than
+    an environment's, the kind is `rows`.
     """
     agent: str | None = immutable(None)
     """Your agent, which plays the episodes through an endpoint of the model: (episode) -> answer, number or numbers by name,
@@ -118,7 +124,9 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
     try:
         definition = configure_env(_kind(name, config), config.options)
         if config.reward is None:
-            only_known(config.weights, definition.parts, "weights")
+            only_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
+        if config.judge is not None:
+            judge_server(config.judge)
         _check_reward(config, definition)
         if config.agent is not None:
             load_function(config.agent)
@@ -130,7 +138,8 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
 
 
 def _kind(name: str, config: EnvConfig) -> str:
-    return config.kind or (name if config.reward is None or name in ENVIRONMENTS else ROWS)
+    scored = config.reward is not None or config.judge is not None
+    return config.kind or (ROWS if scored and name not in ENVIRONMENTS else name)
 
 
 def _check_reward(config: EnvConfig, definition: EnvDefinition) -> None:
@@ -141,8 +150,8 @@ def _check_reward(config: EnvConfig, definition: EnvDefinition) -> None:
                 f"reward={config.reward}: {definition.id} scores its own episodes, but your function scores answers of one "
                 f"turn; set kind={ROWS} with data, or a single-turn kind such as math"
             )
-    elif definition.id == ROWS:
-        raise ValueError(f"{ROWS} needs a reward function; set reward, such as mine.reward")
+    elif definition.id == ROWS and config.judge is None:
+        raise ValueError(f"{ROWS} needs a reward function or a judge; set reward, such as mine.reward, or judge")
 
 
 def _check_signature(reward: str) -> None:
@@ -209,6 +218,7 @@ def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:
         tools=tuple(config.tools),
         tool_timeout_s=config.tool_timeout_s,
         reward=config.reward,
+        judge=config.judge,
         agent=config.agent,
         threads=config.threads,
         credit=config.credit,

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from temper.envs.core.step_result import GymStep, StepResult, to_gymnasium
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
+from temper.envs.judge import JUDGE, judged
 from temper.envs.own_reward import judge
 from temper.envs.tools.shared_tools import MAX_RESULT_CHARACTERS, shared_tools
 from temper.envs.tools.text_tool import EnvTool, answer_call
@@ -78,6 +79,8 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.task: Task | None = None
         self.turns = 0
         self.characters = 0
+        self.answer = ""
+        """The answer of the last readable turn."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         """Return the result of a readable turn: `self.end(score)`, `self.truncate(limit)` or
@@ -109,7 +112,7 @@ class TaskEnv(gymnasium.Env[str, str]):
             task = self.draw(random.Random(int(self.np_random.integers(2**62))))
         if not isinstance(task, Task):
             raise ValueError(f"options['task'] must be a Task, not {task!r}")
-        self.task, self.turns, self.characters = task, 0, 0
+        self.task, self.turns, self.characters, self.answer = task, 0, 0, ""
         return last_user_text(task), {"key": task.key}
 
     def step(self, action: str) -> GymStep:
@@ -122,7 +125,9 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters += len(parsed.text)
         if not parsed.readable:
             detail = "the reasoning was not closed" if task.thinks else "reasoning, but thinking is off"
+            self.answer = ""
             return self.end(malformed_score(self._score_without_answer(task), detail))
+        self.answer = parsed.answer
         self.observe(parsed)
         settings = task.env.settings
         tools = shared_tools(settings.tools, timeout_s=settings.tool_timeout_s)
@@ -169,22 +174,27 @@ class TaskEnv(gymnasium.Env[str, str]):
             raise RuntimeError("there is no episode to truncate; call reset first")
         self.turns += bool(text)
         self.characters += len(text)
+        self.answer = ""
         score = self._score_without_answer(self.task)
         parts = score.parts | ({FORMAT: 0.0} if text else {})
         detail = ": ".join(part for part in (f"truncated {limit}", score.detail) if part)
         return self.end(replace(score, parts=parts, detail=detail), truncated=True)
 
     def end(self, score: Score, *, truncated: bool = False) -> StepResult:
-        """End the episode. The reward is the weighted sum of the parts. Without weights it is the part `correct`, or the
-        sum of the parts of the user's function. Set `truncated` if a limit ends the episode.
+        """End the episode. The reward is the weighted sum of the parts. Without weights it is the part `correct`, plus the
+        part `judge` if there is a judge, or the sum of the parts of the user's function. Set `truncated` if a limit ends the
+        episode.
         """
         if not isinstance(score, Score):
             raise ValueError(
                 f"end takes a Score, not {score!r:.100}; use for example binary_score(True) of temper.rewards.score"
             )
         assert self.task is not None
-        settings, self.task = self.task.env.settings, None
-        usual = WEIGHTS if settings.reward is None else dict.fromkeys(score.parts, 1.0)
+        task, self.task = self.task, None
+        settings = task.env.settings
+        if settings.judge is not None:
+            score = replace(score, parts=score.parts | {JUDGE: judged(settings.judge, task, self.answer)})
+        usual = WEIGHTS | {JUDGE: 1.0} if settings.reward is None else dict.fromkeys(score.parts, 1.0)
         if settings.length_limit is not None:
             length = {LENGTH: brevity(self.characters, limit=settings.length_limit)}
             score = replace(score, parts=score.parts | length)

@@ -8,7 +8,7 @@ CORRECT = "correct"
 FORMAT = "format"
 LENGTH = "length"
 TOOL_ERRORS = "tool_errors"
-WEIGHTS: Mapping[str, float] = {CORRECT: 1.0}
+WEIGHTS = {CORRECT: 1.0}
 """The default weights. A part without a weight is only logged."""
 
 

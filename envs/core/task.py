@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking
 
 Credit = Literal["all", "fraction"]
@@ -32,6 +33,8 @@ class EnvSettings:
     """Time limit of a call of a user's function, in seconds."""
     reward: str | None = None
     """The user's reward function as `module.function`. None uses the environment's score."""
+    judge: JudgeConfig | None = None
+    """Another model that scores answers, as the part `judge`."""
     agent: str | None = None
     """The user's agent as `module.function`, which plays the episodes. None lets the model answer the environment."""
     threads: int = THREADS
