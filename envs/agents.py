@@ -5,32 +5,31 @@ model's own, or the reward: a number, or numbers by name.
 """
 
 import os
-import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from temper.envs.core.errors import EnvironmentFault, describe_error
 from temper.envs.core.functions import load_function, run_function
+from temper.envs.core.process import kill_group
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.own_reward import read_parts, row_of
+from temper.envs.own_reward import copy_row, read_parts
 from temper.rewards.score import Score, weighted_reward
 
-SHOWN = 500
+MAX_ERROR_CHARACTERS = 500
 """Characters of a program's errors in a message."""
-PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
+INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 """Environment variables that a program of an agent gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Endpoint:
     """The endpoint of one episode: `url` ends in /v1, `key` is the episode's own."""
 
     url: str
@@ -42,45 +41,41 @@ class Address:
 class AgentEpisode:
     """The task, the endpoint and an empty folder for an agent. The folder is removed after the episode.
 
-    `row` is a copy of the row of data, or of the spec of a generated task: it may hold the expected answer.
+    `row` is a copy of the row of data, or of the spec of a generated task: it may hold the expected answer. `url` is the base
+    of OpenAI's routes /chat/completions and /responses, and of Anthropic's /messages.
     """
 
     messages: list[Message]
     tools: list[Tool]
     row: dict[str, Any]
-    address: Address
-    _folder: "tempfile.TemporaryDirectory[str] | None" = None
-    _programs: "list[subprocess.Popen[str]]" = field(default_factory=list)
-    _over: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    url: str
+    key: str
+    model: str
+    _folder: "tempfile.TemporaryDirectory[str]" = field(
+        init=False, default_factory=lambda: tempfile.TemporaryDirectory(prefix="temper-agent-")
+    )
+    _programs: "list[subprocess.Popen[str]]" = field(init=False, default_factory=list)
+    _over: bool = field(init=False, default=False)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, task: Task, address: Address) -> "AgentEpisode":
-        return cls(messages=[*task.messages], tools=[*task.tools], row=row_of(task), address=address)
-
-    @property
-    def url(self) -> str:
-        """The base of the OpenAI routes, /chat/completions and /responses, and of /messages of Anthropic."""
-        return self.address.url
-
-    @property
-    def key(self) -> str:
-        return self.address.key
-
-    @property
-    def model(self) -> str:
-        return self.address.model
+    def of(cls, task: Task, endpoint: Endpoint) -> "AgentEpisode":
+        return cls(
+            messages=[*task.messages],
+            tools=[*task.tools],
+            row=copy_row(task),
+            url=endpoint.url,
+            key=endpoint.key,
+            model=endpoint.model,
+        )
 
     @property
     def folder(self) -> Path:
-        with self._lock:
-            self._require_open()
-            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="temper-agent-")
-            return Path(self._folder.name)
+        return Path(self._folder.name)
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables from which the clients of OpenAI and Anthropic read the endpoint."""
+        """The environment variables that configure the clients of OpenAI and Anthropic."""
         return {
             "OPENAI_BASE_URL": self.url,
             "OPENAI_API_KEY": self.key,
@@ -90,18 +85,18 @@ class AgentEpisode:
         }
 
     def run(self, command: Sequence[str], *, stdin: str = "") -> str:
-        """Run a program in the folder, with `variables`, and return its output. It ends with the episode at the latest.
+        """Run a program in the folder with `variables`. Return its standard output. It ends no later than the episode.
 
         Raise `EnvironmentFault` if it fails.
         """
-        given = {name: os.environ[name] for name in PASSED if name in os.environ}
-        folder = self.folder
+        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
         with self._lock:
-            self._require_open()
+            if self._over:
+                raise EnvironmentFault("the episode is over")
             program = subprocess.Popen(
                 command,
-                cwd=folder,
-                env=given | self.variables,
+                cwd=self.folder,
+                env=inherited | self.variables,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -113,9 +108,10 @@ class AgentEpisode:
         output, errors = program.communicate(stdin)
         with self._lock:
             self._programs.remove(program)
-            _end(program)
+            kill_group(program.pid)
         if program.returncode:
-            raise EnvironmentFault(f"{command[0]} ended with status {program.returncode}: {errors[-SHOWN:].strip()}")
+            shown = errors[-MAX_ERROR_CHARACTERS:].strip()
+            raise EnvironmentFault(f"{command[0]} ended with status {program.returncode}: {shown}")
         return output
 
     def close(self) -> None:
@@ -123,19 +119,8 @@ class AgentEpisode:
         with self._lock:
             self._over = True
             for program in self._programs:
-                _end(program)
-            if self._folder is not None:
-                self._folder.cleanup()
-
-    def _require_open(self) -> None:
-        if self._over:
-            raise EnvironmentFault("the episode is over")
-
-
-def _end(program: "subprocess.Popen[str]") -> None:
-    """End a program's group: its children may outlive it."""
-    with suppress(ProcessLookupError):
-        os.killpg(program.pid, signal.SIGKILL)
+                kill_group(program.pid)
+            self._folder.cleanup()
 
 
 def call_agent(name: str, episode: AgentEpisode) -> Any:
@@ -146,12 +131,12 @@ def call_agent(name: str, episode: AgentEpisode) -> Any:
         raise EnvironmentFault(f"{name} raised {describe_error(error)}") from error
 
 
-def answered(text: str) -> ParsedTurn:
+def to_parsed_turn(text: str) -> ParsedTurn:
     """Return an agent's answer as a turn without reasoning and calls."""
     return ParsedTurn(text=text, reasoning=None, answer=text, content=text, readable=True, well_formed=True, calls=())
 
 
-def rewarded(task: Task, returned: Any) -> StepResult:
+def end_with_reward(task: Task, returned: Any) -> StepResult:
     """Return the end of an episode with the agent's own reward. Raise `GraderError` unless it is a number, or several."""
     settings = task.env.settings
     assert settings.agent is not None

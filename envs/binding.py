@@ -70,11 +70,11 @@ class EnvConfig:
     an environment's, the kind is `rows`.
     """
     agent: str | None = immutable(None)
-    """Your agent, which plays the episodes through an endpoint of the model: (episode) -> answer, number or numbers by name,
+    """Your agent, which plays the episodes through an endpoint of the model: (episode) -> answer, number, or numbers by name,
     as module.function or file.py:function. An answer is scored as the model's own.
     """
     weights: dict[str, float] = immutable({})
-    """Weight of each reward part. Empty uses correctness alone, or the sum of the parts of your function."""
+    """Weight of each reward part. Empty uses correctness alone, or the sum of the parts of your function or agent."""
     length_limit: int | None = immutable(None, unit="characters")
     """Characters of an episode above which the part `length` falls. Null omits the part."""
     threads: int = free(THREADS)
@@ -123,7 +123,7 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
     _check(key, config)
     try:
         definition = configure_env(_kind(name, config), config.options)
-        if config.reward is None:
+        if config.reward is None and config.agent is None:
             only_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
         if config.judge is not None:
             judge_server(config.judge)

@@ -9,7 +9,7 @@ from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import EnvironmentFault, GraderError
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.task import Task
-from temper.envs.own_reward import row_of
+from temper.envs.own_reward import copy_row
 from temper.envs.remote.client import Server, Session
 
 JUDGE = "judge"
@@ -48,7 +48,7 @@ def _body(config: JudgeConfig, task: Task, answer: str) -> dict[str, Any]:
     question = "\n\n".join(str(one["content"]) for one in task.messages if one["role"] == "user")
     parts = {"question": question}
     if config.reference is not None:
-        row = row_of(task)
+        row = copy_row(task)
         if config.reference not in row:
             raise GraderError(f"judge.reference={config.reference}: the row has only {', '.join(sorted(row))}")
         parts["expected_answer"] = str(row[config.reference])

@@ -25,13 +25,13 @@ def judge(task: Task, answer: str) -> Score:
     name = task.env.settings.reward
     assert name is not None
     try:
-        returned = run_function(load_function(name), answer, row_of(task))
+        returned = run_function(load_function(name), answer, copy_row(task))
     except (Exception, SystemExit) as error:
         raise GraderError(f"{name} raised {describe_error(error)}") from error
     return Score(parts=read_parts(returned, name, task.env.settings), detail=f"answered {answer[:80]}")
 
 
-def row_of(task: Task) -> dict[str, Any]:
+def copy_row(task: Task) -> dict[str, Any]:
     """Return a copy of the row of data, or of the spec of a generated task: other answers to the task get it too."""
     return deepcopy(dict(task.spec.get(ROW, task.spec)))
 

@@ -164,8 +164,8 @@ class Trajectory:
 
     `seconds` is the total time. `times` covers the turns and the creation of the environment. `forced_answers` are
     episodes that share the beginning of the reasoning, one for each nested budget that it reached. They may have failed.
-    `parents` are the indices of the turns that the turns continue, -1 for none: the context of such a turn is a whole prompt.
-    Without `parents` each turn continues the one before.
+    `parents[n]` is the index of the turn that turn n continues, or -1. A turn with -1 begins with a whole prompt. If `parents`
+    is empty, each turn continues the one before.
     """
 
     task: Task

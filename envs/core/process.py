@@ -1,9 +1,10 @@
 """Processes of a run as the supervision sees them: name, place, heartbeat, end."""
 
 import faulthandler
+import os
 import signal
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from time import monotonic
@@ -25,6 +26,12 @@ class WorkerDied(ProcessDied):
 
 class LearnerDied(ProcessDied):
     """A rank of the learner died. The current step of all ranks is lost."""
+
+
+def kill_group(leader: int) -> None:
+    """Kill the process group of this leader, whose children may have outlived it."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,10 +99,10 @@ def scan(rng: random.Random, level: int) -> Problem:
     totals = list(accumulate(numbers))
     need = rng.randint(1, count)
     limit = rng.randint(totals[need - 1] - numbers[need - 1] + 1, totals[need - 1])
-    items = [f"{letter}{number}" for letter, number in zip(letters, numbers, strict=True)]
-    lines = [f"{item} {max(0, limit - total)}" for item, total in zip(items, totals, strict=True)]
+    items = " ".join(f"{letter}{number}" for letter, number in zip(letters, numbers, strict=True))
+    lines = [f"{letter}{max(0, limit - total)}" for letter, total in zip(letters, totals, strict=True)]
     return Problem(
-        question=f"{' '.join(items)}; where is {limit} reached?",
+        question=f"{items}; where is {limit} reached?",
         answer=letters[need - 1],
         lines=lines,
         brief_lines=lines[:need],
@@ -114,14 +114,14 @@ def scan(rng: random.Random, level: int) -> Problem:
 def filter_marked(rng: random.Random, level: int) -> Problem:
     count = 6 + 4 * level
     marked = set(rng.sample(range(count), rng.randint(1, count // 2 + 1)))
-    numbers = [rng.randint(1, LARGEST) for _ in range(count)]
-    totals = accumulate(number * (place in marked) for place, number in enumerate(numbers))
-    items = [f"{'*' * (place in marked)}{rng.choice(ascii_lowercase)}{number}" for place, number in enumerate(numbers)]
+    letters, numbers = rng.sample(ascii_lowercase, count), [rng.randint(1, LARGEST) for _ in range(count)]
+    totals = list(accumulate(number * (place in marked) for place, number in enumerate(numbers)))
+    items = [f"{'*' * (place in marked)}{letters[place]}{numbers[place]}" for place in range(count)]
     lines = [f"{item} {total}" for item, total in zip(items, totals, strict=True)]
     brief = [line for place, line in enumerate(lines) if place in marked]
     return Problem(
         question=f"{' '.join(items)}; sum of the marked ones?",
-        answer=lines[-1].split()[1],
+        answer=str(totals[-1]),
         lines=lines,
         brief_lines=brief,
         best_lines=brief,

@@ -41,19 +41,19 @@ TIMEOUT_S = 30.0
 def shared_tools(names: Iterable[str], *, timeout_s: float = TIMEOUT_S) -> Mapping[str, EnvTool]:
     """Return tools by the names that the model uses. `names` has shared tools, functions of the user and MCP servers.
 
-    Raise `ValueError` for a function that can't be imported or has no schema, for a server that does not start, and for two
-    tools with one name.
+    Raise `ValueError` for a function that can't be imported or has no schema. Raise it also for a server that does not start,
+    and for two tools with one name.
     """
     found: dict[str, EnvTool] = {}
     for name in names:
-        for called, tool in _tools(name, timeout_s).items():
+        for called, tool in _find_tools(name, timeout_s).items():
             if called in found:
                 raise ValueError(f"two tools are named {called}; rename one of them")
             found[called] = tool
     return found
 
 
-def _tools(name: str, timeout_s: float) -> Mapping[str, EnvTool]:
+def _find_tools(name: str, timeout_s: float) -> Mapping[str, EnvTool]:
     if name in SHARED_TOOLS:
         return {name: SHARED_TOOLS[name]}
     if name.startswith(PREFIX):

@@ -42,7 +42,7 @@ class TrainingSample:
     log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the weight versions that sampled it, None
     for supervised data. Samples of one `group` may share a prompt, None does not. `experts` are the recorded expert choices,
     if any. pi and the policies compared with it use the sampling `temperature`. `place` is the index of its trajectory among
-    the scored ones of the batch, None without a trajectory, for a forced answer and for further branches.
+    the scored ones of the batch. It is None without a trajectory, for forced answers and for further branches.
     """
 
     ids: Ids
@@ -106,7 +106,7 @@ def samples_from_groups(
 ) -> list[TrainingSample]:
     """Return a sample for each branch of the scored trajectories of a batch and of their forced answers.
 
-    Turns of several branches are trained in the first of them.
+    A turn in several branches is trained only in the first.
 
     `normalise` is as in `normalise_and_clip`. A token is trained if it was sampled, not injected, and, with `mask_truncated`,
     its trajectory is not truncated. `overrides` replace the advantage of turns with a fault. The lowest override counts. Other
@@ -126,7 +126,7 @@ def samples_from_groups(
     samples, places = list[TrainingSample](), count()
     for group, credits, values in zip(groups, credits_N, map(iter, values_N), strict=True):
         for number, one in enumerate(credits):
-            first, *others = _samples(
+            first, *others = _branch_samples(
                 one,
                 advantages=list(islice(values, len(one.parts))),
                 masked=mask_truncated and one.answer.truncated,
@@ -137,7 +137,7 @@ def samples_from_groups(
     return samples
 
 
-def _samples(
+def _branch_samples(
     credit: AnswerCredit,
     *,
     advantages: Sequence[float],
@@ -149,11 +149,13 @@ def _samples(
     seen = set[int]()
     for branch in credit.answer.branches:
         untrained = set(branch) if masked else seen
-        yield _sample(credit, branch, advantages=advantages, untrained=untrained, overrides=overrides, ticket=ticket)
+        yield _branch_sample(
+            credit, branch, advantages=advantages, untrained=untrained, overrides=overrides, ticket=ticket
+        )
         seen.update(branch)
 
 
-def _sample(
+def _branch_sample(
     credit: AnswerCredit,
     branch: Sequence[int],
     *,

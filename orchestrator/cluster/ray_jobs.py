@@ -18,6 +18,7 @@ from typing import Any
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
+from temper.envs.core.process import kill_group
 from temper.envs.sandbox.seal import PR_SET_PDEATHSIG, prctl
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
@@ -59,8 +60,7 @@ def local_head() -> Iterator[str]:
             head.terminate()
             with suppress(subprocess.TimeoutExpired):
                 head.wait(STOP_HEAD_S)
-            with suppress(ProcessLookupError):
-                os.killpg(head.pid, signal.SIGKILL)
+            kill_group(head.pid)
             head.wait()
             shutil.rmtree(folder, ignore_errors=True)
 

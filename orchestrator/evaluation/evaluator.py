@@ -231,8 +231,10 @@ async def thinking_passes(
         why = "no answer has a score" if env in medians else "its tasks are answered without reasoning"
         run.progress.note(f"eval-{evaluator.label}: no curve for {env}: {why}")
     passes = further_passes(config, known) if known else []
-    whole = {one.ticket.task.env.name for one in free if any(len(t.turns) > 1 or t.parents for t in one.trajectories)}
-    one_turn = [group for group in free if group.ticket.task.env.name not in whole]
+    not_nested = {
+        one.ticket.task.env.name for one in free if any(len(t.turns) > 1 or t.parents for t in one.trajectories)
+    }
+    one_turn = [group for group in free if group.ticket.task.env.name not in not_nested]
     nested = [at_budget(group, budget) for group in one_turn for budget in group.ticket.task.thinking.nested_budgets]
     answered = {(group.ticket.task.env.name, group.ticket.task.thinking) for group in nested}
     further = list[Group]()

@@ -1,36 +1,43 @@
 """The requests of one agent's episode as turns: each continues the longest turn whose tokens its prompt begins with."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from temper.envs.agents import Address
+from temper.envs.agents import Endpoint
+from temper.envs.core.clock import Clock
+from temper.envs.core.task import Tool
 from temper.envs.core.thinking_mode import Thinking
+from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.trajectory import Stop
 
 
 class TurnTree:
-    """The turns of an episode by their ids. A prompt that begins with none of them starts a branch."""
+    """The turns of an episode by their token ids. A prompt that continues no turn starts a branch."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._wholes: list[tuple[int, ...]] = []
+        self._sequences: list[tuple[int, ...]] = []
+        """All ids up to the end of each turn."""
         self._texts: list[str] = []
         self.parents: list[int] = []
         """The index of the turn that each turn continues, -1 for none."""
 
-    def place(self, prompt: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    def find_parent(self, prompt: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         """Return the index of the turn that a prompt continues, -1 for none, and the ids after it.
 
-        A client sends text, whose tokens may differ from the sampled ones. So equal text continues a turn too, and its
-        sampled tokens stay.
+        A client sends text, whose tokens may differ from the sampled ones. So equal text continues a turn too, and the
+        sampled tokens are kept.
         """
-        longest = sorted(range(len(self._wholes)), key=lambda at: -len(self._wholes[at]))
+        longest = sorted(range(len(self._sequences)), key=lambda at: -len(self._sequences[at]))
         for at in longest:
-            whole = self._wholes[at]
-            if len(prompt) > len(whole) and prompt[: len(whole)] == whole:
-                return at, prompt[len(whole) :]
+            ids = self._sequences[at]
+            if len(prompt) > len(ids) and prompt[: len(ids)] == ids:
+                return at, prompt[len(ids) :]
         text = self._renderer.decode(prompt) if longest else ""
         for at in longest:
             rest = text.removeprefix(self._texts[at])
@@ -38,42 +45,63 @@ class TurnTree:
                 return at, self._renderer.encode(rest)
         return -1, prompt
 
-    def ids(self, parent: int, context: tuple[int, ...]) -> tuple[int, ...]:
-        return (*self._wholes[parent], *context) if parent >= 0 else context
+    def prompt_ids(self, parent: int, context: tuple[int, ...]) -> tuple[int, ...]:
+        return (*self._sequences[parent], *context) if parent >= 0 else context
 
     def add(self, parent: int, ids: tuple[int, ...]) -> None:
         """Add a turn with all ids up to its end."""
-        self._wholes.append(ids)
+        self._sequences.append(ids)
         self._texts.append(self._renderer.decode(ids))
         self.parents.append(parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
-    """A request of an agent: its prompt, and limits besides the episode's own."""
+    """A request of an agent: its prompt, the tools that it offers, and limits besides the episode's own."""
 
     ids: tuple[int, ...]
+    tools: tuple[Tool, ...] = ()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
 
 
-class AgentSession(Protocol):
-    """An episode that answers the requests of its agent, one at a time."""
+class LimitReached(RefusedRequest):
+    """A request beyond a limit of its episode."""
 
-    @property
-    def thinking(self) -> Thinking:
-        """The mode of thinking of all its turns."""
-        ...
+    def __init__(self, message: str, stop: Stop) -> None:
+        super().__init__(message)
+        self.stop = stop
+
+
+class AgentSession:
+    """The requests of one agent's episode, answered one at a time. Meanwhile the clock of the episode stops."""
+
+    def __init__(
+        self, thinking: Thinking, clock: Clock, sample: Callable[[AgentRequest], Awaitable[Completion]]
+    ) -> None:
+        self.thinking = thinking
+        self._clock = clock
+        self._sample = sample
+        self._one_at_a_time = asyncio.Lock()
+        self.last_error: Exception | None = None
+        """The error of the last request, None if it was answered."""
 
     async def answer(self, request: AgentRequest) -> Completion:
-        """Sample the turn that answers a request. Raise `RefusedRequest` if the episode has no turn or no token left."""
-        ...
+        """Return the turn that answers a request. Raise `LimitReached` if the episode has no turn or no token left."""
+        async with self._one_at_a_time:
+            with self._clock.turned(on=False):
+                self.last_error = None
+                try:
+                    return await self._sample(request)
+                except Exception as error:
+                    self.last_error = error
+                    raise
 
 
-class AgentEndpoint(Protocol):
+class AgentServer(Protocol):
     """The server of a worker's agents."""
 
-    def open(self, session: AgentSession) -> AbstractAsyncContextManager[Address]:
+    def open(self, session: AgentSession) -> AbstractAsyncContextManager[Endpoint]:
         """Serve an episode within the block, under its own key."""
         ...
 

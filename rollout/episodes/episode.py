@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from temper.envs.agents import AgentEpisode, answered, call_agent, rewarded
+from temper.envs.agents import AgentEpisode, call_agent, end_with_reward, to_parsed_turn
 from temper.envs.catalog import make_env
 from temper.envs.core.clock import Clock, call_at_end
 from temper.envs.core.errors import (
@@ -28,12 +28,11 @@ from temper.envs.core.process import WorkerDied
 from temper.envs.core.setting import free, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.core.thinking_mode import Thinking, up_to
+from temper.envs.core.thinking_mode import up_to
 from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
 from temper.envs.env_episode import EnvEpisode, MakeEnv
-from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.agent_session import AgentEndpoint, AgentRequest, TurnTree
+from temper.rollout.episodes.agent_session import AgentRequest, AgentServer, AgentSession, LimitReached, TurnTree
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, PartialTurn
@@ -193,9 +192,9 @@ class EpisodeRunner:
         sequences: int = 256,
         make_env: MakeEnv = make_env,
         on_step: Callable[[], None] = lambda: None,
-        agents: AgentEndpoint | None = None,
+        agents: AgentServer | None = None,
     ) -> None:
-        """`on_step` is called after each call of an environment. Without `agents` episodes of agents fail."""
+        """`on_step` is called after each call of an environment. Without `agents`, episodes of agents fail."""
         self._sampler = sampler
         self._renderer = renderer
         self._limits = limits
@@ -263,7 +262,7 @@ class EpisodeRunner:
         have none.
         """
         budgets = whole.task.thinking.nested_budgets
-        if not budgets or len(whole.turns) != 1 or whole.task.env.settings.agent or whole.failure is not None:
+        if not budgets or len(whole.turns) != 1 or whole.parents or whole.failure is not None:
             return whole
         seeds = (_turn_seed(seed, 1 + number) for number in range(len(budgets)))
         forcing = (
@@ -342,28 +341,66 @@ class EpisodeRunner:
         if episode.partial is not None:  # agents do not replay
             episode.restart(episode.env)
         await self._in_thread(episode, episode.env.begin)
-        session = _AgentSession(self, episode)
-        async with self._agents.open(session) as address:
-            agent = AgentEpisode.of(task, address)
+        tree = TurnTree(self._renderer)
+        episode.parents = tree.parents
+        session = AgentSession(task.thinking, episode.clock, functools.partial(self._answer_request, episode, tree))
+        async with self._agents.open(session) as endpoint:
+            agent = AgentEpisode.of(task, endpoint)
             try:
                 returned = await self._in_thread(episode, functools.partial(call_agent, name, agent))
+            except EpisodeTimeout:
+                raise
             except Exception as error:
-                if session.fault is not None:
-                    raise session.fault from error
-                if session.refused is None:
-                    raise
-                cut = functools.partial(episode.env.truncate, LIMITS[session.refused])
-                return session.refused, await self._in_thread(episode, cut)
+                match session.last_error:
+                    case None:
+                        raise
+                    case LimitReached(stop=stop):
+                        cut = functools.partial(episode.env.truncate, LIMITS[stop])
+                        return stop, await self._in_thread(episode, cut)
+                    case fault:
+                        raise fault from error
             finally:
                 self._threads.start(agent.close)
         if not episode.turns:
-            raise EnvironmentFault(f"{name} ended without a request to {address.url}")
+            raise EnvironmentFault(f"{name} ended without a request to {endpoint.url}")
         if not isinstance(returned, str):
-            return Stop.ENV, rewarded(task, returned)
-        result = await self._in_thread(episode, functools.partial(episode.env.step, answered(returned)))
+            return Stop.ENV, end_with_reward(task, returned)
+        result = await self._in_thread(episode, functools.partial(episode.env.step, to_parsed_turn(returned)))
         if not result.done:
             result = await self._in_thread(episode, functools.partial(episode.env.truncate, "after the agent's answer"))
         return Stop.ENV, result
+
+    async def _answer_request(self, episode: Episode, tree: TurnTree, request: AgentRequest) -> Completion:
+        """Sample the turn that answers an agent's request. Raise `LimitReached` if no turn or no token is left."""
+        parent, context = tree.find_parent(request.ids)
+        ids = tree.prompt_ids(parent, context)
+        room = self._limits.total_tokens - len(ids)
+        most_turns = (self._limits.turns, episode.task.env.settings.max_turns)
+        if any(most is not None and len(episode.turns) >= most for most in most_turns):
+            raise LimitReached(f"this request is {LIMITS[Stop.TURNS]}", Stop.TURNS)
+        if room <= 0:
+            message = f"this request has {len(ids)} tokens and is {LIMITS[Stop.EPISODE_LENGTH]}"
+            raise LimitReached(message, Stop.EPISODE_LENGTH)
+        sampling = self._sampling(episode.sampling, request)
+        episode.context = context
+        sampled = await self._sample(episode, ids, room=room, sampling=sampling)
+        completion = sampled.completion
+        if parent >= 0:
+            episode.turns[parent] = fill_last_experts(episode.turns[parent], context, completion)
+        task = replace(episode.task, tools=request.tools)
+        parsed = self._renderer.parse(sampling.cut_at_stop_string(self._renderer.text(completion.token_ids)), task, ids)
+        turn = build_turn(task, context, sampled, parsed, StepResult(), times=episode.watch.lap())
+        tree.add(parent, (*ids, *completion.token_ids))
+        episode.end_turn(turn)
+        return completion
+
+    def _sampling(self, own: Sampling, request: AgentRequest) -> Sampling:
+        """Return the episode's sampling with the request's stop strings, and with its limit if that is lower."""
+        sampling = replace(own, stop=[*own.stop, *request.stop])
+        most = own.max_tokens or self._limits.turn_tokens
+        if request.max_tokens is None or request.max_tokens >= most:
+            return sampling
+        return replace(sampling, max_tokens=request.max_tokens)
 
     async def _open(self, episode: Episode) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Prepare the environment for the next turn. Return the turn's new ids, and all ids."""
@@ -457,72 +494,6 @@ class EpisodeRunner:
             )
         finally:
             self._on_step()
-
-
-class _AgentSession:
-    """The turns of an agent's episode."""
-
-    def __init__(self, runner: EpisodeRunner, episode: Episode) -> None:
-        self._runner = runner
-        self._episode = episode
-        self._tree = TurnTree(runner._renderer)
-        self._one_at_a_time = asyncio.Lock()
-        episode.parents = self._tree.parents
-        self.refused: Stop | None = None
-        """The limit for which the last request was refused."""
-        self.fault: Exception | None = None
-        """The last error of the engine."""
-
-    @property
-    def thinking(self) -> Thinking:
-        return self._episode.task.thinking
-
-    async def answer(self, request: AgentRequest) -> Completion:
-        """See `AgentSession.answer`."""
-        async with self._one_at_a_time:
-            with self._episode.clock.turned(on=False):
-                try:
-                    return await self._answer(request)
-                except RefusedRequest:
-                    raise
-                except Exception as error:
-                    self.fault = error
-                    raise
-
-    async def _answer(self, request: AgentRequest) -> Completion:
-        episode, runner = self._episode, self._runner
-        parent, context = self._tree.place(request.ids)
-        ids = self._tree.ids(parent, context)
-        room = runner._limits.total_tokens - len(ids)
-        self.refused = Stop.TURNS if self._has_no_turn else Stop.EPISODE_LENGTH if room <= 0 else None
-        if self.refused is not None:
-            raise RefusedRequest(f"this request has {len(ids)} tokens and is {LIMITS[self.refused]}")
-        sampling = self._sampling(request)
-        episode.context = context
-        sampled = await runner._sample(episode, ids, room=room, sampling=sampling)
-        completion = sampled.completion
-        if parent >= 0:
-            episode.turns[parent] = fill_last_experts(episode.turns[parent], context, completion)
-        text = sampling.cut_at_stop_string(runner._renderer.text(completion.token_ids))
-        parsed = runner._renderer.parse(text, episode.task, ids)
-        turn = build_turn(episode.task, context, sampled, parsed, StepResult(), times=episode.watch.lap())
-        self._tree.add(parent, (*ids, *completion.token_ids))
-        episode.end_turn(turn)
-        return completion
-
-    def _sampling(self, request: AgentRequest) -> Sampling:
-        """Return the episode's sampling with the request's stop strings, and with its limit if that is lower."""
-        own = self._episode.sampling
-        sampling = replace(own, stop=[*own.stop, *request.stop])
-        most = own.max_tokens or self._runner._limits.turn_tokens
-        if request.max_tokens is None or request.max_tokens >= most:
-            return sampling
-        return replace(sampling, max_tokens=request.max_tokens)
-
-    @property
-    def _has_no_turn(self) -> bool:
-        limits = (self._runner._limits.turns, self._episode.task.env.settings.max_turns)
-        return any(most is not None and len(self._episode.turns) >= most for most in limits)
 
 
 def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:

@@ -13,7 +13,7 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Engine, EngineStats, TurnRequest
-from temper.rollout.episodes.agent_session import AgentEndpoint
+from temper.rollout.episodes.agent_session import AgentServer
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner, sample_seed
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialGroup
@@ -72,7 +72,7 @@ class RolloutWorker:
         self._asleep = False
         self._engine: Engine | None = None
         self._runner: EpisodeRunner | None = None
-        self._agents: AgentEndpoint | None = None
+        self._agents: AgentServer | None = None
         self._attempts: list[Attempt] = []
 
     async def start(
@@ -85,7 +85,7 @@ class RolloutWorker:
         """
         # Imported in the worker's process only: vLLM takes 10 to 20 s to import.
         from temper.rollout.engines.vllm_engine import VllmEngine
-        from temper.rollout.serving.agent_endpoint import VllmAgentEndpoint
+        from temper.rollout.serving.agent_endpoint import VllmAgentServer
 
         tokenizer = load_tokenizer(Path(model_dir))
         renderer = Renderer(tokenizer, self._config.thinking)
@@ -101,11 +101,11 @@ class RolloutWorker:
             on_pass=self._progress_counter.count_tokens,
         )
         await engine.start()
-        self.attach(engine, renderer, tags, VllmAgentEndpoint(engine.llm, Path(model_dir), self._config.thinking))
+        self.attach(engine, renderer, tags, VllmAgentServer(engine.llm, Path(model_dir), self._config.thinking))
         return await engine.version()
 
     def attach(
-        self, engine: Engine, renderer: Renderer, tags: ThinkingTags | None, agents: AgentEndpoint | None = None
+        self, engine: Engine, renderer: Renderer, tags: ThinkingTags | None, agents: AgentServer | None = None
     ) -> None:
         config = self._config
         self._agents = agents

@@ -1,6 +1,6 @@
 """An endpoint for agents: vLLM's routes over a rollout worker's engine, whose requests become turns of episodes.
 
-It listens on loopback. Each episode has its own key, which names it.
+It listens on loopback. Each episode has its own key, which identifies it.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from temper.envs.agents import Address
+from temper.envs.agents import Endpoint
+from temper.envs.core.task import Tool
 from temper.envs.core.thinking_mode import Mode
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import BUDGET, RefusedRequest
@@ -29,7 +30,7 @@ from temper.rollout.episodes.agent_session import AgentRequest, AgentSession
 from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import thinking_variables
-from temper.rollout.serving.middleware import CHAT, App, Scope, ThinkingMiddleware, encoded, read_conversation
+from temper.rollout.serving.middleware import CHAT, App, Scope, ThinkingMiddleware, read_conversation, to_json_bytes
 from temper.rollout.serving.request import LOW, THINKING, ThinkingRules, load_thinking_rules, rewrite_request
 from temper.rollout.serving.server import GRACE_S, READY_CHECK_S, app_arguments, build_routes
 from temper.rollout.tokenizer import load_tokenizer
@@ -37,14 +38,15 @@ from temper.rollout.tokenizer import load_tokenizer
 HOST = "127.0.0.1"
 NAME = "model"
 """The name of the served model."""
-ANY_LENGTH = 2**30
+UNLIMITED_LENGTH = 2**30
 """The longest sequence for vLLM's routes: the episode's own limit counts."""
-CURRENT: ContextVar[AgentSession] = ContextVar("CURRENT")
-"""The episode of the request that this task serves."""
+SESSION: ContextVar[AgentSession] = ContextVar("SESSION")
+TOOLS: ContextVar[tuple[Tool, ...]] = ContextVar("TOOLS", default=())
+"""The episode of the request that this task serves, and the tools that the request offers."""
 
 
-class VllmAgentEndpoint:
-    """An `AgentEndpoint` over vLLM's engine. It starts with its first episode."""
+class VllmAgentServer:
+    """An `AgentServer` over vLLM's engine. It starts with its first episode."""
 
     def __init__(self, llm: AsyncLLM, model: Path, thinking: ThinkingConfig) -> None:
         self._llm = llm
@@ -57,15 +59,15 @@ class VllmAgentEndpoint:
         self._url = ""
 
     @asynccontextmanager
-    async def open(self, session: AgentSession) -> AsyncIterator[Address]:
-        """See `AgentEndpoint.open`. Requests after the block are refused."""
+    async def open(self, session: AgentSession) -> AsyncIterator[Endpoint]:
+        """See `AgentServer.open`. Requests after the block are refused."""
         async with self._starting:
             if self._server is None:
                 await self._start()
         key = secrets.token_urlsafe(32)
         self._sessions[key] = session
         try:
-            yield Address(url=self._url, key=key, model=NAME)
+            yield Endpoint(url=self._url, key=key, model=NAME)
         finally:
             del self._sessions[key]
 
@@ -99,12 +101,15 @@ class VllmAgentEndpoint:
 
 
 class EpisodeEngine:
-    """vLLM's engine as its routes use it, but requests are turns of an episode. Of their sampling only limits count."""
+    """vLLM's engine for its routes. Each request becomes a turn of an episode.
+
+    Only `max_tokens` and `stop` of its sampling parameters have an effect.
+    """
 
     def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm
         self.model_config = copy(llm.model_config)
-        self.model_config.max_model_len = ANY_LENGTH
+        self.model_config.max_model_len = UNLIMITED_LENGTH
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
@@ -116,10 +121,12 @@ class EpisodeEngine:
         stop = sampling_params.stop or ()
         request = AgentRequest(
             ids=tuple(prompt["prompt_token_ids"]),
-            max_tokens=None if sampling_params.max_tokens > ANY_LENGTH // 2 else sampling_params.max_tokens,
+            tools=TOOLS.get(),
+            # Without a limit vLLM sets the rest of the longest sequence.
+            max_tokens=None if sampling_params.max_tokens > UNLIMITED_LENGTH // 2 else sampling_params.max_tokens,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
         )
-        completion = await CURRENT.get().answer(request)
+        completion = await SESSION.get().answer(request)
         yield self._output(request, completion, request_id, skips=sampling_params.skip_special_tokens)
 
     def _output(self, request: AgentRequest, completion: Completion, name: str, *, skips: bool) -> RequestOutput:
@@ -140,7 +147,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
     """Gives each request to the episode of its key, and sets the episode's mode of thinking."""
 
     def __init__(self, app: App, sessions: dict[str, AgentSession], rules: ThinkingRules, escaper: Escaper) -> None:
-        super().__init__(app, rules, escaper, raw_prompts=False, key="")
+        super().__init__(app, rules, escaper, raw_prompts=False)
         self._sessions = sessions
 
     def _has_key(self, scope: Scope) -> bool:
@@ -150,7 +157,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
         session = self._sessions.get(key.decode("latin-1"))
         if session is None:
             return False
-        CURRENT.set(session)
+        SESSION.set(session)
         return True
 
     def _prepared(self, content: bytes, path: str) -> bytes:
@@ -159,9 +166,27 @@ class EpisodeMiddleware(ThinkingMiddleware):
             return content
         if body.get("n") not in (None, 1) or body.get("use_beam_search"):
             raise RefusedRequest("an episode's request has one answer; remove n and use_beam_search")
-        thinking = CURRENT.get().thinking
+        thinking = SESSION.get().thinking
+        TOOLS.set(read_tools(body))
         if path == CHAT:
             mode = LOW if thinking.mode is Mode.LOW_EFFORT else thinking.on
             limit = {} if thinking.budget is None else {BUDGET: thinking.budget}
-            return encoded(rewrite_request(body | {THINKING: mode} | limit, self._rules))
-        return encoded(body | {"chat_template_kwargs": thinking_variables(thinks=thinking.on)})
+            return to_json_bytes(rewrite_request(body | {THINKING: mode} | limit, self._rules))
+        return to_json_bytes(body | {"chat_template_kwargs": thinking_variables(thinks=thinking.on)})
+
+
+def read_tools(body: dict[str, Any]) -> tuple[Tool, ...]:
+    """Return the functions that a request offers, in any of the three forms. Others are left to vLLM."""
+    given = body.get("tools")
+    offered = [one.get("function", one) for one in given if isinstance(one, dict)] if isinstance(given, list) else []
+    return tuple(
+        {
+            "type": "function",
+            "function": {
+                "name": one["name"],
+                "parameters": one.get("parameters") or one.get("input_schema") or {"type": "object", "properties": {}},
+            },
+        }
+        for one in offered
+        if isinstance(one, dict) and isinstance(one.get("name"), str)
+    )

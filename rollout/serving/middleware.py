@@ -137,10 +137,10 @@ class ThinkingMiddleware:
         body = read_conversation(content, self._escaper)
         if body is None:
             return content
-        return encoded(rewrite_request(body, self._rules) if path == CHAT else body)
+        return to_json_bytes(rewrite_request(body, self._rules) if path == CHAT else body)
 
 
-def encoded(body: dict[str, Any]) -> bytes:
+def to_json_bytes(body: dict[str, Any]) -> bytes:
     return json.dumps(body).encode("ascii")
 
 
@@ -174,7 +174,7 @@ async def _refuse(send: Send, refused: RefusedRequest) -> None:
         "param": refused.parameter,
         "code": refused.status,
     }
-    content = json.dumps({"error": about}).encode("ascii")
+    content = to_json_bytes({"error": about})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode("ascii"))]
     await send({"type": "http.response.start", "status": int(refused.status), "headers": headers})
     await send({"type": "http.response.body", "body": content})

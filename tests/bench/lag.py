@@ -75,7 +75,7 @@ def dropped(folder: Path) -> dict[str, float]:
 
 
 def train(base: Path, lag: int) -> Path:
-    """Return the run with this lag: the given one, or its fork, which is trained if it has not finished."""
+    """Return the base run if it has this lag, else its finished fork."""
     if load_config(base / "config.yaml", []).section(RlConfig).max_lag == lag:
         return base
     return fork_run(base, f"{base.name}-lag-{lag}", [f"rl.max_lag={lag}"])

@@ -1,6 +1,5 @@
 """Agents as users write them, for the tests of the endpoint."""
 
-import os
 import sys
 from itertools import count
 from pathlib import Path
@@ -54,11 +53,11 @@ async def converse(episode: AgentEpisode) -> dict[str, float]:
     """Three turns, then a new conversation of two."""
     async with AsyncOpenAI(base_url=episode.url, api_key=episode.key, max_retries=0) as client:
         for turns, first in ((3, episode.messages), (2, [{"role": "user", "content": "a summary"}])):
-            told = list(first)
+            history = list(first)
             for _ in range(turns):
-                made = await client.chat.completions.create(model=episode.model, messages=told, max_tokens=8)  # type: ignore[arg-type]
-                said = made.choices[0].message
-                told += [{"role": "assistant", "content": said.content or ""}, {"role": "user", "content": "go on"}]
+                made = await client.chat.completions.create(model=episode.model, messages=history, max_tokens=8)  # type: ignore[arg-type]
+                reply = made.choices[0].message
+                history += [{"role": "assistant", "content": reply.content or ""}, {"role": "user", "content": "go on"}]
     return {"turns": 1.0, "share": 0.5}
 
 
@@ -83,7 +82,6 @@ def dies(episode: AgentEpisode) -> str:
 
 
 def hangs(episode: AgentEpisode) -> str:
-    Path(episode.row["note"]).write_text(str(os.getpid()), encoding="ascii")
     return episode.run(["sleep", "600"])
 
 

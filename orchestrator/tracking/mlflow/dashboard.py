@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from temper.envs.core.process import kill_group
+
 LOOPBACK = "127.0.0.1"
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 """Server variables that turn off telemetry and job processes."""
@@ -95,5 +97,5 @@ def _end(server: "subprocess.Popen[bytes]") -> None:
         os.killpg(server.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(STOP_S)
-        os.killpg(server.pid, signal.SIGKILL)
+        kill_group(server.pid)
     server.wait()

@@ -95,7 +95,7 @@ class Panel:
     ends: tuple[float | None, float | None] = SHARES
     """Limits of the axis. None fits the values."""
     joins_frontier: bool = False
-    """Whether lines join their frontier, not their budgets."""
+    """Whether a line connects the Pareto frontier instead of the budgets."""
 
 
 def draw_figures(record: RunRecord) -> list[CaptionedFigure]:
@@ -121,7 +121,7 @@ def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:
         return []
     note = (
         "Held-out accuracy against mean tokens per answer, including thinking, one point per thinking budget. "
-        "The line joins the frontier: no other point reaches as much accuracy with as few tokens. Other points are pale. "
+        "The line connects the Pareto frontier. Pale points have at most the accuracy of a point with as few tokens or fewer. "
         f"Bars are 95 % confidence intervals. {LEGEND}"
     )
     other = f"Thinking that leaks into the answer makes it long and badly formed. {LEGEND}"
@@ -273,21 +273,18 @@ def _captioned_curve(curve: Curve, stage: str, instance: str, figure: Figure) ->
 
 
 def accuracy_panels(record: RunRecord) -> list[Panel]:
-    """Return an accuracy panel per environment, with the frontier of each evaluation."""
+    """Return an accuracy panel per environment, with the Pareto frontier of each evaluation."""
     panels = budget_panels(record, "accuracy", lambda point: point.accuracy, interval=lambda point: point.interval)
     return [replace(panel, joins_frontier=True) for panel in panels]
 
 
-def frontier(line: Sequence[Dot]) -> list[Dot]:
-    """Return the dots by tokens, without dots that another one beats in tokens or value and matches in the other."""
-
-    def is_beaten(dot: Dot) -> bool:
-        return any(
-            other.x <= dot.x and other.value >= dot.value and (other.x, other.value) != (dot.x, dot.value)
-            for other in line
-        )
-
-    return sorted((dot for dot in line if not is_beaten(dot)), key=lambda dot: dot.x)
+def pareto_frontier(line: Sequence[Dot]) -> list[Dot]:
+    """Return the dots by tokens, each with a larger value than all dots with fewer tokens."""
+    kept = list[Dot]()
+    for dot in sorted(line, key=lambda dot: (dot.x, -dot.value)):
+        if not kept or dot.value > kept[-1].value:
+            kept.append(dot)
+    return kept
 
 
 def budget_panels(
@@ -347,9 +344,9 @@ def _draw(panels: Sequence[Panel]) -> Figure:
 
 
 def _budget_line(axes: Axes, line: Sequence[Dot], *, label: str, colour: str, joins_frontier: bool) -> None:
-    """Join the frontier, or the budgets with a dotted line from the largest one to unlimited thinking."""
+    """Connect the Pareto frontier, or the budgets with a dotted line from the largest one to unlimited thinking."""
     budgets = sorted((dot for dot in line if dot.mode is Mode.BUDGET), key=lambda dot: dot.x)
-    joined = frontier(line) if joins_frontier else budgets
+    joined = pareto_frontier(line) if joins_frontier else budgets
     axes.plot([dot.x for dot in joined], [dot.value for dot in joined], color=colour, linewidth=1.7, label=label)
     if not joins_frontier:
         tail = [*budgets[-1:], *(dot for dot in line if dot.mode is Mode.UNLIMITED)]

@@ -53,10 +53,8 @@ def test_a_scan_ends_where_the_running_total_reaches_the_limit() -> None:
         totals = list(accumulate(int(number) for _, number in items))
         place = next(place for place, total in enumerate(totals) if total >= limit)
         assert (items[place][0], place + 1) == (task.spec["answer"], len(task.spec["best_lines"]))
-        assert [int(line.split()[1]) for line in task.spec["best_lines"][:-1]] == [
-            limit - each for each in totals[:place]
-        ]
-        assert task.spec["best_lines"][-1] == f"{''.join(items[place])} 0"
+        assert [int(line[1:]) for line in task.spec["best_lines"][:-1]] == [limit - each for each in totals[:place]]
+        assert task.spec["best_lines"][-1] == f"{items[place][0]}0"
         assert task.spec["chances"] == [1 / (len(items) - seen) for seen in range(place + 1)] + [1.0]
 
 

@@ -1,11 +1,24 @@
-"""Prompts find the turn that they continue."""
+"""Prompts find the turn that they continue, and errors of the engine are told from those of the agent."""
+
+import asyncio
 
 import pytest
 from support import tiny_models
+from support.bound import bound
+from support.direct_agents import DirectServer
+from support.scripted_engine import RENDERER, ROOM, TAGS, ScriptedEngine
 
+from temper.envs.core.errors import FailureKind
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.agent_session import TurnTree
+from temper.rollout.episodes.episode import EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import Trajectory, TurnFault
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +47,9 @@ def tree(renderer: Renderer) -> TurnTree:
 )
 def test_the_longest_turn_is_continued(prompt: str, parent: int, rest: str, tree: TurnTree, renderer: Renderer) -> None:
     ids = renderer.encode(prompt)
-    found, context = tree.place(ids)
+    found, context = tree.find_parent(ids)
     assert (found, renderer.decode(context)) == (parent, rest)
-    assert tree.ids(found, context) == ids
+    assert tree.prompt_ids(found, context) == ids
 
 
 def test_equal_text_of_other_tokens_is_continued_with_the_sampled_ones(renderer: Renderer) -> None:
@@ -51,6 +64,43 @@ def test_equal_text_of_other_tokens_is_continued_with_the_sampled_ones(renderer:
 
     tree = TurnTree(Merging())  # type: ignore[arg-type]
     tree.add(-1, (3, 1, 1))
-    found, context = tree.place((3, 2, 3))
+    found, context = tree.find_parent((3, 2, 3))
     assert (found, context) == (0, (3,))
-    assert tree.ids(found, context) == (3, 1, 1, 3)
+    assert tree.prompt_ids(found, context) == (3, 1, 1, 3)
+
+
+CALL = '<tool_call>{"name": "get", "arguments": {"key": "a"}}</tool_call>'
+
+
+def play(agent: str, engine: ScriptedEngine) -> Trajectory:
+    sampler = TurnSampler(engine, TAGS, ThinkingConfig(), turn_tokens=ROOM.turn_tokens)
+    runner = EpisodeRunner(sampler=sampler, renderer=RENDERER, limits=ROOM, agents=DirectServer())
+    task = Task(key="t", messages=({"role": "user", "content": "2+2=?"},), spec={"answer": "4"}, thinking=OFF)
+    return asyncio.run(runner.run(bound(task, "math", agent=f"support.direct_agents.{agent}"), seed=1))
+
+
+@pytest.mark.parametrize(("agent", "faults"), [("offers", ()), ("offers_nothing", (TurnFault.TOOL_CALL,))])
+def test_calls_are_checked_against_the_tools_of_the_request(agent: str, faults: tuple[TurnFault, ...]) -> None:
+    answer = play(agent, ScriptedEngine([CALL]))
+    assert answer.reward == 1.0
+    assert answer.turns[0].faults == faults
+
+
+class FailingOnce(ScriptedEngine):
+    """Fails in its first call."""
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        if not self.busiest:
+            self.busiest = 1
+            raise RuntimeError("out of memory")
+        return await super().generate(request)
+
+
+@pytest.mark.parametrize(
+    ("agent", "kind", "turns"),
+    [("does_not_recover", FailureKind.ENGINE, 0), ("recovers", FailureKind.ENVIRONMENT, 1)],
+)
+def test_the_last_error_is_the_cause_of_a_failure(agent: str, kind: FailureKind, turns: int) -> None:
+    answer = play(agent, FailingOnce(["4"]))
+    assert answer.failure is not None
+    assert (answer.failure.kind, len(answer.turns)) == (kind, turns)

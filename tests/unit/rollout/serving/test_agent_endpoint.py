@@ -18,7 +18,7 @@ from support.documents import blocks
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
-from temper.envs.core.thinking_mode import OFF, up_to
+from temper.envs.core.thinking_mode import OFF, Thinking, up_to
 from temper.envs.source import open_source
 from temper.learner.batches.samples import samples_from_groups
 from temper.learner.config import LearnerConfig, OptimConfig
@@ -29,12 +29,13 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.serving.agent_endpoint import read_tools
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
 
 CONFIG = RolloutConfig(
     engine=EngineConfig(dtype="float32", max_model_len=512, max_sequences=32),
-    limits=EpisodeLimits(turn_tokens=24, total_tokens=512, timeout_s=60.0),
+    limits=EpisodeLimits(turn_tokens=24, total_tokens=512, timeout_s=8.0),
     thinking=ThinkingConfig(grace=2, answer_tokens=8),
 )
 CALLS = 20
@@ -51,9 +52,17 @@ class Setup:
     worker: RolloutWorker
     rank: TrainerWorker
 
-    def play(self, agent: str, *, samples: int = 2, thinking: Any = OFF, spec: dict[str, Any] | None = None) -> Group:
+    def play(
+        self,
+        agent: str,
+        *,
+        samples: int = 2,
+        thinking: Thinking = OFF,
+        spec: dict[str, Any] | None = None,
+        max_turns: int | None = None,
+    ) -> Group:
         named = agent if ":" in agent else f"support.user_agents.{agent}"
-        made = open_source(bind("math", EnvConfig(agent=named)), split="train", seed=1).task(0)
+        made = open_source(bind("math", EnvConfig(agent=named, max_turns=max_turns)), split="train", seed=1).task(0)
         task: Task = replace(made, thinking=thinking, spec=made.spec | (spec or {}))
         ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
         return self.runner.run(self.worker.run_group(ticket, samples))
@@ -136,6 +145,22 @@ def test_turns_obey_the_budget_of_the_episode(setup: Setup) -> None:
             assert 0 < one.turns[0].thinking.answer_tokens <= 8
 
 
+SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        {"type": "function", "function": {"name": "get", "description": "-", "parameters": SCHEMA}},
+        {"type": "function", "name": "get", "parameters": SCHEMA, "strict": True},
+        {"name": "get", "description": "-", "input_schema": SCHEMA},
+    ],
+)
+def test_tools_of_each_dialect_are_read(offered: dict[str, Any]) -> None:
+    (tool,) = read_tools({"tools": [offered, "nonsense", {"type": "web_search"}]})
+    assert tool == {"type": "function", "function": {"name": "get", "parameters": SCHEMA}}
+
+
 def test_an_answer_is_judged_by_the_environment(setup: Setup) -> None:
     assert [one.reward for one in setup.play("right").trajectories] == [1.0, 1.0]
 
@@ -148,7 +173,7 @@ def test_the_agent_of_the_guide_makes_two_turns(setup: Setup, tmp_path: Path) ->
     assert [one.parents for one in group.trajectories] == [(-1, 0)] * 2
 
 
-def test_an_agent_that_is_killed_after_any_call_is_a_failure_with_its_turns(setup: Setup) -> None:
+def test_an_agent_that_is_killed_after_any_call_fails(setup: Setup) -> None:
     group = setup.play("dies", samples=CALLS)
     assert not group.trajectories
     assert {one.failure.kind for one in group.failed if one.failure} == {FailureKind.ENVIRONMENT}
@@ -161,16 +186,12 @@ def test_an_agent_without_a_request_is_a_failure(setup: Setup) -> None:
 
 
 def test_the_limit_of_turns_truncates_an_agent(setup: Setup) -> None:
-    setup.worker._runner._limits = replace(CONFIG.limits, turns=3)  # type: ignore[union-attr]
-    group = setup.play("many")
-    setup.worker._runner._limits = CONFIG.limits  # type: ignore[union-attr]
+    group = setup.play("many", max_turns=3)
     assert [(one.stop, len(one.turns), one.reward) for one in group.trajectories] == [(Stop.TURNS, 3, 0.0)] * 2
 
 
-def test_the_deadline_ends_an_agent_and_its_programs(setup: Setup, tmp_path: Path) -> None:
-    setup.worker._runner._limits = replace(CONFIG.limits, timeout_s=2.0)  # type: ignore[union-attr]
-    group = setup.play("hangs", samples=1, spec={"note": str(tmp_path / "note")})
-    setup.worker._runner._limits = CONFIG.limits  # type: ignore[union-attr]
+def test_the_deadline_ends_an_agent_and_its_programs(setup: Setup) -> None:
+    group = setup.play("hangs", samples=1)
     assert [one.failure.kind for one in group.failed if one.failure] == [FailureKind.TIMEOUT]
     setup.runner.run(asyncio.sleep(0.5))
     assert not [one for one in psutil.Process().children(recursive=True) if one.name() == "sleep"]

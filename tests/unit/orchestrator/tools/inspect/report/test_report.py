@@ -11,12 +11,10 @@ from temper.envs.core.thinking_mode import Mode
 from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tools.inspect.report.figures import (
-    PALE,
     Dot,
     accuracy_panels,
-    draw_budget_figures,
     draw_figures,
-    frontier,
+    pareto_frontier,
     smoothed,
 )
 from temper.orchestrator.tools.inspect.report.overview import accuracy_changes, describe_run
@@ -277,17 +275,10 @@ def test_a_right_answer_costs_its_tokens_at_the_speed_of_the_evaluation(tmp_path
         assert f"<td>{cells}</td>" in html
 
 
-def test_the_frontier_leaves_out_a_point_that_another_one_beats(tmp_path: Path) -> None:
+def test_the_frontier_leaves_out_points_that_another_one_beats() -> None:
     places = [(40.0, 0.9), (10.0, 0.25), (30.0, 0.5), (20.0, 0.5)]  # 30 tokens buy no more than 20
     dots = [Dot(mode=Mode.BUDGET, x=x, value=value, low=value, high=value) for x, value in places]
-    assert [dot.x for dot in frontier(dots)] == [10.0, 20.0, 40.0]
-    assert frontier([dots[0], dots[0]]) == [dots[0], dots[0]]  # equal points do not beat each other
-    write_run(tmp_path, [row()])
-    path = tmp_path / "eval" / "rl.json"
-    points = [point("budget", int(x), thinking_tokens=x, accuracy=value) for x, value in places]
-    for shown, pale in ((points[:2], False), (points, True)):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"curve": {"math": shown}}))
-        assert (f"opacity: {PALE}" in draw_budget_figures(read_run(tmp_path))[0].document) is pale
+    assert [dot.x for dot in pareto_frontier(dots)] == [10.0, 20.0, 40.0]
 
 
 def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:

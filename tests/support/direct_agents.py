@@ -1,0 +1,59 @@
+"""An endpoint without a server: agents in this process call the session of their episode."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from temper.envs.agents import AgentEpisode, Endpoint
+from temper.envs.core.task import Tool
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.agent_session import AgentRequest, AgentSession
+
+GET: Tool = {
+    "type": "function",
+    "function": {"name": "get", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}}},
+}
+SESSIONS: dict[str, tuple[AgentSession, asyncio.AbstractEventLoop]] = {}
+
+
+class DirectServer:
+    """An `AgentServer` whose keys are numbers."""
+
+    @asynccontextmanager
+    async def open(self, session: AgentSession) -> AsyncIterator[Endpoint]:
+        key = str(len(SESSIONS))
+        SESSIONS[key] = session, asyncio.get_running_loop()
+        yield Endpoint(url="direct", key=key, model="model")
+        del SESSIONS[key]
+
+    async def close(self) -> None:
+        return
+
+
+def ask(episode: AgentEpisode, *ids: int, tools: tuple[Tool, ...] = ()) -> Completion:
+    session, loop = SESSIONS[episode.key]
+    return asyncio.run_coroutine_threadsafe(session.answer(AgentRequest(ids=ids, tools=tools)), loop).result(10)
+
+
+def offers(episode: AgentEpisode) -> float:
+    ask(episode, 1, 2, 3, tools=(GET,))
+    return 1.0
+
+
+def offers_nothing(episode: AgentEpisode) -> float:
+    ask(episode, 1, 2, 3)
+    return 1.0
+
+
+def recovers(episode: AgentEpisode) -> dict[str, float]:
+    """An error of the engine, then an answer, then a mistake of its own."""
+    try:
+        ask(episode, 1)
+    except RuntimeError:
+        ask(episode, 1, 2)
+    raise KeyError("mine")
+
+
+def does_not_recover(episode: AgentEpisode) -> float:
+    ask(episode, 1)
+    return 1.0
