@@ -10,16 +10,18 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.errors import EnvironmentFault, describe_error
+from temper.envs.core.errors import EnvironmentFault, GraderError, describe_error
 from temper.envs.core.functions import load_function, run_function
 from temper.envs.core.process import kill_group
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.own_reward import copy_row, read_parts
+from temper.envs.sandbox.seal import end_with_parent
 from temper.rewards.score import Score, weighted_reward
 
 MAX_ERROR_CHARACTERS = 500
@@ -52,16 +54,18 @@ class AgentEpisode:
     key: str
     model: str
     _folder: "tempfile.TemporaryDirectory[str]" = field(
-        init=False, default_factory=lambda: tempfile.TemporaryDirectory(prefix="temper-agent-")
+        init=False,
+        default_factory=partial(tempfile.TemporaryDirectory, prefix="temper-agent-", ignore_cleanup_errors=True),
     )
     _programs: "list[subprocess.Popen[str]]" = field(init=False, default_factory=list)
     _over: bool = field(init=False, default=False)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, task: Task, endpoint: Endpoint) -> "AgentEpisode":
+    def of(cls, task: Task, first: Sequence[Message], endpoint: Endpoint) -> "AgentEpisode":
+        """Return the episode of a task, to which the environment adds the messages `first`."""
         return cls(
-            messages=[*task.messages],
+            messages=[*task.messages, *first],
             tools=[*task.tools],
             row=copy_row(task),
             url=endpoint.url,
@@ -103,6 +107,7 @@ class AgentEpisode:
                 text=True,
                 errors="replace",
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
             self._programs.append(program)
         output, errors = program.communicate(stdin)
@@ -141,5 +146,9 @@ def end_with_reward(task: Task, returned: Any) -> StepResult:
     settings = task.env.settings
     assert settings.agent is not None
     parts = read_parts(returned, settings.agent, settings)
+    if settings.weights and parts.keys().isdisjoint(settings.weights):
+        raise GraderError(
+            f"{settings.agent} returned {', '.join(parts)}, and weights has only {', '.join(settings.weights)}"
+        )
     reward = weighted_reward(parts, settings.weights or dict.fromkeys(parts, 1.0))
     return StepResult(reward=reward, done=True, score=Score(parts=parts, detail="scored by the agent"))

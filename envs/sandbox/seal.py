@@ -11,6 +11,7 @@ import ctypes
 import os
 import platform
 import resource
+import signal
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -76,6 +77,11 @@ def check_call(result: int, what: str) -> int:
 
 def prctl(option: int, argument: int, what: str) -> None:
     check_call(LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0), what)
+
+
+def end_with_parent() -> None:
+    """Make the kernel send SIGTERM to this process when its parent ends."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM, "pdeathsig")
 
 
 def seal_zygote(folders: Sequence[str], *, keep: int = 0, files: int = FILES) -> list[str]:

@@ -6,7 +6,8 @@ import shlex
 import sys
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,9 @@ class McpServer:
     def __init__(self, target: str) -> None:
         self._target = target
         self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
         self._client: Any = None
         started: Future[list[Any]] = Future()
+        self._serving = self._loop.create_task(self._serve(started))
         self._thread = threading.Thread(target=self._run, args=(started,), name=target[:60], daemon=True)
         self._thread.start()
         try:
@@ -40,27 +41,30 @@ class McpServer:
             self.close()
             raise ValueError(f"{target} does not start as an MCP server: {describe_error(error)}") from error
         if not listed:
+            self.close()
             raise ValueError(f"{target} lists no tools")
         self.tools = {tool.name: to_tool(tool) for tool in listed}
 
     def call(self, name: str, arguments: dict[str, Any], *, timeout_s: float) -> str:
-        """Return the text of a result. Raise `ValueError` for the tool's own error and for a time-out, and
-        `EnvironmentFault` if the server has ended.
+        """Return the text of a result. Raise `ValueError` for the tool's own error, refused arguments and a time-out, and
+        `EnvironmentFault` if the server fails or has ended.
         """
-        calling: Coroutine[Any, Any, Any] = self._client.call_tool(name, arguments)
-        future = asyncio.run_coroutine_threadsafe(calling, self._loop)
+        from mcp.shared.exceptions import MCPError
+        from mcp_types.jsonrpc import CONNECTION_CLOSED, INVALID_PARAMS
+
         try:
+            calling: Coroutine[Any, Any, Any] = self._client.call_tool(name, arguments)
+            future = asyncio.run_coroutine_threadsafe(calling, self._loop)
             result = future.result(timeout_s)
         except TimeoutError as error:
             future.cancel()
             raise ValueError(f"{name} gave no result in {timeout_s:g} s") from error
-        except Exception as error:
-            from mcp.shared.exceptions import MCPError
-            from mcp_types.jsonrpc import INVALID_PARAMS
-
-            if isinstance(error, MCPError) and error.code == INVALID_PARAMS:
+        except (Exception, CancelledError) as error:
+            code = error.code if isinstance(error, MCPError) else CONNECTION_CLOSED
+            if code == INVALID_PARAMS:
                 raise ValueError(str(error)) from error
-            self.close()
+            if code == CONNECTION_CLOSED:
+                self.close()
             raise EnvironmentFault(f"{self._target} did not answer: {describe_error(error)}") from error
         text = "\n".join(part.text for part in result.content if part.type == "text")
         if result.is_error:
@@ -72,14 +76,15 @@ class McpServer:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stop.set)
+        """End the connection, and a server that this process started."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._serving.cancel)
         self._thread.join(GRACE_S)
 
     def _run(self, started: "Future[list[Any]]") -> None:
         try:
-            self._loop.run_until_complete(self._serve(started))
-        except Exception as error:
+            self._loop.run_until_complete(self._serving)
+        except (Exception, asyncio.CancelledError) as error:
             if not started.done():
                 started.set_exception(error)
         finally:
@@ -96,7 +101,7 @@ class McpServer:
                 if (cursor := page.next_cursor) is None:
                     break
             started.set_result(listed)
-            await self._stop.wait()
+            await asyncio.Event().wait()
 
 
 def _transport(target: str) -> Any:
@@ -144,7 +149,12 @@ class McpTool:
         return self.declared
 
     def answer(self, name: str, arguments: dict[str, Any]) -> str:
-        return get_server(self.target).call(name, arguments, timeout_s=self.timeout_s)
+        """See `EnvTool.answer`. Raise `EnvironmentFault` if the server does not start."""
+        try:
+            server = get_server(self.target)
+        except ValueError as error:
+            raise EnvironmentFault(str(error)) from error
+        return server.call(name, arguments, timeout_s=self.timeout_s)
 
 
 def mcp_tools(target: str, *, timeout_s: float) -> dict[str, McpTool]:

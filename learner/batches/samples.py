@@ -42,7 +42,7 @@ class TrainingSample:
     log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the weight versions that sampled it, None
     for supervised data. Samples of one `group` may share a prompt, None does not. `experts` are the recorded expert choices,
     if any. pi and the policies compared with it use the sampling `temperature`. `place` is the index of its trajectory among
-    the scored ones of the batch. It is None without a trajectory, for forced answers and for further branches.
+    the scored ones of the batch. It is None without a trajectory, for forced answers, and for answers of several branches.
     """
 
     ids: Ids
@@ -133,7 +133,8 @@ def samples_from_groups(
                 overrides=overrides,
                 ticket=group.ticket,
             )
-            samples += [replace(first, place=next(places)) if number < len(group.trajectories) else first, *others]
+            place = next(places) if number < len(group.trajectories) else None
+            samples += [first, *others] if others else [replace(first, place=place)]
     return samples
 
 

@@ -6,7 +6,6 @@ import math
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from temper.envs.core.process import kill_group
-from temper.envs.sandbox.seal import PR_SET_PDEATHSIG, prctl
+from temper.envs.sandbox.seal import end_with_parent
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
 STOP_S = 7200
@@ -47,7 +46,7 @@ def local_head() -> Iterator[str]:
     os.environ["RAY_AUTH_MODE"] = "token"  # some of its ports listen on every interface
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     with Path(folder, "head.log").open("w+") as log:
-        head = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, preexec_fn=_end_with_parent)
+        head = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, preexec_fn=end_with_parent)
         try:
             address, deadline = f"http://{LOOPBACK}:{dashboard}", time.monotonic() + START_S
             while not _answers(address):
@@ -63,11 +62,6 @@ def local_head() -> Iterator[str]:
             kill_group(head.pid)
             head.wait()
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end_with_parent() -> None:
-    """Make the kernel send SIGTERM to this process when its parent ends. Ray's head then ends its children."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM, "pdeathsig")
 
 
 def _answers(address: str) -> bool:

@@ -60,7 +60,7 @@ def read_answers(path: Path, *, max_tokens: int | None) -> tuple[list[SampledAns
 def pair_lines(draw: Draw, group: Group) -> list[str]:
     """Return the lines of a group's pairs: each answer worth imitating with another wrong one."""
     right = [trajectory for trajectory in group.trajectories if worth_imitating(trajectory)]
-    wrong = [trajectory for trajectory in group.trajectories if not trajectory.correct and trajectory.sampled_tokens]
+    wrong = [one for one in group.trajectories if not one.correct and one.sampled_tokens and len(one.branches) == 1]
     count = min(len(right), len(wrong))
     return [
         json.dumps({"draw": asdict(draw), "chosen": _written(chosen), "rejected": _written(rejected)})

@@ -90,6 +90,8 @@ async def evaluate_server(
         raise ValueError(
             "--url with eval.budgets, budget_shares, no_thinking or low_effort: they need a local engine; remove them"
         )
+    if agents := [name for name, env in config.envs.items() if env.agent is not None]:
+        raise ValueError(f"--url with envs.{agents[0]}.agent: an agent needs a local engine; remove --url or the agent")
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     path = folder.evals / f"{label}.json"
     if path.exists():

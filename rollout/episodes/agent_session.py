@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from temper.envs.agents import Endpoint
 from temper.envs.core.clock import Clock
-from temper.envs.core.task import Tool
-from temper.envs.core.thinking_mode import Thinking
+from temper.envs.core.task import Task, Tool
 from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Stop
 
 
@@ -73,22 +73,40 @@ class LimitReached(RefusedRequest):
         self.stop = stop
 
 
+class PlayedEpisode(Protocol):
+    """The episode that an agent plays."""
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def sampling(self) -> Sampling: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+
 class AgentSession:
     """The requests of one agent's episode, answered one at a time. Meanwhile the clock of the episode stops."""
 
-    def __init__(
-        self, thinking: Thinking, clock: Clock, sample: Callable[[AgentRequest], Awaitable[Completion]]
-    ) -> None:
-        self.thinking = thinking
-        self._clock = clock
+    def __init__(self, episode: PlayedEpisode, sample: Callable[[AgentRequest], Awaitable[Completion]]) -> None:
+        self.thinking = episode.task.thinking
+        self.stop = tuple(episode.sampling.stop)
+        """Texts that end each turn."""
+        self._clock = episode.clock
         self._sample = sample
         self._one_at_a_time = asyncio.Lock()
+        self._running: asyncio.Task[Any] | None = None
+        self._over = False
         self.last_error: Exception | None = None
         """The error of the last request, None if it was answered."""
 
     async def answer(self, request: AgentRequest) -> Completion:
         """Return the turn that answers a request. Raise `LimitReached` if the episode has no turn or no token left."""
         async with self._one_at_a_time:
+            if self._over:
+                raise RefusedRequest("the episode is over")
+            self._running = asyncio.current_task()
             with self._clock.turned(on=False):
                 self.last_error = None
                 try:
@@ -96,6 +114,14 @@ class AgentSession:
                 except Exception as error:
                     self.last_error = error
                     raise
+                finally:
+                    self._running = None
+
+    def close(self) -> None:
+        """Cancel the running request and refuse all others: the agent has ended."""
+        self._over = True
+        if self._running is not None:
+            self._running.cancel()
 
 
 class AgentServer(Protocol):

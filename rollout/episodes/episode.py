@@ -340,12 +340,12 @@ class EpisodeRunner:
             raise EnvironmentFault(f"{name} needs a vLLM engine, whose endpoint it calls")
         if episode.partial is not None:  # agents do not replay
             episode.restart(episode.env)
-        await self._in_thread(episode, episode.env.begin)
+        first = await self._in_thread(episode, episode.env.begin)
         tree = TurnTree(self._renderer)
         episode.parents = tree.parents
-        session = AgentSession(task.thinking, episode.clock, functools.partial(self._answer_request, episode, tree))
+        session = AgentSession(episode, functools.partial(self._answer_request, episode, tree))
         async with self._agents.open(session) as endpoint:
-            agent = AgentEpisode.of(task, endpoint)
+            agent = AgentEpisode.of(task, first, endpoint)
             try:
                 returned = await self._in_thread(episode, functools.partial(call_agent, name, agent))
             except EpisodeTimeout:
@@ -354,13 +354,18 @@ class EpisodeRunner:
                 match session.last_error:
                     case None:
                         raise
-                    case LimitReached(stop=stop):
+                    case LimitReached(stop=stop) as reached:
+                        if not episode.turns:
+                            raise PromptTooLong(str(reached)) from error
                         cut = functools.partial(episode.env.truncate, LIMITS[stop])
                         return stop, await self._in_thread(episode, cut)
                     case fault:
                         raise fault from error
             finally:
+                session.close()
                 self._threads.start(agent.close)
+        if session.last_error is not None and not isinstance(session.last_error, LimitReached):
+            raise session.last_error  # the agent took it for an answer
         if not episode.turns:
             raise EnvironmentFault(f"{name} ended without a request to {endpoint.url}")
         if not isinstance(returned, str):

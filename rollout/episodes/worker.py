@@ -209,10 +209,12 @@ class RolloutWorker:
         return await asyncio.to_thread(sandbox_report)
 
     async def close(self) -> None:
-        if self._agents is not None:
-            await self._agents.close()
-        if self._engine is not None:
-            await self._engine.close()
+        try:
+            if self._agents is not None:
+                await self._agents.close()
+        finally:
+            if self._engine is not None:
+                await self._engine.close()
 
     @property
     def _started(self) -> Engine:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ from temper.envs.core.task import Tool
 from temper.envs.core.thinking_mode import Mode
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import BUDGET, RefusedRequest
-from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.agent_session import AgentRequest, AgentSession
 from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import thinking_variables
+from temper.rollout.sampling import PLAIN
 from temper.rollout.serving.middleware import CHAT, App, Scope, ThinkingMiddleware, read_conversation, to_json_bytes
 from temper.rollout.serving.request import LOW, THINKING, ThinkingRules, load_thinking_rules, rewrite_request
 from temper.rollout.serving.server import GRACE_S, READY_CHECK_S, app_arguments, build_routes
@@ -89,15 +90,16 @@ class VllmAgentServer:
         engine: Any = EpisodeEngine(self._llm)
         app = await build_routes(engine, arguments, tasks, guard)
         listener = socket.create_server((HOST, 0))
-        self._server = NoSignalServer(
+        server = NoSignalServer(
             uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
         )
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
-        self._url = f"http://{HOST}:{listener.getsockname()[1]}/v1"
-        while not self._server.started:
-            if self._task.done():
-                raise RuntimeError("the endpoint of agents ended at its start") from self._task.exception()
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            if task.done():
+                raise RuntimeError("the endpoint of agents ended at its start") from task.exception()
             await asyncio.sleep(READY_CHECK_S)
+        self._url = f"http://{HOST}:{listener.getsockname()[1]}/v1"
+        self._server, self._task = server, task
 
 
 class EpisodeEngine:
@@ -126,12 +128,11 @@ class EpisodeEngine:
             max_tokens=None if sampling_params.max_tokens > UNLIMITED_LENGTH // 2 else sampling_params.max_tokens,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
         )
-        completion = await SESSION.get().answer(request)
-        yield self._output(request, completion, request_id, skips=sampling_params.skip_special_tokens)
-
-    def _output(self, request: AgentRequest, completion: Completion, name: str, *, skips: bool) -> RequestOutput:
+        session = SESSION.get()
+        completion = await session.answer(request)
         ids = list(completion.token_ids)
-        text = self._llm.get_tokenizer().decode(ids, skip_special_tokens=skips)
+        text = self._llm.get_tokenizer().decode(ids, skip_special_tokens=sampling_params.skip_special_tokens)
+        text = replace(PLAIN, stop=[*session.stop, *request.stop]).cut_at_stop_string(text)
         output = CompletionOutput(
             index=0,
             text=text,
@@ -140,7 +141,7 @@ class EpisodeEngine:
             logprobs=None,
             finish_reason="stop" if completion.finished else "length",
         )
-        return RequestOutput(name, None, list(request.ids), None, [output], finished=True)
+        yield RequestOutput(request_id, None, list(request.ids), None, [output], finished=True)
 
 
 class EpisodeMiddleware(ThinkingMiddleware):
@@ -164,8 +165,10 @@ class EpisodeMiddleware(ThinkingMiddleware):
         body = read_conversation(content, self._escaper)
         if body is None:
             return content
-        if body.get("n") not in (None, 1) or body.get("use_beam_search"):
-            raise RefusedRequest("an episode's request has one answer; remove n and use_beam_search")
+        if body.get("n") not in (None, 1) or body.get("use_beam_search") or body.get("logprobs"):
+            raise RefusedRequest(
+                "an agent's request has one answer without logprobs; remove n, use_beam_search, logprobs"
+            )
         thinking = SESSION.get().thinking
         TOOLS.set(read_tools(body))
         if path == CHAT:

@@ -49,11 +49,24 @@ def recovers(episode: AgentEpisode) -> dict[str, float]:
     """An error of the engine, then an answer, then a mistake of its own."""
     try:
         ask(episode, 1)
-    except RuntimeError:
+    except Exception:
         ask(episode, 1, 2)
     raise KeyError("mine")
 
 
 def does_not_recover(episode: AgentEpisode) -> float:
     ask(episode, 1)
+    return 1.0
+
+
+def hides_an_error(episode: AgentEpisode) -> float:
+    try:
+        ask(episode, 1)
+    except Exception:
+        return 0.0
+    return 1.0
+
+
+def too_long(episode: AgentEpisode) -> float:
+    ask(episode, *range(100_000))
     return 1.0

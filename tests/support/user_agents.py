@@ -30,6 +30,13 @@ def chat(episode: AgentEpisode) -> str:
     return made.choices[0].message.content or ""
 
 
+def stopped(episode: AgentEpisode) -> float:
+    """Whether the text has no stop string. One of them comes early."""
+    stop = ["ab", "ba", "aaa", "bbb"]
+    made = openai(episode).chat.completions.create(model=episode.model, messages=episode.messages, stop=stop)  # type: ignore[arg-type]
+    return float(not any(one in (made.choices[0].message.content or "") for one in stop))
+
+
 def streamed(episode: AgentEpisode) -> str:
     made = openai(episode).chat.completions.create(
         model=episode.model,

@@ -110,7 +110,10 @@ class RecordedTasks:
 
 
 def regrade(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[RegradedAnswer]:
-    """Yield the wanted rows, by their numbers, with the scores of now. Raise `ValueError` as `RecordedTasks` does."""
+    """Yield the wanted rows, by their numbers, with the scores of now.
+
+    Raise `ValueError` for an episode of an agent, and as `RecordedTasks`.
+    """
     tasks = RecordedTasks(file, rows)
     renderer = tasks.renderer()
     for number in wanted:
@@ -118,6 +121,8 @@ def regrade(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regraded
         task = tasks.task(row)
         recorded = None if row["reward"] is None else earned(row["reward"], row["parts"])
         found = RegradedAnswer(row=number, recorded=recorded, reward=None, parts={}, detail="")
+        if task.env.settings.agent is not None:
+            raise ValueError(f"row {number} was played by {task.env.settings.agent}, whose result is not recorded")
         try:
             result = _replay(task, row, renderer)
         except Exception as error:  # any error of the environment

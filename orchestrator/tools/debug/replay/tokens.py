@@ -150,8 +150,7 @@ def _described(
     described = []
     for size, place, token, pairs in found:
         ticket, answer = answers[place]
-        turns = [answer.turns[at] for at in answer.branches[0]]
-        ids = [one for turn in turns for part in (turn.context_ids, turn.sampled_ids) for one in part.tolist()]
+        ids = [one for turn in answer.turns for part in (turn.context_ids, turn.sampled_ids) for one in part.tolist()]
         described.append(
             OneToken(
                 place=place,

@@ -98,7 +98,12 @@ class FailingOnce(ScriptedEngine):
 
 @pytest.mark.parametrize(
     ("agent", "kind", "turns"),
-    [("does_not_recover", FailureKind.ENGINE, 0), ("recovers", FailureKind.ENVIRONMENT, 1)],
+    [
+        ("does_not_recover", FailureKind.ENGINE, 0),
+        ("hides_an_error", FailureKind.ENGINE, 0),
+        ("recovers", FailureKind.ENVIRONMENT, 1),
+        ("too_long", FailureKind.PROMPT_TOO_LONG, 0),
+    ],
 )
 def test_the_last_error_is_the_cause_of_a_failure(agent: str, kind: FailureKind, turns: int) -> None:
     answer = play(agent, FailingOnce(["4"]))

@@ -130,7 +130,7 @@ def test_each_sampled_token_of_a_tree_is_trained_once(setup: Setup) -> None:
     samples = samples_from_groups([replace(group, trajectories=(forked,))], advantage="dr_grpo")
     assert forked.branches == [[0, 1], [0, 2], [3, 4]]
     assert [sample.trained_tokens for sample in samples] == [16, 8, 16]
-    assert [sample.place for sample in samples] == [0, None, None]
+    assert [sample.place for sample in samples] == [None] * 3  # no record of the trainer for several branches
     first = tokens_of(forked.turns[0].context_ids) + tokens_of(forked.turns[0].sampled_ids)
     assert all(tokens_of(sample.ids)[: len(first)] == first for sample in samples[:2])
 
@@ -159,6 +159,12 @@ SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}}
 def test_tools_of_each_dialect_are_read(offered: dict[str, Any]) -> None:
     (tool,) = read_tools({"tools": [offered, "nonsense", {"type": "web_search"}]})
     assert tool == {"type": "function", "function": {"name": "get", "parameters": SCHEMA}}
+
+
+def test_the_text_ends_before_a_stop_string_and_the_tokens_with_it(setup: Setup) -> None:
+    for one in setup.play("stopped").trajectories:
+        assert one.reward == 1.0
+        assert len(one.turns[0].sampled_ids) < CONFIG.limits.turn_tokens
 
 
 def test_an_answer_is_judged_by_the_environment(setup: Setup) -> None:
