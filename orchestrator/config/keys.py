@@ -20,7 +20,7 @@ EACH = "*"
 """Key of a section with any number of entries, each under a name of the user."""
 Keys = dict[str, "Keys | None"]
 """Keys of a section by name, None for a value."""
-REMOVED = ("learner.sparse_push",)
+REMOVED = ("learner.sparse_push", "sft.reasoning.rounds")
 """Removed settings of earlier versions. They are dropped, so that an older run can resume."""
 OLD_KEYS = {
     "self_sft": "rft",
