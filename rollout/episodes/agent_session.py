@@ -117,6 +117,10 @@ class AgentSession:
                 finally:
                     self._running = None
 
+    @property
+    def is_answering(self) -> bool:
+        return self._running is not None
+
     def close(self) -> None:
         """Cancel the running request and refuse all others: the agent has ended."""
         self._over = True

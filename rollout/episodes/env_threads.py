@@ -69,27 +69,41 @@ class EnvThreads:
     def __init__(self) -> None:
         self._places: dict[str, asyncio.Semaphore] = {}
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._calls: dict[asyncio.Future[Any], Clock] = {}
-        """The future of each running call, with the clock of its episode."""
+        self._calls: dict[asyncio.Future[Any], tuple[Clock, Callable[[], bool]]] = {}
+        """The future of each running call, with the clock of its episode, and whether it waits for the engine."""
         self._lock = threading.Lock()
         self._idle = 0
 
     @property
     def are_at_work(self) -> bool:
-        return any(not answer.done() and clock.left_s > 0 for answer, clock in self._calls.items())
+        return any(
+            not answer.done() and clock.left_s > 0 and not waits() for answer, (clock, waits) in self._calls.items()
+        )
 
     @property
     def hung_calls(self) -> int:
         return sum(answer.done() for answer in self._calls)
 
-    async def call(self, function: Callable[[], T], *, env: str, at_once: int, clock: Clock, watch: Stopwatch) -> T:
-        """Return or raise the function's result, or raise `EpisodeTimeout` if the clock runs out first."""
+    async def call(
+        self,
+        function: Callable[[], T],
+        *,
+        env: str,
+        at_once: int,
+        clock: Clock,
+        watch: Stopwatch,
+        waits: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """Return or raise the function's result, or raise `EpisodeTimeout` if the clock runs out first.
+
+        `waits` returns whether the call waits for the engine: then it is not at work.
+        """
         async with watch.place(self._places.setdefault(env, asyncio.Semaphore(at_once))):
             with clock.turned(on=True), watch.running("step_s"):
                 loop = asyncio.get_running_loop()
                 answer: asyncio.Future[T] = loop.create_future()
                 self._begin(partial(_work, function, clock, partial(self._hand_over, loop, answer)))
-                self._calls[answer] = clock
+                self._calls[answer] = clock, waits
                 with call_at_end(clock, partial(_time_out, answer)):
                     return await answer
 

@@ -347,7 +347,8 @@ class EpisodeRunner:
         async with self._agents.open(session) as endpoint:
             agent = AgentEpisode.of(task, first, endpoint)
             try:
-                returned = await self._in_thread(episode, functools.partial(call_agent, name, agent))
+                playing = functools.partial(call_agent, name, agent)
+                returned = await self._in_thread(episode, playing, waits=lambda: session.is_answering)
             except EpisodeTimeout:
                 raise
             except Exception as error:
@@ -490,12 +491,15 @@ class EpisodeRunner:
             return Stop.EPISODE_LENGTH if len(completion.token_ids) >= room else Stop.LENGTH
         return Stop.ENV if self._limits.turns is None or turns < self._limits.turns else Stop.TURNS
 
-    async def _in_thread(self, episode: Episode, function: Callable[[], T]) -> T:
+    async def _in_thread(
+        self, episode: Episode, function: Callable[[], T], *, waits: Callable[[], bool] = lambda: False
+    ) -> T:
+        """Call a function of an environment. `waits` returns whether it waits for the engine."""
         task = episode.task
         at_once = task.env.settings.threads
         try:
             return await self._threads.call(
-                function, env=task.env.name, at_once=at_once, clock=episode.clock, watch=episode.watch
+                function, env=task.env.name, at_once=at_once, clock=episode.clock, watch=episode.watch, waits=waits
             )
         finally:
             self._on_step()
