@@ -15,7 +15,7 @@ class JudgeConfig:
     model: str = immutable("")
     """Name of the model on this server."""
     rubric: str = immutable("The answer is right, complete and clear.")
-    """What a good answer is, in words."""
+    """The properties of a good answer, in words."""
     reference: str | None = immutable(None)
     """Field of the row that the judge sees as the expected answer. Null shows none."""
     best: int = immutable(10)

@@ -46,7 +46,7 @@ def offers_nothing(episode: AgentEpisode) -> float:
 
 
 def recovers(episode: AgentEpisode) -> dict[str, float]:
-    """An error of the engine, then an answer, then a mistake of its own."""
+    """First the engine fails, then it answers, then the agent fails."""
     try:
         ask(episode, 1)
     except Exception:

@@ -1,4 +1,4 @@
-"""Prompts find the turn that they continue, and errors of the engine are told from those of the agent."""
+"""Prompts find the turn that they continue. Errors of the engine differ from errors of the agent."""
 
 import asyncio
 
