@@ -192,7 +192,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         assert self.task is not None
         task, self.task = self.task, None
         settings = task.env.settings
-        if settings.judge is not None:
+        if settings.judge is not None and not settings.judge.compare:
             score = replace(score, parts=score.parts | {JUDGE: judged(settings.judge, task, self.answer)})
         usual = WEIGHTS | {JUDGE: 1.0} if settings.reward is None else dict.fromkeys(score.parts, 1.0)
         if settings.length_limit is not None:

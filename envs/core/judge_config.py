@@ -18,8 +18,12 @@ class JudgeConfig:
     """The properties of a good answer, in words."""
     reference: str | None = immutable(None)
     """Field of the row that the judge sees as the expected answer. Null shows none."""
+    compare: bool = immutable(False)
+    """Whether it compares the answers of a group with each other instead of scoring each. In an evaluation with one answer for
+    each task the part `judge` is 0.5.
+    """
     best: int = immutable(10)
-    """The highest score. The part `judge` is the score divided by it."""
+    """The highest score. The part `judge` is the score divided by it. Comparisons give the share of wins."""
     max_tokens: int = immutable(512, unit="tokens")
     """Most tokens of the judge's reply."""
     hosts: list[str] = free([])

@@ -90,8 +90,11 @@ async def evaluate_server(
         raise ValueError(
             "--url with eval.budgets, budget_shares, no_thinking or low_effort: they need a local engine; remove them"
         )
-    if agents := [name for name, env in config.envs.items() if env.agent is not None]:
-        raise ValueError(f"--url with envs.{agents[0]}.agent: an agent needs a local engine; remove --url or the agent")
+    for name, env in config.envs.items():
+        if env.agent is not None:
+            raise ValueError(f"--url with envs.{name}.agent: an agent needs a local engine; remove --url or the agent")
+        if env.judge is not None and env.judge.compare:
+            raise ValueError(f"--url with envs.{name}.judge.compare: only a local engine's answers are compared")
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     path = folder.evals / f"{label}.json"
     if path.exists():

@@ -40,6 +40,12 @@ def _fits(config: RlConfig, run: RunConfig, name: str) -> None:
             f"{name}.thinking.nested_budgets={config.thinking.nested_budgets} with rollout.thinking.announce=true: a budget in "
             f"the prompt would change the reasoning before it; leave one of them out"
         )
+    comparing = [env for env, one in run.envs.items() if one.judge is not None and one.judge.compare]
+    if config.thinking.nested_budgets and comparing:
+        raise ValueError(
+            f"{name}.thinking.nested_budgets={config.thinking.nested_budgets} with envs.{comparing[0]}.judge.compare=true: "
+            f"forced answers have no comparison; leave one of them out"
+        )
     require_buffer_fits(config.shaping, turn_tokens=run.rollout.limits.turn_tokens)
     fit_loop(config, run, name)
 

@@ -31,6 +31,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import up_to
 from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
 from temper.envs.env_episode import EnvEpisode, MakeEnv
+from temper.envs.judge import JUDGE, compared
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.agent_session import AgentRequest, AgentServer, AgentSession, LimitReached, TurnTree
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
@@ -298,6 +299,26 @@ class EpisodeRunner:
         differs = failure_of(NotReplayed(f"the reasoning could not be ended at its token {start}"))
         return replace(forced, reward=None, failure=differs, stop=Stop.FAILURE)
 
+    async def compare_answers(self, group: Group) -> Group:
+        """Return the group with the judge's comparisons in its rewards, if it has such a judge. All fail if it fails."""
+        task, answers = group.ticket.task, group.trajectories
+        if task.env.settings.judge is None or not task.env.settings.judge.compare or not answers:
+            return group
+        texts = [answer.turns[-1].answer for answer in answers]
+        comparing = functools.partial(compared, task.env.settings.judge, task, texts)
+        watch, clock = Stopwatch(), Clock(self._limits.timeout_s)
+        try:
+            shares = await self._threads.call(
+                comparing, env=task.env.name, at_once=task.env.settings.threads, clock=clock, watch=watch
+            )
+        except Exception as error:  # a fault of the judge is data
+            failure = failure_of(error)
+            lost = (replace(one, reward=None, failure=failure, stop=Stop.FAILURE) for one in answers)
+            return replace(group, trajectories=(), failed=(*group.failed, *lost))
+        finally:
+            self._on_step()
+        return replace(group, trajectories=tuple(map(_with_share, answers, shares)))
+
     def _leave(self, env: EnvEpisode) -> None:
         """Close an unfinished environment in a thread, without a wait: one of its calls may still run."""
         if not env.over:
@@ -505,6 +526,14 @@ class EpisodeRunner:
             self._on_step()
 
 
+def _with_share(answer: Trajectory, share: float) -> Trajectory:
+    """Return an answer with the judge's share of wins as a part of its reward."""
+    settings, parts = answer.task.env.settings, answer.score.parts | {JUDGE: share}
+    assert answer.reward is not None
+    weight = settings.weights.get(JUDGE, 0.0) if settings.weights else 1.0
+    return replace(answer, reward=answer.reward + weight * share, score=replace(answer.score, parts=parts))
+
+
 def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:
     """Return the seed of one sample. Any worker that repeats it gets the same seed."""
     digest = hashlib.sha256(f"{run_seed}/{ticket}/{sample}/{attempt}".encode()).digest()
@@ -541,7 +570,8 @@ class Attempt:
         bare = [sample for sample, answer in self._finished.items() if not answer.forced_answers]
         adding = (self._add_forced_answers(sample) for sample in bare)
         await asyncio.gather(*adding, *(self._one(sample, episode) for sample, episode in list(self._playing.items())))
-        return Group.of(self._ticket, [answer for _, answer in sorted(self._finished.items())])
+        group = Group.of(self._ticket, [answer for _, answer in sorted(self._finished.items())])
+        return await self._runner.compare_answers(group)
 
     async def _one(self, sample: int, episode: Episode) -> None:
         self._finished[sample] = await self._runner.play(episode)

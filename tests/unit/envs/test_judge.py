@@ -1,27 +1,34 @@
 """A judge as a part of the reward, with a scripted server."""
 
+import asyncio
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.chat_server import ChatServerDouble, told
+from support.scripted_engine import ScriptedEngine, runner_of
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import UNLIMITED
 from temper.envs.data.config import DataConfig
-from temper.envs.judge import _score
+from temper.envs.judge import _verdict, compared
 from temper.envs.source import open_source
 from temper.envs.transcript import score_turns
+from temper.rollout.episodes.episode import Attempt
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 
 @pytest.fixture(autouse=True)
 def _no_memory() -> Iterator[None]:
     """Earlier tests' servers may have had the same port."""
     yield
-    _score.cache_clear()
+    _verdict.cache_clear()
 
 
 def judging(server: ChatServerDouble, **more: Any) -> JudgeConfig:
@@ -118,3 +125,59 @@ def test_a_judge_that_is_down_is_a_fault_and_no_reward() -> None:
 def test_wrong_settings_are_found_before_a_run(more: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         bind("math", EnvConfig(judge=JudgeConfig(**{"url": "http://127.0.0.1:1/v1", "model": "tiny"} | more)))
+
+
+def answers_in(body: dict[str, Any]) -> list[str]:
+    return re.findall(r"<answer_[ab]>\n(.*?)\n</answer_[ab]>", body["messages"][1]["content"], re.DOTALL)
+
+
+def prefers_longer(body: dict[str, Any]) -> dict[str, Any]:
+    first, second = map(len, answers_in(body))
+    return told(f"Better: {'equal' if first == second else 'A' if first > second else 'B'}")
+
+
+@pytest.mark.parametrize(
+    ("answers", "shares"),
+    [
+        (["aaa", "a", "aa", "aaaa"], [0.5, 0.0, 0.5, 1.0]),  # each against its two neighbours in a circle
+        (["a", "aa"], [0.0, 1.0]),
+        (["aa", "bb", "cc"], [0.5, 0.5, 0.5]),
+        (["a", " ", ""], [1.0, 0.25, 0.25]),
+        (["a"], [0.5]),
+    ],
+)
+def test_comparisons_give_the_share_of_wins(answers: list[str], shares: list[float]) -> None:
+    with ChatServerDouble(prefers_longer) as server:
+        judge = judging(server, compare=True)
+        assert compared(judge, task_of(judge), answers) == shares
+
+
+def test_a_judge_that_prefers_a_position_calls_all_answers_equal() -> None:
+    with scored("Better: A") as server:
+        judge = judging(server, compare=True)
+        assert compared(judge, task_of(judge), ["a", "b", "c", "d"]) == [0.5] * 4
+        assert len(server.bodies) == 8
+
+
+def test_a_group_gets_the_shares_in_its_rewards_and_fails_with_its_judge() -> None:
+    engine = ScriptedEngine(["<think>\n</think>7", "<think>\n</think>77", "<think>\n</think>4"])
+    with ChatServerDouble(prefers_longer) as server:
+        judge = judging(server, compare=True)
+        task = replace(task_of(judge), thinking=UNLIMITED, spec={"answer": "4"})
+        group = play_group(engine, task, samples=3)
+    assert sorted((one.score.parts["correct"], one.score.parts["judge"]) for one in group.trajectories) == [
+        (0.0, 0.25),
+        (0.0, 1.0),
+        (1.0, 0.25),
+    ]
+    assert sorted(one.reward for one in group.trajectories if one.reward is not None) == [0.25, 1.0, 1.25]
+    _verdict.cache_clear()
+    lost = play_group(engine, task, samples=3)  # its server is gone
+    assert not lost.trajectories
+    assert [one.failure.kind for one in lost.failed if one.failure] == [FailureKind.GRADER] * 3
+
+
+def play_group(engine: ScriptedEngine, task: Task, *, samples: int) -> Group:
+    ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
+    attempt = Attempt(ticket, runner_of(engine), attempt=0, seeds=list(range(samples)), partial=None)
+    return asyncio.run(attempt.play())
