@@ -165,10 +165,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
         body = read_conversation(content, self._escaper)
         if body is None:
             return content
-        if body.get("n") not in (None, 1) or body.get("use_beam_search") or body.get("logprobs"):
-            raise RefusedRequest(
-                "an agent's request has one answer without logprobs; remove n, use_beam_search, logprobs"
-            )
+        require_plain(body)
         thinking = SESSION.get().thinking
         TOOLS.set(read_tools(body))
         if path == CHAT:
@@ -176,6 +173,24 @@ class EpisodeMiddleware(ThinkingMiddleware):
             limit = {} if thinking.budget is None else {BUDGET: thinking.budget}
             return to_json_bytes(rewrite_request(body | {THINKING: mode} | limit, self._rules))
         return to_json_bytes(body | {"chat_template_kwargs": thinking_variables(thinks=thinking.on)})
+
+
+def require_plain(body: dict[str, Any]) -> None:
+    """Raise `RefusedRequest` for several answers, for log-probabilities, and for a form that sampling would have to enforce."""
+    choice, form = body.get("tool_choice"), body.get("response_format")
+    refused = {
+        "n": body.get("n") not in (None, 1),
+        "use_beam_search": bool(body.get("use_beam_search")),
+        "logprobs": bool(body.get("logprobs")),
+        "tool_choice": (choice.get("type") if isinstance(choice, dict) else choice) not in (None, "auto", "none"),
+        "response_format": isinstance(form, dict) and form.get("type") != "text",
+        "structured_outputs": bool(body.get("structured_outputs")),
+    }
+    if any(refused.values()):
+        name = next(key for key, value in refused.items() if value)
+        raise RefusedRequest(
+            f"{name}: a training episode samples one answer in the model's own form; remove it", parameter=name
+        )
 
 
 def read_tools(body: dict[str, Any]) -> tuple[Tool, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
-from temper.rollout.serving.agent_endpoint import read_tools
+from temper.rollout.serving.agent_endpoint import read_tools, require_plain
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
 
@@ -159,6 +161,25 @@ SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}}
 def test_tools_of_each_dialect_are_read(offered: dict[str, Any]) -> None:
     (tool,) = read_tools({"tools": [offered, "nonsense", {"type": "web_search"}]})
     assert tool == {"type": "function", "function": {"name": "get", "parameters": SCHEMA}}
+
+
+@pytest.mark.parametrize(
+    ("body", "refused"),
+    [
+        ({"n": 1, "tool_choice": "auto", "response_format": {"type": "text"}, "logprobs": False}, None),
+        ({"tool_choice": {"type": "auto"}}, None),
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "get"}}}, "tool_choice"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_forms_that_sampling_would_enforce_are_refused(body: dict[str, Any], refused: str | None) -> None:
+    with nullcontext() if refused is None else pytest.raises(RefusedRequest) as caught:
+        require_plain(body)
+    assert refused is None or caught.value.parameter == refused
 
 
 def test_the_text_ends_before_a_stop_string_and_the_tokens_with_it(setup: Setup) -> None:
