@@ -3,6 +3,7 @@
 import sys
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from anthropic import Anthropic
 from openai import AsyncOpenAI, OpenAI
@@ -25,44 +26,49 @@ def openai(episode: AgentEpisode) -> OpenAI:
     return OpenAI(base_url=episode.url, api_key=episode.key, max_retries=0)
 
 
+def prompt(episode: AgentEpisode) -> Any:
+    """The messages, which the clients type more narrowly."""
+    return episode.messages
+
+
 def chat(episode: AgentEpisode) -> str:
-    made = openai(episode).chat.completions.create(model=episode.model, messages=episode.messages)  # type: ignore[arg-type]
+    made = openai(episode).chat.completions.create(model=episode.model, messages=prompt(episode))
     return made.choices[0].message.content or ""
 
 
 def stopped(episode: AgentEpisode) -> float:
     """Whether the text has no stop string. One of them comes early."""
     stop = ["ab", "ba", "aaa", "bbb"]
-    made = openai(episode).chat.completions.create(model=episode.model, messages=episode.messages, stop=stop)  # type: ignore[arg-type]
+    made = openai(episode).chat.completions.create(model=episode.model, messages=prompt(episode), stop=stop)
     return float(not any(one in (made.choices[0].message.content or "") for one in stop))
 
 
 def streamed(episode: AgentEpisode) -> str:
     made = openai(episode).chat.completions.create(
         model=episode.model,
-        messages=episode.messages,
-        stream=True,  # type: ignore[arg-type]
+        messages=prompt(episode),
+        stream=True,
     )
     return "".join(chunk.choices[0].delta.content or "" for chunk in made if chunk.choices)
 
 
 def responses(episode: AgentEpisode) -> str:
-    return openai(episode).responses.create(model=episode.model, input=episode.messages).output_text  # type: ignore[arg-type]
+    return openai(episode).responses.create(model=episode.model, input=prompt(episode)).output_text
 
 
 def messages(episode: AgentEpisode) -> str:
     client = Anthropic(base_url=episode.url.removesuffix("/v1"), api_key=episode.key, max_retries=0)
-    made = client.messages.create(model=episode.model, max_tokens=64, messages=episode.messages)  # type: ignore[arg-type]
+    made = client.messages.create(model=episode.model, max_tokens=64, messages=prompt(episode))
     return "".join(part.text for part in made.content if part.type == "text")
 
 
 async def converse(episode: AgentEpisode) -> dict[str, float]:
     """Three turns, then a new conversation of two."""
     async with AsyncOpenAI(base_url=episode.url, api_key=episode.key, max_retries=0) as client:
-        for turns, first in ((3, episode.messages), (2, [{"role": "user", "content": "a summary"}])):
-            history = list(first)
+        for turns, first in ((3, prompt(episode)), (2, [{"role": "user", "content": "a summary"}])):
+            history: Any = list(first)
             for _ in range(turns):
-                made = await client.chat.completions.create(model=episode.model, messages=history, max_tokens=8)  # type: ignore[arg-type]
+                made = await client.chat.completions.create(model=episode.model, messages=history, max_tokens=8)
                 reply = made.choices[0].message
                 history += [{"role": "assistant", "content": reply.content or ""}, {"role": "user", "content": "go on"}]
     return {"turns": 1.0, "share": 0.5}
