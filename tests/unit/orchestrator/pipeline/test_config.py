@@ -78,6 +78,9 @@ def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str
         load_config(DEMO, [str(tmp_path / "over.yaml")])
 
 
+JUDGED = "envs.math.judge.url=http://127.0.0.1:1/v1 envs.math.judge.model=m"
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -88,6 +91,13 @@ def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str
             "dpo.sampling.min_p=0.1 rollout.engine.speculation=ngram stages=[init,dpo]",
             ["dpo.sampling.min_p=0.1", "speculation=ngram"],
         ),
+        (
+            f"rl.thinking.nested_budgets=[8] {JUDGED} envs.math.judge.compare=true",
+            ["rl.thinking.nested_budgets", "envs.math.judge.compare"],
+        ),
+        ("rl.thinking.nested_budgets=[8] rollout.thinking.announce=true", ["nested_budgets", "announce"]),
+        ("envs.math.judge.url=http://10.0.0.1/v1 envs.math.judge.model=m", ["envs.math", "hosts"]),
+        ("envs.math.agent=nowhere.solve", ["envs.math", "nowhere"]),
         ("rl.sampling.top_p=0.9", ["rl.sampling.top_p=0.9", "rl.sampling.temperature"]),
         ("rl.sampling.temperature=0", ["rl.sampling.temperature=0", "above 0"]),
         ("rl.sampling.max_tokens=9", ["rl.sampling.max_tokens=9", "rollout.limits.turn_tokens"]),
