@@ -6,13 +6,13 @@ model's own, or the reward: a number, or numbers by name.
 
 import os
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Any
 
 from temper.envs.core.errors import EnvironmentFault, GraderError, describe_error
 from temper.envs.core.functions import load_function, run_function
@@ -53,11 +53,11 @@ class AgentEpisode:
     url: str
     key: str
     model: str
-    _folder: "tempfile.TemporaryDirectory[str]" = field(
+    _folder: "TemporaryDirectory[str]" = field(
         init=False,
-        default_factory=partial(tempfile.TemporaryDirectory, prefix="temper-agent-", ignore_cleanup_errors=True),
+        default_factory=partial(TemporaryDirectory, prefix="temper-agent-", ignore_cleanup_errors=True),
     )
-    _programs: "list[subprocess.Popen[str]]" = field(init=False, default_factory=list)
+    _programs: "list[subprocess.Popen[bytes]]" = field(init=False, default_factory=list)
     _over: bool = field(init=False, default=False)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -93,6 +93,23 @@ class AgentEpisode:
 
         Raise `EnvironmentFault` if it fails.
         """
+        with TemporaryFile() as given, TemporaryFile() as output, TemporaryFile() as errors:
+            given.write(stdin.encode())
+            given.seek(0)
+            program = self._start(command, given, output, errors)
+            program.wait()
+            with self._lock:
+                self._programs.remove(program)
+                kill_group(program.pid)
+            if program.returncode:
+                shown = _text(errors)[-MAX_ERROR_CHARACTERS:].strip()
+                raise EnvironmentFault(f"{command[0]} ended with status {program.returncode}: {shown}")
+            return _text(output)
+
+    def _start(
+        self, command: Sequence[str], given: IO[bytes], output: IO[bytes], errors: IO[bytes]
+    ) -> "subprocess.Popen[bytes]":
+        """Start a program with files, not pipes, which its children in the background could keep open."""
         inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
         with self._lock:
             if self._over:
@@ -101,23 +118,14 @@ class AgentEpisode:
                 command,
                 cwd=self.folder,
                 env=inherited | self.variables,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
+                stdin=given,
+                stdout=output,
+                stderr=errors,
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
             self._programs.append(program)
-        output, errors = program.communicate(stdin)
-        with self._lock:
-            self._programs.remove(program)
-            kill_group(program.pid)
-        if program.returncode:
-            shown = errors[-MAX_ERROR_CHARACTERS:].strip()
-            raise EnvironmentFault(f"{command[0]} ended with status {program.returncode}: {shown}")
-        return output
+            return program
 
     def close(self) -> None:
         """End all programs with their children, and remove the folder."""
@@ -126,6 +134,11 @@ class AgentEpisode:
             for program in self._programs:
                 kill_group(program.pid)
             self._folder.cleanup()
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def call_agent(name: str, episode: AgentEpisode) -> Any:
@@ -145,6 +158,10 @@ def end_with_reward(task: Task, returned: Any) -> StepResult:
     """Return the end of an episode with the agent's own reward. Raise `GraderError` unless it is a number, or several."""
     settings = task.env.settings
     assert settings.agent is not None
+    if settings.judge is not None or settings.length_limit is not None:
+        raise GraderError(
+            f"{settings.agent} returned a reward, which leaves judge and length_limit nothing to judge; return the answer"
+        )
     parts = read_parts(returned, settings.agent, settings)
     if settings.weights and parts.keys().isdisjoint(settings.weights):
         raise GraderError(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from temper.envs.catalog import ENVIRONMENTS, configure_env
+from temper.envs.catalog import ENVIRONMENTS, configure_env, env_class
 from temper.envs.core.bounds import not_negative, only_known, positive
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.functions import load_function
@@ -16,10 +16,12 @@ from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.overlap import DropOverlap
 from temper.envs.data.split import ReadRows, SplitConfig
-from temper.envs.judge import JUDGE, judge_server
+from temper.envs.judge import judge_server
 from temper.envs.questions import rows
+from temper.envs.task_env import TaskEnv
 from temper.envs.tools.shared_tools import RUN_PROGRAMS, TIMEOUT_S, shared_tools
 from temper.envs.tools.text_tool import schemas
+from temper.rewards.score import JUDGE
 
 ROWS = rows.ENVIRONMENT.id
 
@@ -127,6 +129,9 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
             only_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
         if config.judge is not None:
             judge_server(config.judge)
+            made = env_class(definition.ref())
+            if not (isinstance(made, type) and issubclass(made, TaskEnv)):
+                raise ValueError(f"judge: {definition.id} scores its own episodes, which have no answer to judge")
         _check_reward(config, definition)
         if config.agent is not None:
             load_function(config.agent)

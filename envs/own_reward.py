@@ -8,7 +8,7 @@ from typing import Any
 from temper.envs.core.errors import GraderError, describe_error
 from temper.envs.core.functions import load_function, run_function
 from temper.envs.core.task import EnvSettings, Task
-from temper.rewards.score import LENGTH, Score
+from temper.rewards.score import JUDGE, LENGTH, Score
 
 REWARD = "reward"
 """The part of a function that returns a number."""
@@ -43,6 +43,8 @@ def read_parts(returned: Any, name: str, settings: EnvSettings) -> dict[str, flo
         raise GraderError(f"{name} returned no number; return a finite number, or a dict of them by name")
     if LENGTH in given and settings.length_limit is not None:
         raise GraderError(f"{name} returned the part {LENGTH}, which length_limit sets; rename the part")
+    if JUDGE in given and settings.judge is not None:
+        raise GraderError(f"{name} returned the part {JUDGE}, which the judge gives; rename the part")
     return {str(part): _number(value, name) for part, value in given.items()}
 
 

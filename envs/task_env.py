@@ -14,13 +14,14 @@ from gymnasium import spaces
 from temper.envs.core.step_result import GymStep, StepResult, to_gymnasium
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
-from temper.envs.judge import JUDGE, judged
+from temper.envs.judge import JUDGED, judged
 from temper.envs.own_reward import judge
 from temper.envs.tools.shared_tools import MAX_RESULT_CHARACTERS, shared_tools
 from temper.envs.tools.text_tool import EnvTool, answer_call
 from temper.rewards.score import (
     CORRECT,
     FORMAT,
+    JUDGE,
     LENGTH,
     WEIGHTS,
     Outcome,
@@ -192,7 +193,9 @@ class TaskEnv(gymnasium.Env[str, str]):
         assert self.task is not None
         task, self.task = self.task, None
         settings = task.env.settings
-        if settings.judge is not None and not settings.judge.compare:
+        if settings.judge is not None and settings.judge.compare:
+            score = replace(score, evidence=score.evidence | {JUDGED: self.answer})
+        elif settings.judge is not None:
             score = replace(score, parts=score.parts | {JUDGE: judged(settings.judge, task, self.answer)})
         usual = WEIGHTS | {JUDGE: 1.0} if settings.reward is None else dict.fromkeys(score.parts, 1.0)
         if settings.length_limit is not None:

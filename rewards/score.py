@@ -7,6 +7,7 @@ from enum import Enum
 CORRECT = "correct"
 FORMAT = "format"
 LENGTH = "length"
+JUDGE = "judge"
 TOOL_ERRORS = "tool_errors"
 WEIGHTS = {CORRECT: 1.0}
 """The default weights. A part without a weight is only logged."""

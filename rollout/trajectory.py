@@ -4,7 +4,7 @@ Suffixes: `_T` one entry per sampled token of a turn.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import total_ordering
 
@@ -308,6 +308,11 @@ class Group:
             failed=(*lost, *again.failed),
             retried=(*self.retried, *(t.failure for t in self.failed if t.failure is not None and t.worth_retrying)),
         )
+
+    def fail(self, failure: Failure) -> "Group":
+        """Return the group with this failure in place of all its rewards."""
+        lost = (replace(one, reward=None, failure=failure, stop=Stop.FAILURE) for one in self.trajectories)
+        return replace(self, trajectories=(), failed=(*self.failed, *lost))
 
     @property
     def failures(self) -> tuple[Failure, ...]:

@@ -29,6 +29,7 @@ class McpServer:
 
     def __init__(self, target: str) -> None:
         self._target = target
+        self.is_open = True
         self._loop = asyncio.new_event_loop()
         self._client: Any = None
         started: Future[list[Any]] = Future()
@@ -56,14 +57,14 @@ class McpServer:
             calling: Coroutine[Any, Any, Any] = self._client.call_tool(name, arguments)
             future = asyncio.run_coroutine_threadsafe(calling, self._loop)
             result = future.result(timeout_s)
-        except TimeoutError as error:
-            future.cancel()
-            raise ValueError(f"{name} gave no result in {timeout_s:g} s") from error
         except (Exception, CancelledError) as error:
-            code = error.code if isinstance(error, MCPError) else CONNECTION_CLOSED
+            if isinstance(error, TimeoutError) and not future.done():
+                future.cancel()
+                raise ValueError(f"{name} gave no result in {timeout_s:g} s") from error
+            code = error.code if isinstance(error, MCPError) else None
             if code == INVALID_PARAMS:
                 raise ValueError(str(error)) from error
-            if code == CONNECTION_CLOSED:
+            if code == CONNECTION_CLOSED or self._loop.is_closed():
                 self.close()
             raise EnvironmentFault(f"{self._target} did not answer: {describe_error(error)}") from error
         text = "\n".join(part.text for part in result.content if part.type == "text")
@@ -71,12 +72,9 @@ class McpServer:
             raise ValueError(text or "the call failed")
         return text
 
-    @property
-    def is_open(self) -> bool:
-        return self._thread.is_alive()
-
     def close(self) -> None:
         """End the connection, and a server that this process started."""
+        self.is_open = False
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._serving.cancel)
         self._thread.join(GRACE_S)

@@ -21,7 +21,10 @@ EACH = "*"
 Keys = dict[str, "Keys | None"]
 """Keys of a section by name, None for a value."""
 REMOVED = ("learner.sparse_push", "sft.reasoning.rounds")
-"""Removed settings of earlier versions. They are dropped, so that an older run can resume."""
+"""Removed settings of earlier versions. They are dropped, so that an older run can resume.
+
+The name of a stage's instance may replace the name of the stage.
+"""
 OLD_KEYS = {
     "self_sft": "rft",
     "sft.thoughts": "sft.reasoning",
@@ -181,7 +184,7 @@ def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
 def _check(given: Mapping[str, Any], known: Keys, under: str) -> None:
     for name, value in given.items():
         key = f"{under}{name}"
-        if name not in known and EACH not in known and key not in REMOVED:
+        if name not in known and EACH not in known and not is_removed(key):
             raise unknown_key(key, value, list(known))
         section = known.get(name, known.get(EACH))
         if section is not None and isinstance(value, Mapping):
@@ -208,6 +211,11 @@ def _hint(key: str, value: Any, known: Sequence[str]) -> str:
 
 def _whole(section: str, words: list[str]) -> list[str]:
     return [f"{section}.{word}".removeprefix(".") for word in words]
+
+
+def is_removed(key: str) -> bool:
+    """Return whether a setting is one of `REMOVED`."""
+    return key in REMOVED or key.partition(".")[2] in {removed.partition(".")[2] for removed in REMOVED}
 
 
 def new_key(key: str) -> str | None:

@@ -15,7 +15,7 @@ from pydantic_core import SchemaValidator
 
 from temper.envs.core.bounds import SettingError
 from temper.envs.data.config import DataConfig
-from temper.orchestrator.config.keys import REMOVED, unknown_key
+from temper.orchestrator.config.keys import is_removed, unknown_key
 from temper.orchestrator.config.text import merged, parsed, resolved
 from temper.orchestrator.run.redaction import redacted
 
@@ -66,7 +66,7 @@ def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, 
     hints = _hints(config)
     whole = dict(_defaults(config) if values is None else values)
     for name, value in given.items():
-        if f"{under}{name}" in REMOVED:
+        if is_removed(f"{under}{name}"):
             continue
         whole[name] = _completed(hints.get(name, Any), value, whole.get(name), f"{under}{name}")
     return whole

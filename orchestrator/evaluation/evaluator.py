@@ -163,7 +163,7 @@ class Evaluator:
         if not budgets or thinking.announce or thinking.scope == "episode":
             return tasks
         nested = Thinking(mode=Mode.UNLIMITED, nested_budgets=budgets)
-        return [replace(task, thinking=nested) if task.thinking == UNLIMITED else task for task in tasks]
+        return [replace(task, thinking=nested) if _may_nest(task) else task for task in tasks]
 
     async def answers(self, tasks: list[Task]) -> list[Group]:
         """Return the groups of answers to the tasks.
@@ -214,6 +214,12 @@ class Evaluator:
             last_progress=last_progress,
             last_restart_at=self._run.engines.last_restart_at,
         )
+
+
+def _may_nest(task: Task) -> bool:
+    """Return whether budgets can be nested in the task's reasoning. Comparing judges see whole answers only."""
+    judge = task.env.settings.judge
+    return task.thinking == UNLIMITED and (judge is None or not judge.compare)
 
 
 async def thinking_passes(

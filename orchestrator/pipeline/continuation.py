@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from temper.envs.core.setting import Kind, kind_of
-from temper.orchestrator.config.keys import REMOVED, new_key
+from temper.orchestrator.config.keys import is_removed, new_key
 from temper.orchestrator.config.text import written
 from temper.orchestrator.pipeline.config import KINDS, KNOWN, Config, flat_config, save_config
 from temper.orchestrator.pipeline.data_files import MISSING, content
@@ -39,7 +39,7 @@ def changes(config: Config, before: dict[str, str], now: dict[str, str]) -> dict
     found: dict[Kind, Changes] = {kind: {} for kind in Kind}
     before = {new_key(key) or key: value for key, value in before.items()}
     for key in sorted(before | now):
-        if before.get(key) != now.get(key) and key not in REMOVED:
+        if before.get(key) != now.get(key) and not is_removed(key):
             found[_kind(key, stages)][key] = before.get(key), now.get(key)
     return found
 

@@ -98,8 +98,10 @@ class AgentSession:
         self._one_at_a_time = asyncio.Lock()
         self._running: asyncio.Task[Any] | None = None
         self._over = False
-        self.last_error: Exception | None = None
-        """The error of the last request, None if it was answered."""
+        self.limit: LimitReached | None = None
+        """The refusal of the last request, None if it was answered."""
+        self._faults: dict[tuple[int, ...], Exception] = {}
+        """Errors of requests by their ids, which were not answered later."""
 
     async def answer(self, request: AgentRequest) -> Completion:
         """Return the turn that answers a request. Raise `LimitReached` if the episode has no turn or no token left."""
@@ -108,14 +110,24 @@ class AgentSession:
                 raise RefusedRequest("the episode is over")
             self._running = asyncio.current_task()
             with self._clock.turned(on=False):
-                self.last_error = None
+                self.limit = None
                 try:
-                    return await self._sample(request)
+                    answer = await self._sample(request)
+                except LimitReached as error:
+                    self.limit = error
+                    raise
                 except Exception as error:
-                    self.last_error = error
+                    self._faults[request.ids] = error
                     raise
                 finally:
                     self._running = None
+                self._faults.pop(request.ids, None)
+                return answer
+
+    @property
+    def fault(self) -> Exception | None:
+        """The error of a request that was never answered."""
+        return next(iter(self._faults.values()), None)
 
     @property
     def is_answering(self) -> bool:

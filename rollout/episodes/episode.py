@@ -28,10 +28,11 @@ from temper.envs.core.process import WorkerDied
 from temper.envs.core.setting import free, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.core.thinking_mode import up_to
+from temper.envs.core.thinking_mode import Thinking, up_to
 from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
 from temper.envs.env_episode import EnvEpisode, MakeEnv
-from temper.envs.judge import JUDGE, compared
+from temper.envs.judge import JUDGED, compared
+from temper.rewards.score import JUDGE
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.agent_session import AgentRequest, AgentServer, AgentSession, LimitReached, TurnTree
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
@@ -300,11 +301,10 @@ class EpisodeRunner:
         return replace(forced, reward=None, failure=differs, stop=Stop.FAILURE)
 
     async def compare_answers(self, group: Group) -> Group:
-        """Return the group with the judge's comparisons in its rewards, if it has such a judge. All fail if it fails."""
+        """Return the group with the judge's comparisons in its rewards. All answers fail if the judge fails."""
         task, answers = group.ticket.task, group.trajectories
-        if task.env.settings.judge is None or not task.env.settings.judge.compare or not answers:
-            return group
-        texts = [answer.turns[-1].answer for answer in answers]
+        assert task.env.settings.judge is not None
+        texts = [str(answer.score.evidence.get(JUDGED, "")) for answer in answers]
         comparing = functools.partial(compared, task.env.settings.judge, task, texts)
         watch, clock = Stopwatch(), Clock(self._limits.timeout_s)
         try:
@@ -312,9 +312,7 @@ class EpisodeRunner:
                 comparing, env=task.env.name, at_once=task.env.settings.threads, clock=clock, watch=watch
             )
         except Exception as error:  # a fault of the judge is data
-            failure = failure_of(error)
-            lost = (replace(one, reward=None, failure=failure, stop=Stop.FAILURE) for one in answers)
-            return replace(group, trajectories=(), failed=(*group.failed, *lost))
+            return group.fail(failure_of(error))
         finally:
             self._on_step()
         return replace(group, trajectories=tuple(map(_with_share, answers, shares)))
@@ -373,21 +371,19 @@ class EpisodeRunner:
             except EpisodeTimeout:
                 raise
             except Exception as error:
-                match session.last_error:
-                    case None:
-                        raise
-                    case LimitReached(stop=stop) as reached:
-                        if not episode.turns:
-                            raise PromptTooLong(str(reached)) from error
-                        cut = functools.partial(episode.env.truncate, LIMITS[stop])
-                        return stop, await self._in_thread(episode, cut)
-                    case fault:
-                        raise fault from error
+                if session.fault is not None:
+                    raise session.fault from error
+                if session.limit is None:
+                    raise
+                if not episode.turns:
+                    raise PromptTooLong(str(session.limit)) from error
+                stop = session.limit.stop
+                return stop, await self._in_thread(episode, functools.partial(episode.env.truncate, LIMITS[stop]))
             finally:
                 session.close()
                 self._threads.start(agent.close)
-        if session.last_error is not None and not isinstance(session.last_error, LimitReached):
-            raise session.last_error  # the agent took it for an answer
+        if session.fault is not None:
+            raise session.fault  # the agent took it for an answer
         if not episode.turns:
             raise EnvironmentFault(f"{name} ended without a request to {endpoint.url}")
         if not isinstance(returned, str):
@@ -408,7 +404,7 @@ class EpisodeRunner:
         if room <= 0:
             message = f"this request has {len(ids)} tokens and is {LIMITS[Stop.EPISODE_LENGTH]}"
             raise LimitReached(message, Stop.EPISODE_LENGTH)
-        sampling = self._sampling(episode.sampling, request)
+        sampling = self._sampling(episode.sampling, episode.task.thinking, request)
         episode.context = context
         sampled = await self._sample(episode, ids, room=room, sampling=sampling)
         completion = sampled.completion
@@ -421,10 +417,10 @@ class EpisodeRunner:
         episode.end_turn(turn)
         return completion
 
-    def _sampling(self, own: Sampling, request: AgentRequest) -> Sampling:
+    def _sampling(self, own: Sampling, thinking: Thinking, request: AgentRequest) -> Sampling:
         """Return the episode's sampling with the request's stop strings, and with its limit if that is lower."""
         sampling = replace(own, stop=[*own.stop, *request.stop])
-        most = own.max_tokens or self._limits.turn_tokens
+        most = own.max_tokens or self._limits.turn_tokens + (thinking.budget or 0)
         if request.max_tokens is None or request.max_tokens >= most:
             return sampling
         return replace(sampling, max_tokens=request.max_tokens)
@@ -570,8 +566,7 @@ class Attempt:
         bare = [sample for sample, answer in self._finished.items() if not answer.forced_answers]
         adding = (self._add_forced_answers(sample) for sample in bare)
         await asyncio.gather(*adding, *(self._one(sample, episode) for sample, episode in list(self._playing.items())))
-        group = Group.of(self._ticket, [answer for _, answer in sorted(self._finished.items())])
-        return await self._runner.compare_answers(group)
+        return Group.of(self._ticket, [answer for _, answer in sorted(self._finished.items())])
 
     async def _one(self, sample: int, episode: Episode) -> None:
         self._finished[sample] = await self._runner.play(episode)

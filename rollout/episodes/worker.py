@@ -143,6 +143,12 @@ class RolloutWorker:
         finally:
             self._attempts.remove(running)
 
+    async def compare_answers(self, group: Group) -> Group:
+        """See `EpisodeRunner.compare_answers`."""
+        assert self._runner is not None, "the rollout worker has no engine yet; call start() first"
+        with self._progress_counter.busy(f"comparisons of group {group.ticket.number}"):
+            return await self._runner.compare_answers(group)
+
     async def groups_in_flight(self) -> list[PartialGroup]:
         """Return the groups in flight, for other processes to continue."""
         return [running.to_partial() for running in self._attempts]

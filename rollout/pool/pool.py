@@ -103,10 +103,21 @@ class RolloutPool:
                 if partial.before is not None:
                     group = partial.before.merge_retry(group)
                 if slot is None or partial.attempt >= self._retries or not group.worth_retrying:
-                    return group
+                    return group if slot is None else await self._compare(group, slot)
                 partial = PartialGroup(ticket=ticket, attempt=partial.attempt + 1, before=group)
         finally:
             self._partial_groups.pop(ticket.number, None)
+
+    async def _compare(self, group: Group, slot: WorkerSlot) -> Group:
+        """Return the group with its judge's comparisons, if it has such a judge. If the worker dies, its answers fail."""
+        judge = group.ticket.task.env.settings.judge
+        if judge is None or not judge.compare or not group.trajectories:
+            return group
+        try:
+            with slot.running(group.ticket.number) as worker:
+                return await worker.compare_answers(group)
+        except WorkerDied as error:
+            return group.fail(Failure(kind=FailureKind.WORKER, message=str(error)))
 
     async def groups_in_flight(self) -> list[PartialGroup]:
         """Return the groups in flight, as their workers report them, or else as they were assigned."""

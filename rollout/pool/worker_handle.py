@@ -40,6 +40,10 @@ class WorkerHandle:
         """Return the group. Cancelling the call also cancels it in the process: otherwise it would run beside the next one."""
         return await self._process.call("run_group", ticket, samples, attempt, partial, cancels=True)
 
+    async def compare_answers(self, group: Group) -> Group:
+        """Return the group with the judge's comparisons in its rewards."""
+        return await self._process.call("compare_answers", group, cancels=True)
+
     async def groups_in_flight(self) -> list[PartialGroup]:
         return await self._process.call("groups_in_flight")
 

@@ -86,6 +86,7 @@ class VllmAgentServer:
             escaper=Escaper(tokenizer),
         )
         arguments = app_arguments(self._model, find_format(tokenizer), name=NAME)
+        arguments.api_key = [""]  # each episode has a key, so that of a served model does not count
         tasks = await self._llm.get_supported_tasks()
         engine: Any = EpisodeEngine(self._llm)
         app = await build_routes(engine, arguments, tasks, guard)
@@ -177,13 +178,14 @@ class EpisodeMiddleware(ThinkingMiddleware):
 
 def require_plain(body: dict[str, Any]) -> None:
     """Raise `RefusedRequest` for several answers, for log-probabilities, and for a form that sampling would have to enforce."""
-    choice, form = body.get("tool_choice"), body.get("response_format")
+    choice = body.get("tool_choice")
+    forms = [body.get("response_format"), *(_inner(body, key, "format") for key in ("text", "output_config"))]
     refused = {
         "n": body.get("n") not in (None, 1),
         "use_beam_search": bool(body.get("use_beam_search")),
         "logprobs": bool(body.get("logprobs")),
         "tool_choice": (choice.get("type") if isinstance(choice, dict) else choice) not in (None, "auto", "none"),
-        "response_format": isinstance(form, dict) and form.get("type") != "text",
+        "response_format": any(isinstance(form, dict) and form.get("type") != "text" for form in forms),
         "structured_outputs": bool(body.get("structured_outputs")),
     }
     if any(refused.values()):
@@ -191,6 +193,11 @@ def require_plain(body: dict[str, Any]) -> None:
         raise RefusedRequest(
             f"{name}: a training episode samples one answer in the model's own form; remove it", parameter=name
         )
+
+
+def _inner(body: dict[str, Any], outer: str, inner: str) -> Any:
+    given = body.get(outer)
+    return given.get(inner) if isinstance(given, dict) else None
 
 
 def read_tools(body: dict[str, Any]) -> tuple[Tool, ...]:

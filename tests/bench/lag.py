@@ -1,8 +1,9 @@
 """Speed and quality against lag: `python -m bench.lag runs/demo-1 runs/demo-2 runs/demo-3 --lags 0,1,2,4`.
 
 The runs have finished the stages `sft` and `rl`, one run of each seed. Forks of them train by `rl` from the same checkpoint
-with the other lags. All other settings are equal. Finished forks are not repeated. The table has means over the runs. It
-follows Marin's protocol: speed, quality and lost tokens of the same runs (github.com/marin-community/marin/issues/8955).
+with the other lags. Other settings are equal, but a lag above 1 needs a trust region. Finished forks are not repeated. The
+table has means over the runs. It follows Marin's protocol: speed, quality and lost tokens of the same runs
+(github.com/marin-community/marin/issues/8955).
 """
 
 import argparse
@@ -25,6 +26,8 @@ WINDOW = 5
 """Steps of the running mean of rewards."""
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """Quantiles of Student's distribution for intervals of 95 % by the number of seeds."""
+TRUST_REGION = ("rl.loss.token_range=[0.5,5]",)
+"""Runs with a lag above 1 need one: tokens with a ratio outside of it are not trained."""
 HEAD = "| lag | seconds of rl | seconds to reward {goal} | final accuracy, 95 % | share of tokens dropped, by reason |"
 
 
@@ -78,7 +81,8 @@ def train(base: Path, lag: int) -> Path:
     """Return the base run if it has this lag, else its finished fork."""
     if load_config(base / "config.yaml", []).section(RlConfig).max_lag == lag:
         return base
-    return fork_run(base, f"{base.name}-lag-{lag}", [f"rl.max_lag={lag}"])
+    trust = TRUST_REGION if lag > 1 else ()
+    return fork_run(base, f"{base.name}-lag-{lag}", [f"rl.max_lag={lag}", *trust])
 
 
 def interval(values: Sequence[float]) -> str:

@@ -45,13 +45,22 @@ def offers_nothing(episode: AgentEpisode) -> float:
     return 1.0
 
 
-def recovers(episode: AgentEpisode) -> dict[str, float]:
-    """First the engine fails, then it answers, then the agent fails."""
+def repeats(episode: AgentEpisode) -> dict[str, float]:
+    """The engine fails, then it answers the same request, then the agent fails."""
+    try:
+        ask(episode, 1)
+    except Exception:
+        ask(episode, 1)
+    raise KeyError("mine")
+
+
+def goes_on(episode: AgentEpisode) -> float:
+    """The engine fails, then it answers another request."""
     try:
         ask(episode, 1)
     except Exception:
         ask(episode, 1, 2)
-    raise KeyError("mine")
+    return 1.0
 
 
 def does_not_recover(episode: AgentEpisode) -> float:

@@ -96,6 +96,11 @@ class Worker:
         failed = min(self.failures, samples)
         return Group(ticket=ticket, trajectories=(right,) * (samples - failed), failed=(lost,) * failed)
 
+    async def compare_answers(self, group: Group) -> Group:
+        await self._alive(asyncio.sleep(0))
+        self.did.append(f"compare {len(group.trajectories)}")
+        return group
+
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         return max_tokens * len(prompts)
 

@@ -2,16 +2,21 @@
 
 import asyncio
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import gymnasium
 import pytest
 from support.chat_server import ChatServerDouble, told
 from support.scripted_engine import ScriptedEngine, runner_of
 
 from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.task import Task
@@ -48,8 +53,8 @@ def scored(reply: str) -> ChatServerDouble:
     [
         ("Good.\nScore: 7", 0.7),
         ("score: 10", 1.0),
-        ("I thought of Score: 9 at first.\n**Score: 2.5**", 0.25),
-        ("Score: **3**", 0.3),
+        ("It says 'Score: 9'.\n**Score: 2.5**\n", 0.25),
+        ("**Score**: 3/10.", 0.3),
         ("Score: 0", 0.0),
     ],
 )
@@ -96,13 +101,34 @@ def test_an_empty_answer_and_a_known_one_need_no_request() -> None:
         assert len(server.bodies) == 1
 
 
-@pytest.mark.parametrize("reply", ["Very good!", "Score: 11", "", "Score: -3"])
+@pytest.mark.parametrize("reply", ["Very good!", "Score: 11", "", "Score: -3", "Score: 9\nbut no", "He says Score: 9"])
 def test_a_reply_without_a_score_is_asked_for_again_and_then_a_fault(reply: str) -> None:
     with scored(reply) as server:
         failure = score_turns(task_of(judging(server)), ["12"]).failure
         assert failure is not None
         assert failure.kind is FailureKind.GRADER
         assert len(server.bodies) == 2
+
+
+def test_a_reply_that_was_cut_has_no_score() -> None:
+    with ChatServerDouble(lambda _: told("Score: 1", reason="length")) as server:
+        failure = score_turns(task_of(judging(server)), ["12"]).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.GRADER
+
+
+class Plain(gymnasium.Env[str, str]):
+    """An environment without our base class."""
+
+
+def test_an_environment_without_our_base_class_has_no_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("plain_game")
+    module.Plain = Plain  # type: ignore[attr-defined]
+    module.ENVIRONMENT = EnvDefinition(id="plain", entry_point="plain_game:Plain")  # type: ignore[attr-defined]
+    module.__spec__ = ModuleSpec("plain_game", None)
+    monkeypatch.setitem(sys.modules, "plain_game", module)
+    with pytest.raises(ValueError, match="judge"):
+        bind("game", EnvConfig(kind="plain_game", judge=JudgeConfig(url="http://127.0.0.1:1/v1", model="m")))
 
 
 def test_a_judge_that_is_down_is_a_fault_and_no_reward() -> None:
@@ -179,5 +205,10 @@ def test_a_group_gets_the_shares_in_its_rewards_and_fails_with_its_judge() -> No
 
 def play_group(engine: ScriptedEngine, task: Task, *, samples: int) -> Group:
     ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
-    attempt = Attempt(ticket, runner_of(engine), attempt=0, seeds=list(range(samples)), partial=None)
-    return asyncio.run(attempt.play())
+    runner = runner_of(engine)
+
+    async def run() -> Group:
+        attempt = Attempt(ticket, runner, attempt=0, seeds=list(range(samples)), partial=None)
+        return await runner.compare_answers(await attempt.play())
+
+    return asyncio.run(run())

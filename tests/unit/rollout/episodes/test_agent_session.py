@@ -101,11 +101,12 @@ class FailingOnce(ScriptedEngine):
     [
         ("does_not_recover", FailureKind.ENGINE, 0),
         ("hides_an_error", FailureKind.ENGINE, 0),
-        ("recovers", FailureKind.ENVIRONMENT, 1),
+        ("goes_on", FailureKind.ENGINE, 1),
+        ("repeats", FailureKind.ENVIRONMENT, 1),
         ("too_long", FailureKind.PROMPT_TOO_LONG, 0),
     ],
 )
-def test_the_last_error_is_the_cause_of_a_failure(agent: str, kind: FailureKind, turns: int) -> None:
+def test_an_error_of_a_request_that_was_never_answered_is_the_cause(agent: str, kind: FailureKind, turns: int) -> None:
     answer = play(agent, FailingOnce(["4"]))
     assert answer.failure is not None
     assert (answer.failure.kind, len(answer.turns)) == (kind, turns)

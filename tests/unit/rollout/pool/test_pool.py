@@ -1,6 +1,7 @@
 """The pool of rollout workers, driven with plain objects: assignment, retries and stops."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from support.in_loop import in_loop
 from support.plain_pool import TASK, TICKET, Worker, pool_of, settle
 from support.pushes import empty_push
 
+from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.process import WorkerDied
+from temper.envs.core.task import EnvSettings
 from temper.rollout.episodes.resume import PartialEpisode, PartialGroup
 from temper.rollout.trajectory import NO_TIME, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
@@ -143,3 +146,15 @@ async def test_every_worker_loads_samples_and_is_counted() -> None:
     assert await pool.sample_bare([(1,), (2,), (3,)], max_tokens=5) == 15
     stats = await pool.engine_stats()
     assert (stats.passes, stats.running, stats.cache_use, stats.sampled_tokens) == (4, 6.0, 0.5, 20)
+
+
+def test_the_answers_of_all_attempts_are_compared_once() -> None:
+    judge = JudgeConfig(url="http://127.0.0.1:1/v1", model="m", compare=True)
+    task = replace(TASK, env=replace(TASK.env, settings=EnvSettings(judge=judge)))
+    workers = [Worker(failures=2), Worker()]
+
+    async def run() -> Group:
+        return await (await pool_of(workers, retries=1)).run_group(replace(TICKET, task=task), 4)
+
+    assert len(asyncio.run(run()).trajectories) == 4
+    assert [did for one in workers for did in one.did if did.startswith("compare")] == ["compare 4"]
