@@ -7,7 +7,7 @@ model's own, or the reward: a number, or numbers by name.
 import os
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,7 @@ class AgentEpisode:
         default_factory=partial(TemporaryDirectory, prefix="temper-agent-", ignore_cleanup_errors=True),
     )
     _programs: "list[subprocess.Popen[bytes]]" = field(init=False, default_factory=list)
+    _last: list[Callable[[], object]] = field(init=False, default_factory=list)
     _over: bool = field(init=False, default=False)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -127,6 +128,14 @@ class AgentEpisode:
             self._programs.append(program)
             return program
 
+    def at_end(self, function: Callable[[], object]) -> None:
+        """Call a function when the episode ends, also before its agent does."""
+        with self._lock:
+            if not self._over:
+                self._last.append(function)
+                return
+        function()
+
     def close(self) -> None:
         """End all programs with their children, and remove the folder."""
         with self._lock:
@@ -134,6 +143,8 @@ class AgentEpisode:
             for program in self._programs:
                 kill_group(program.pid)
             self._folder.cleanup()
+        for function in self._last:
+            function()
 
 
 def _text(file: IO[bytes]) -> str:

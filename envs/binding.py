@@ -125,7 +125,7 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
     _check(key, config)
     try:
         definition = configure_env(_kind(name, config), config.options)
-        if config.reward is None and config.agent is None:
+        if config.reward is None and config.agent is None and definition.agent is None:
             only_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
         if config.judge is not None:
             judge_server(config.judge)
@@ -216,7 +216,7 @@ def _check_overlap(key: str, config: EnvConfig) -> None:
 
 def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:
     return EnvSettings(
-        max_turns=config.max_turns or (None if config.agent else definition.max_turns),
+        max_turns=config.max_turns or (None if config.agent or definition.agent else definition.max_turns),
         tool_turns=config.max_turns or max(definition.max_turns or 0, DEFAULT_TURNS),
         weights=config.weights,
         length_limit=config.length_limit,
@@ -224,7 +224,7 @@ def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:
         tool_timeout_s=config.tool_timeout_s,
         reward=config.reward,
         judge=config.judge,
-        agent=config.agent,
+        agent=config.agent or definition.agent,
         threads=config.threads,
         credit=config.credit,
     )

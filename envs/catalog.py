@@ -37,6 +37,7 @@ from temper.envs.questions import (
 from temper.envs.remote import env as remote
 from temper.envs.retail import env as retail
 from temper.envs.task_env import TaskEnv
+from temper.envs.tasksets import env as tasksets
 from temper.envs.tool_use import env as tool_use
 
 ENVIRONMENTS: dict[str, EnvDefinition] = {
@@ -59,6 +60,7 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         short_answer.ENVIRONMENT,
         structured_output.ENVIRONMENT,
         remote.ENVIRONMENT,
+        tasksets.ENVIRONMENT,
     )
 }
 

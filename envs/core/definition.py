@@ -52,6 +52,8 @@ class EnvDefinition:
     """Whether any text of the right form is right, regardless of its content."""
     runs_programs: bool = False
     """Whether it executes model-written programs in the sandbox."""
+    agent: str | None = None
+    """The agent that plays its episodes, as `module.function`, if the run sets none. None lets the model answer."""
     replays: bool = True
     """Whether the same turns lead a new environment to the same state. If not, an interrupted episode restarts from its
     first turn.

@@ -1,0 +1,1 @@
+"""Task sets of the library verifiers, in its own Python environment."""
