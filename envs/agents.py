@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -58,7 +59,7 @@ class AgentEpisode:
         default_factory=partial(TemporaryDirectory, prefix="temper-agent-", ignore_cleanup_errors=True),
     )
     _programs: "list[subprocess.Popen[bytes]]" = field(init=False, default_factory=list)
-    _last: list[Callable[[], object]] = field(init=False, default_factory=list)
+    _at_end: list[Callable[[], object]] = field(init=False, default_factory=list)
     _over: bool = field(init=False, default=False)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -132,7 +133,7 @@ class AgentEpisode:
         """Call a function when the episode ends, also before its agent does."""
         with self._lock:
             if not self._over:
-                self._last.append(function)
+                self._at_end.append(function)
                 return
         function()
 
@@ -143,8 +144,9 @@ class AgentEpisode:
             for program in self._programs:
                 kill_group(program.pid)
             self._folder.cleanup()
-        for function in self._last:
-            function()
+        for function in self._at_end:
+            with suppress(Exception):  # the others are called too
+                function()
 
 
 def _text(file: IO[bytes]) -> str:

@@ -1,16 +1,23 @@
 """Plays episodes of a task set of verifiers. It runs under the Python of an environment that has verifiers, not ours.
 
-Lines of JSON: the first of standard input is the configuration of verifiers' environment, its answer the tasks. Each further
-line asks for an episode, and its answer, in any order, has the rewards or the error.
+It answers lines of JSON. The first has the configuration of verifiers' environment, and its answer the tasks. Each further line
+asks for an episode or cancels one. The answer to an episode has its rewards or its error. It ends with its input.
 """
+
+import os
+import sys
+
+# Programs of verifiers inherit these, and libraries may print. So neither may be the lines.
+requests = os.fdopen(os.dup(0), "rb")
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)
+del sys.path[0]  # this folder: `env` would be its env.py
 
 import asyncio
 import itertools
 import json
-import os
-import sys
-from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 import verifiers.v1 as vf
 from verifiers.v1.clients import EvalClientConfig, ModelContext
@@ -18,26 +25,33 @@ from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.utils.generic import concrete_type
 from verifiers.v1.utils.loaders import environment_class, load_environment, taskset_class
 
+LONGEST_LINE = 2**24
+LONGEST_ERROR = 2000
+UNFINISHED = ("setup_timeout", "finalize_timeout", "scoring_timeout")
+"""Ends of an agent's run without whole rewards."""
 
-def make_env(given: dict[str, Any]) -> Any:
-    """Return the environment of a configuration, by default with the harness `null` in a process of this machine."""
-    ident = given["taskset"]["id"]
-    env_type = environment_class(ident, given.get("id", ""))
+
+def make_env(config: dict[str, Any]) -> Any:
+    """Return verifiers' environment, by default with the harness `null` in a process of this machine."""
+    ident = config["taskset"]["id"]
+    env_type = environment_class(ident, config.get("id", ""))
     config_type = concrete_type(env_type, vf.EnvConfig, origin=vf.Env) or vf.EnvConfig
     taskset_type = concrete_type(taskset_class(ident), vf.TasksetConfig, origin=vf.Taskset) or vf.TasksetConfig
-    taskset = taskset_type.model_validate(given["taskset"])
-    agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
-    agents = {name: agent | given.get(name, {}) for name in agent_config_fields(config_type())}
-    return load_environment(config_type.model_validate({**given, **agents, "taskset": taskset}))
+    names = list(agent_config_fields(config_type()))
+    if len(names) > 1:
+        raise ValueError(f"{ident} has the agents {', '.join(names)}; only one agent can be trained")
+    agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}} | config.get(names[0], {})
+    taskset = taskset_type.model_validate(config["taskset"])
+    return load_environment(config_type.model_validate({**config, names[0]: agent, "taskset": taskset}))
 
 
-async def play(env: Any, task: Any, asked: dict[str, Any]) -> dict[str, Any]:
+async def play(env: Any, task: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Return the rewards of an episode, or its error."""
-    variable = f"TEMPER_KEY_{asked['id']}"  # verifiers takes keys from the environment only
-    os.environ[variable] = asked["key"]
+    variable = f"TEMPER_API_KEY_{request['id']}"  # verifiers reads keys there, and hides API_KEY from programs
+    os.environ[variable] = request["key"]
     try:
-        client = EvalClientConfig(base_url=asked["url"], api_key_var=variable)
-        episode = await env.run_episode(task, ModelContext(model=asked["model"], client=client))
+        client = EvalClientConfig(base_url=request["url"], api_key_var=variable)
+        episode = await env.run_episode(task, ModelContext(model=request["model"], client=client))
     finally:
         del os.environ[variable]
     errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
@@ -45,51 +59,53 @@ async def play(env: Any, task: Any, asked: dict[str, Any]) -> dict[str, Any]:
         return {"error": "; ".join(f"{error.type}: {error.message}" for error in errors) or "the episode failed"}
     rewards: dict[str, float] = {}
     for trace in episode.traces:
+        if trace.stop_condition in UNFINISHED or None in trace.rewards.values():
+            return {"error": f"the episode was not scored: {trace.stop_condition}"}
         for name, reward in trace.rewards.items():
-            rewards[name] = rewards.get(name, 0.0) + (0.0 if reward is None else reward.value)
+            rewards[name] = rewards.get(name, 0.0) + reward.value
     return {"rewards": rewards}
 
 
-async def serve(answers: TextIO) -> None:
-    reader = asyncio.StreamReader(limit=2**24)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+def answer(line: dict[str, Any]) -> None:
+    answers.write(json.dumps(line) + "\n")
+    answers.flush()
 
-    def answer(line: dict[str, Any]) -> None:
-        answers.write(json.dumps(line) + "\n")
-        answers.flush()
 
-    given = json.loads(await reader.readline())
-    env = make_env(given["env"])
-    tasks = list(itertools.islice(iter(env.taskset), given["most"]))
-    answer({"tasks": [{"key": task.key, "prompt": task.data.prompt_text} for task in tasks]})
+async def serve() -> None:
+    reader = asyncio.StreamReader(limit=LONGEST_LINE)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), requests)
+    first = json.loads(await reader.readline())
+    env = make_env(first["env"])
+    tasks = {task.key: task for task in itertools.islice(iter(env.taskset), first["max_tasks"])}
+    answer({"tasks": [{"key": key, "prompt": task.data.prompt_text} for key, task in tasks.items()]})
+    line = await reader.readline()
     running: dict[int, asyncio.Task[None]] = {}
 
-    async def one(asked: dict[str, Any]) -> None:
+    async def run(request: dict[str, Any]) -> None:
         try:
-            found = await play(env, tasks[asked["task"]], asked)
-        except asyncio.CancelledError:
-            return
+            task = tasks.get(request["task"])
+            found = {"error": "this machine has other tasks"} if task is None else await play(env, task, request)
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"}
-        answer({"id": asked["id"]} | found)
-
-    def drop(ident: int, _: Any) -> None:
-        del running[ident]
+        finally:
+            del running[request["id"]]
+        if "error" in found:
+            found["error"] = found["error"][:LONGEST_ERROR]
+        answer({"id": request["id"]} | found)
 
     async with env.serving():
-        while line := await reader.readline():
-            asked = json.loads(line)
-            if "cancel" in asked:
-                if task := running.get(asked["cancel"]):
-                    task.cancel()
-                continue
-            task = running[asked["id"]] = asyncio.create_task(one(asked))
-            task.add_done_callback(partial(drop, asked["id"]))
-        for task in running.values():
+        while line:
+            request = json.loads(line)
+            if "cancel" not in request:
+                running[request["id"]] = asyncio.create_task(run(request))
+            elif task := running.get(request["cancel"]):
+                task.cancel()
+            line = await reader.readline()
+        left = list(running.values())
+        for task in left:
             task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 if __name__ == "__main__":
-    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # libraries may print
-    asyncio.run(serve(lines))
+    asyncio.run(serve())

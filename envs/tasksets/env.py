@@ -1,81 +1,83 @@
-"""Task sets of verifiers (v1), of its hub, Harbor, NeMo-Gym, OpenEnv or TextArena: their code plays and scores the episodes.
+"""Task sets of verifiers (v1), which plays and scores their episodes in its own Python environment. See docs/agents.md."""
 
-verifiers needs other versions of our libraries, so it has its own Python environment. Options:
-
-- `python`: the Python of that environment.
-- `taskset`: the id of a task set, or its settings with `id`, as verifiers takes them.
-- `env`: further settings of verifiers' environment, such as `{agent: {harness: {id: bash}}}`. By default each agent has the
-  harness `null` in a process of this machine.
-- `most`: tasks to read (1024).
-"""
-
-import atexit
 import itertools
 import json
 import os
 import random
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from temper.envs.agents import INHERITED_VARIABLES, AgentEpisode
+from temper.envs.agents import AgentEpisode
 from temper.envs.core.bounds import only_known, whole
+from temper.envs.core.clock import off_the_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault, describe_error
 from temper.envs.core.process import kill_group
 from temper.envs.core.task import Message, Task
-from temper.envs.sandbox.seal import end_with_parent
 from temper.envs.task_env import TaskEnv
 
 CHILD = Path(__file__).with_name("child.py")
-START_S = 120.0
-"""Time limit of a start with the reading of all tasks, in seconds."""
-LONGEST_S = 24 * 3600.0
-"""Time limit of one episode besides its own deadline, in seconds."""
-MOST = 1024
-
-
-INHERITED = ("UV_", "PIP_", "SSL_", "REQUESTS_", "CURL_", "HTTP_", "HTTPS_", "NO_PROXY", "HF_", "DOCKER_")
-"""Beginnings of further environment variables that verifiers gets: for downloads and containers."""
+START_S, STOP_S = 120.0, 10.0
+"""Time limits of a start with the reading of all tasks, and of an end, in seconds."""
+PAUSE_S = 60.0
+"""Seconds after a failed start before the next one."""
+MAX_TASKS = 1024
+MAX_EPISODES = 2000
+"""Episodes of one process. verifiers keeps a client for each."""
+INHERITED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "TMPDIR",
+    "UV_",
+    "PIP_",
+    "SSL_",
+    "REQUESTS_",
+    "CURL_",
+    "HTTP",
+    "NO_PROXY",
+    "HF_",
+    "DOCKER_",
+)
+"""Beginnings of environment variables that verifiers gets: for downloads and containers."""
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-
-
-def _is_inherited(name: str) -> bool:
-    public = name.upper().startswith(INHERITED) and not any(word in name.upper() for word in SECRET)
-    return name in INHERITED_VARIABLES or public
+Options = Mapping[str, Any]
 
 
 class TasksetProcess:
-    """verifiers in its own Python. Raise `ValueError` if it does not start or has no tasks."""
+    """A process of verifiers. It raises `ValueError` if it does not start or has no tasks. It ends with its input."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         taskset = options["taskset"]
-        given = {**options.get("env", {}), "taskset": {"id": taskset} if isinstance(taskset, str) else taskset}
+        config = {**options.get("env", {}), "taskset": {"id": taskset} if isinstance(taskset, str) else taskset}
         self._numbers = itertools.count()
         self._answers: dict[int, Future[dict[str, Any]]] = {}
-        self._lock = threading.Lock()
-        self._first: Future[dict[str, Any]] = Future()
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._ended, self._played = False, 0
+        self._started: Future[dict[str, Any]] = Future()
         try:
             self._process = subprocess.Popen(
                 [options["python"], str(CHILD)],
-                env={name: value for name, value in os.environ.items() if _is_inherited(name)},
+                env=_variables(options),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
             )
         except OSError as error:
             raise ValueError(f"options.python={options['python']}: {error}") from error
         threading.Thread(target=self._read, name="verifiers", daemon=True).start()
-        self._write({"env": given, "most": options.get("most", MOST)})
         try:
-            self.tasks: list[dict[str, str]] = self._first.result(START_S)["tasks"]
+            self._write({"env": config, "max_tasks": options.get("max_tasks", MAX_TASKS)})
+            self.tasks: list[dict[str, str]] = self._started.result(START_S)["tasks"]
         except Exception as error:
             self.close()
             raise ValueError(f"{taskset} does not start with verifiers: {describe_error(error)}") from error
@@ -84,106 +86,164 @@ class TasksetProcess:
             raise ValueError(f"{taskset} has no tasks")
 
     @property
-    def runs(self) -> bool:
-        return self._process.poll() is None
+    def is_open(self) -> bool:
+        return not self._ended and self._process.poll() is None
 
-    def play(self, number: int, episode: AgentEpisode) -> dict[str, float]:
-        """Return the rewards of an episode of a task. Raise `EnvironmentFault` if it fails."""
-        asked, answer = next(self._numbers), Future[dict[str, Any]]()
+    @property
+    def is_worn(self) -> bool:
+        """Whether it has played so many episodes that another one should follow, and plays none."""
         with self._lock:
-            self._answers[asked] = answer
-        episode.at_end(partial(self._cancel, asked))
-        self._write({"id": asked, "task": number, "url": episode.url, "key": episode.key, "model": episode.model})
-        found = answer.result(LONGEST_S)
+            return self._played >= MAX_EPISODES and not self._answers
+
+    def play(self, key: str, episode: AgentEpisode) -> dict[str, float]:
+        """Return the rewards of an episode of a task. Raise `EnvironmentFault` if it fails or its end comes first."""
+        number, answer = next(self._numbers), Future[dict[str, Any]]()
+        with self._lock:
+            if self._ended:
+                raise EnvironmentFault("verifiers has ended")
+            self._answers[number] = answer
+            self._played += 1
+        self._write({"id": number, "task": key, "url": episode.url, "key": episode.key, "model": episode.model})
+        episode.at_end(partial(self._cancel, number))
+        found = answer.result()  # the end of the process or of the episode settles it
         if "error" in found:
             raise EnvironmentFault(found["error"])
         return {str(name): float(value) for name, value in found["rewards"].items()}
 
     def close(self) -> None:
+        """End the input, and kill the process if it does not end."""
+        assert self._process.stdin is not None
+        with suppress(OSError), self._writing:
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
         kill_group(self._process.pid)
         self._process.wait()
 
-    def _cancel(self, asked: int) -> None:
-        if (answer := self._take(asked)) is not None:
-            self._write({"cancel": asked})
+    def _cancel(self, number: int) -> None:
+        if (answer := self._take(number)) is not None:
             answer.set_exception(EnvironmentFault("the episode is over"))
+            with suppress(EnvironmentFault):
+                self._write({"cancel": number})
 
-    def _take(self, asked: int) -> "Future[dict[str, Any]] | None":
+    def _take(self, number: int) -> "Future[dict[str, Any]] | None":
         with self._lock:
-            return self._answers.pop(asked, None)
+            return self._answers.pop(number, None)
 
     def _write(self, line: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         try:
-            with self._lock:
+            with self._writing:
                 self._process.stdin.write(json.dumps(line) + "\n")
                 self._process.stdin.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: it is closed
             raise EnvironmentFault(f"verifiers has ended: {error}") from error
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for text in self._process.stdout:
-            line = json.loads(text)
-            if "tasks" in line:
-                self._first.set_result(line)
-            elif (answer := self._take(line["id"])) is not None:
-                answer.set_result(line)
-        ended = EnvironmentFault("verifiers has ended; its errors are in the log of the process that started it")
-        with self._lock:
-            waiting = [self._first, *self._answers.values()]
-            self._answers.clear()
-        for one in waiting:
-            if not one.done():
-                one.set_exception(ended)
+        try:
+            with self._process.stdout as lines:
+                for text in lines:
+                    line = json.loads(text)
+                    if "tasks" in line:
+                        self._started.set_result(line)
+                    elif (answer := self._take(line["id"])) is not None:
+                        answer.set_result(line)
+        finally:
+            with self._lock:
+                self._ended = True
+                waiting = [self._started, *self._answers.values()]
+                self._answers.clear()
+            for one in waiting:
+                if not one.done():
+                    one.set_exception(
+                        EnvironmentFault("verifiers has ended; its errors are in the log of this process")
+                    )
 
 
-_PROCESSES: dict[str, TasksetProcess] = {}
-_STARTING = threading.Lock()
+def _variables(options: Options) -> dict[str, str]:
+    """Return the environment variables of verifiers: public ones for downloads, and those that the options name."""
+    public = {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper().startswith(INHERITED) and not any(word in name.upper() for word in SECRET) and "@" not in value
+    }
+    named = {name: os.environ[name] for name in options.get("variables", ()) if name in os.environ}
+    folder = {"PYTHONPATH": str(Path(options["folder"]).resolve())} if "folder" in options else {}
+    return public | named | folder
 
 
-def taskset_process(options: Mapping[str, Any]) -> TasksetProcess:
-    """Return the process of this one for these options, after starting it if it is new or has ended."""
-    key = json.dumps(options, sort_keys=True)
-    with _STARTING:
-        found = _PROCESSES.get(key)
-        if found is None or not found.runs:
-            found = _PROCESSES[key] = TasksetProcess(options)
-        return found
+class _Slot:
+    """The process for some options, and the last failure of a start."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.process: TasksetProcess | None = None
+        self.failure, self.failed_at = "", 0.0
 
 
-@atexit.register
-def _close_all() -> None:
-    for one in _PROCESSES.values():
-        one.close()
+_SLOTS: dict[str, _Slot] = {}
+
+
+def taskset_process(options: Options) -> TasksetProcess:
+    """Return this process's child for these options, after starting it if it is new, worn or has ended.
+
+    Raise `ValueError` if it does not start, also for a while after that.
+    """
+    slot = _SLOTS.setdefault(json.dumps(options, sort_keys=True), _Slot())
+    with slot.lock:
+        old = slot.process
+        if old is not None and old.is_open and not old.is_worn:
+            return old
+        if slot.failure and time.monotonic() - slot.failed_at < PAUSE_S:
+            raise ValueError(slot.failure)
+        slot.process, slot.failure = None, ""
+        if old is not None:
+            old.close()
+        try:
+            slot.process = TasksetProcess(options)
+        except ValueError as error:
+            slot.failure, slot.failed_at = str(error), time.monotonic()
+            raise
+        return slot.process
+
+
+@cache
+def _tasks(options: str) -> list[dict[str, str]]:
+    """Return the tasks of a task set by its options as JSON text. Raise `ValueError` if it does not start."""
+    process = TasksetProcess(json.loads(options))
+    process.close()
+    return process.tasks
 
 
 def play(episode: AgentEpisode) -> dict[str, float]:
     """The agent of these environments."""
     try:
-        process = taskset_process(episode.row["options"])
+        with off_the_clock():
+            process = taskset_process(episode.row["options"])
     except ValueError as error:
         raise EnvironmentFault(str(error)) from error
     return process.play(episode.row["task"], episode)
 
 
-def generate(rng: random.Random, level: int, *, options: Mapping[str, Any]) -> Task:
-    tasks = taskset_process(options).tasks
-    number = rng.randrange(len(tasks))
-    message: Message = {"role": "user", "content": tasks[number]["prompt"] or tasks[number]["key"]}
-    return Task(messages=(message,), spec={"task": number, "options": dict(options)})
+def generate(rng: random.Random, level: int, *, options: Options) -> Task:
+    task = rng.choice(_tasks(json.dumps(options, sort_keys=True)))
+    message: Message = {"role": "user", "content": task["prompt"] or task["key"]}
+    return Task(messages=(message,), spec={"task": task["key"], "options": dict(options)}, key=task["key"])
 
 
 class TasksetEnv(TaskEnv):
     """The task set plays and scores its episodes itself."""
 
 
-def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    only_known(options, ("python", "taskset", "env", "most"), "options")
+def configure(options: Options) -> EnvDefinition:
+    only_known(options, ("python", "taskset", "env", "max_tasks", "folder", "variables"), "options")
     for name in ("python", "taskset"):
         if not options.get(name):
             raise ValueError(f"options.{name} is missing; set {name} as in docs/agents.md")
-    whole("options.most", options.get("most", MOST), least=1)
+    whole("options.max_tasks", options.get("max_tasks", MAX_TASKS), least=1)
+    if "retries" in options.get("env", {}):
+        raise ValueError("options.env.retries: turns of a failed attempt would train; Temper retries episodes itself")
     return replace(ENVIRONMENT, generate=partial(generate, options=options), options=dict(options))
 
 

@@ -11,21 +11,22 @@ from typing import Any
 import pytest
 
 from temper.envs.agents import AgentEpisode
+from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import configure_env
 from temper.envs.core.errors import EnvironmentFault
-from temper.envs.tasksets.env import _PROCESSES, generate, play
+from temper.envs.tasksets.env import _SLOTS, _tasks, generate, play, taskset_process
 
 TALKER = f"""#!{sys.executable}
 import json, sys, time
 given = json.loads(sys.stdin.readline())
-print(json.dumps({{"tasks": [{{"key": str(n), "prompt": f"task {{n}}"}} for n in range(given["most"])]}}), flush=True)
+print(json.dumps({{"tasks": [{{"key": str(n), "prompt": f"task {{n}}"}} for n in range(given["max_tasks"])]}}), flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
     if "cancel" in asked:
         open(given["env"]["note"], "a").write(f"cancelled {{asked['cancel']}}")
         continue
     rewards = {{"good": 0.5, "key": len(asked["key"])}}
-    found = [{{"rewards": rewards}}, {{"error": "TaskError: broken"}}, None, ...][asked["task"]]
+    found = [{{"rewards": rewards}}, {{"error": "TaskError: broken"}}, None, ...][int(asked["task"])]
     if found is ...:
         sys.exit(1)
     if found is not None:
@@ -39,14 +40,16 @@ def options(tmp_path: Path) -> Iterator[dict[str, Any]]:
     python = tmp_path / "python"
     python.write_text(TALKER, encoding="utf-8")
     python.chmod(0o755)
-    yield {"python": str(python), "taskset": "mine", "env": {"note": str(tmp_path / "note")}, "most": 4}
-    for one in _PROCESSES.values():
-        one.close()
-    _PROCESSES.clear()
+    yield {"python": str(python), "taskset": "mine", "env": {"note": str(tmp_path / "note")}, "max_tasks": 4}
+    for slot in _SLOTS.values():
+        if slot.process is not None:
+            slot.process.close()
+    _SLOTS.clear()
+    _tasks.cache_clear()
 
 
 def episode_of(options: dict[str, Any], task: int) -> AgentEpisode:
-    row = {"task": task, "options": options}
+    row = {"task": str(task), "options": options}
     return AgentEpisode(messages=[], tools=[], row=row, url="http://127.0.0.1:9/v1", key="four", model="model")
 
 
@@ -54,6 +57,17 @@ def test_tasks_and_rewards_come_from_the_process(options: dict[str, Any]) -> Non
     made = [generate(random.Random(seed), 1, options=options) for seed in range(20)]
     assert {task.messages[0]["content"] for task in made} == {f"task {number}" for number in range(4)}
     assert play(episode_of(options, 0)) == {"good": 0.5, "key": 4.0}
+
+
+def test_tasks_keep_their_keys_and_a_process_outlives_the_thread_that_started_it(options: dict[str, Any]) -> None:
+    assert generate(random.Random(1), 1, options=options).key in "0123"
+    seen: list[int] = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: seen.append(id(taskset_process(options))))
+        thread.start()
+        thread.join()
+        assert play(episode_of(options, 0))["good"] == 0.5
+    assert seen[0] == seen[1]
 
 
 def test_errors_and_the_end_of_the_process_are_faults_and_it_starts_again(options: dict[str, Any]) -> None:
@@ -82,8 +96,16 @@ def test_a_process_that_does_not_start_is_a_mistake_in_the_settings(python: str)
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"python": "p"}, {"taskset": "t"}, {"python": "p", "taskset": "t", "most": 0}, {"a": 1}]
+    "options", [{}, {"python": "p"}, {"taskset": "t"}, {"python": "p", "taskset": "t", "max_tasks": 0}, {"a": 1}]
 )
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="options"):
         configure_env("verifiers", options)
+
+
+@pytest.mark.parametrize(
+    "more", [{"agent": "support.user_agents.chat"}, {"length_limit": 9}, {"tools": ["calculator"]}]
+)
+def test_settings_of_answers_are_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(more))):
+        bind("game", EnvConfig(kind="verifiers", options={"python": "p", "taskset": "t"}, **more))
