@@ -31,8 +31,8 @@ def python() -> str:
     made = place / "bin" / "python"
     if not made.exists():
         try:
-            subprocess.run([uv, "venv", "-q", place, "--python", sys.executable], check=True, timeout=120)
-            install = [uv, "pip", "install", "-q", "--python", made, f"verifiers=={VERSION}"]
+            subprocess.run([str(uv), "venv", "-q", str(place), "--python", sys.executable], check=True, timeout=120)
+            install = [str(uv), "pip", "install", "-q", "--python", str(made), f"verifiers=={VERSION}"]
             subprocess.run(install, check=True, timeout=600)
         except (OSError, subprocess.SubprocessError) as error:
             pytest.skip(f"verifiers {VERSION} can't be installed: {error}")
