@@ -81,7 +81,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.turns = 0
         self.characters = 0
         self.answer = ""
-        """The answer of the last readable turn."""
+        """The answer of the last turn, empty for an unreadable or unfinished one."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         """Return the result of a readable turn: `self.end(score)`, `self.truncate(limit)` or
@@ -124,11 +124,10 @@ class TaskEnv(gymnasium.Env[str, str]):
         task = self._opened
         self.turns += 1
         self.characters += len(parsed.text)
+        self.answer = parsed.answer
         if not parsed.readable:
             detail = "the reasoning was not closed" if task.thinks else "reasoning, but thinking is off"
-            self.answer = ""
             return self.end(malformed_score(self._score_without_answer(task), detail))
-        self.answer = parsed.answer
         self.observe(parsed)
         settings = task.env.settings
         tools = shared_tools(settings.tools, timeout_s=settings.tool_timeout_s)
@@ -193,7 +192,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         assert self.task is not None
         task, self.task = self.task, None
         settings = task.env.settings
-        if settings.judge is not None and settings.judge.compare:
+        if settings.compares:
             score = replace(score, evidence=score.evidence | {JUDGED: self.answer})
         elif settings.judge is not None:
             score = replace(score, parts=score.parts | {JUDGE: judged(settings.judge, task, self.answer)})

@@ -44,6 +44,11 @@ class EnvSettings:
     scripted: bool = False
     """Whether the episode replays all `max_turns` turns of a transcript."""
 
+    @property
+    def compares(self) -> bool:
+        """Whether a judge compares the answers of a group."""
+        return self.judge is not None and self.judge.compare
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvRef:

@@ -1,6 +1,5 @@
 """Task sets of verifiers (v1), which plays and scores their episodes in its own Python environment. See docs/agents.md."""
 
-import itertools
 import json
 import os
 import random
@@ -33,19 +32,8 @@ MAX_TASKS = 1024
 MAX_EPISODES = 2000
 """Episodes of one process. verifiers keeps a client for each."""
 INHERITED = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "TMPDIR",
-    "UV_",
-    "PIP_",
-    "SSL_",
-    "REQUESTS_",
-    "CURL_",
-    "HTTP",
-    "NO_PROXY",
-    "HF_",
-    "DOCKER_",
+    *("PATH", "HOME", "LANG", "TMPDIR", "HF_", "DOCKER_"),
+    *("UV_", "PIP_", "SSL_", "REQUESTS_", "CURL_", "HTTP", "NO_PROXY"),
 )
 """Beginnings of environment variables that verifiers gets: for downloads and containers."""
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
@@ -58,7 +46,6 @@ class TasksetProcess:
     def __init__(self, options: Options) -> None:
         taskset = options["taskset"]
         config = {**options.get("env", {}), "taskset": {"id": taskset} if isinstance(taskset, str) else taskset}
-        self._numbers = itertools.count()
         self._answers: dict[int, Future[dict[str, Any]]] = {}
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._ended, self._played = False, 0
@@ -97,12 +84,13 @@ class TasksetProcess:
 
     def play(self, key: str, episode: AgentEpisode) -> dict[str, float]:
         """Return the rewards of an episode of a task. Raise `EnvironmentFault` if it fails or its end comes first."""
-        number, answer = next(self._numbers), Future[dict[str, Any]]()
+        answer = Future[dict[str, Any]]()
         with self._lock:
             if self._ended:
                 raise EnvironmentFault("verifiers has ended")
-            self._answers[number] = answer
+            number = self._played
             self._played += 1
+            self._answers[number] = answer
         self._write({"id": number, "task": key, "url": episode.url, "key": episode.key, "model": episode.model})
         episode.at_end(partial(self._cancel, number))
         found = answer.result()  # the end of the process or of the episode settles it

@@ -218,8 +218,7 @@ class Evaluator:
 
 def _may_nest(task: Task) -> bool:
     """Return whether budgets can be nested in the task's reasoning. Comparing judges see whole answers only."""
-    judge = task.env.settings.judge
-    return task.thinking == UNLIMITED and (judge is None or not judge.compare)
+    return task.thinking == UNLIMITED and not task.env.settings.compares
 
 
 async def thinking_passes(

@@ -110,8 +110,7 @@ class RolloutPool:
 
     async def _compare(self, group: Group, slot: WorkerSlot) -> Group:
         """Return the group with its judge's comparisons, if it has such a judge. If the worker dies, its answers fail."""
-        judge = group.ticket.task.env.settings.judge
-        if judge is None or not judge.compare or not group.trajectories:
+        if not group.ticket.task.env.settings.compares or not group.trajectories:
             return group
         try:
             with slot.running(group.ticket.number) as worker:
