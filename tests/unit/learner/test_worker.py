@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,14 @@ def tensor_bytes() -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
+def bytes_left(*, seconds: float = 10.0) -> int:
+    """`tensor_bytes` once little is left, or after that time: gloo's threads drop the tensors of a collective after it."""
+    end = time.monotonic() + seconds
+    while (left := tensor_bytes()) >= 1000 and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
+
+
 def held(descriptor: str) -> str:
     """The target of this process's descriptor, or nothing if it was just closed."""
     try:
@@ -177,7 +186,7 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
     learner.train_step(batch(ranks=config.ranks).share(learner.rank), loss=POLICY)
     learner.close()
-    left_bytes = tensor_bytes()
+    left_bytes = bytes_left()
 
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
     checkpoint = f"{folder}/{config.ranks}-{config.zero_stage}-{config.bf16}"
