@@ -36,8 +36,6 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         **_staleness(report),
         "rollout/tokens_per_s": sampled / report.times.total,
         "rollout/answers": float(len(trajectories)),
-        "rollout/forced_answers": float(len(forced)),
-        "rollout/forced_failed": float(sum(one.failure is not None for one in forced)),
         **_of_all_groups([*report.groups, *report.dropped.groups]),
         "rollout/dropped_zero_advantage": float(report.dropped.zero_advantage),
         "rollout/dropped_failed": float(report.dropped.failed),
@@ -47,6 +45,9 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         "push/share": report.pushed_share,
         "push/load_s": report.load_s,
     }
+    if forced:
+        metrics["rollout/forced_answers"] = float(len(forced))
+        metrics["rollout/forced_failed"] = float(sum(one.failure is not None for one in forced))
     metrics |= report.times.metrics() | _buffer_metrics(report.occupancy) | _episode_metrics(everything)
     metrics |= {f"engine/{name}": float(value) for name, value in asdict(report.engine).items()}
     if report.engine.drafted_tokens:

@@ -175,7 +175,7 @@ def record_band(recipe: Path, folders: Sequence[Path]) -> Path:
     for folder in folders:
         apart = other_settings(recipe, folder)
         apart += _differences(_settings(RunDir(folders[0]).config), _settings(RunDir(folder).config), ["model.path"])
-        apart += [] if _model(folder) == _model(folders[0]) else ["the content of model.path"]
+        apart += [] if _model(folder) == _model(folders[0]) else ["the content or revision of model.path"]
         if apart:
             raise ValueError(f"{folder} differs from {recipe} or {folders[0]} in {'; '.join(apart)}")
     runs = sorted((measure_run(folder) for folder in folders), key=lambda run: run.seed or 0)
@@ -208,9 +208,10 @@ def _commits(folder: Path) -> list[str]:
     return commits
 
 
-def _model(folder: Path) -> str:
-    """Return the size and hash of a run's first model, or the same text for fresh ones."""
-    return RunDir(folder).state().fingerprint.get("model.path", "")
+def _model(folder: Path) -> list[str | None]:
+    """Return the size and hash of a run's first model, or its commit on the hub. Fresh models are equal."""
+    fingerprint = RunDir(folder).state().fingerprint
+    return [fingerprint.get("model.path"), fingerprint.get("model.revision")]
 
 
 def hardware_of(folder: Path) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.errors import Failure, failure_of
+from temper.envs.core.errors import EnvironmentFault, Failure, failure_of
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import Mode, Thinking
@@ -110,9 +110,9 @@ class RecordedTasks:
 
 
 def regrade(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[RegradedAnswer]:
-    """Yield the wanted rows, by their numbers, with the scores of now.
+    """Yield the wanted rows, by their numbers, with the scores of now. Raise `ValueError` as `RecordedTasks`.
 
-    Raise `ValueError` for an episode of an agent, and as `RecordedTasks`.
+    Episodes of an agent are failures: its result is not recorded.
     """
     tasks = RecordedTasks(file, rows)
     renderer = tasks.renderer()
@@ -121,9 +121,9 @@ def regrade(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regraded
         task = tasks.task(row)
         recorded = None if row["reward"] is None else earned(row["reward"], row["parts"])
         found = RegradedAnswer(row=number, recorded=recorded, reward=None, parts={}, detail="")
-        if task.env.settings.agent is not None:
-            raise ValueError(f"row {number} was played by {task.env.settings.agent}, whose result is not recorded")
         try:
+            if task.env.settings.agent is not None:
+                raise EnvironmentFault(f"{task.env.settings.agent} played it, whose result is not recorded")
             result = _replay(task, row, renderer)
         except Exception as error:  # any error of the environment
             yield replace(found, failure=failure_of(error))

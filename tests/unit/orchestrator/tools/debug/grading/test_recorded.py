@@ -104,3 +104,14 @@ def test_what_can_not_be_repeated_is_an_error_with_its_reason(run: RunDir, capsy
     finally:
         run.config.write_text(text, encoding="utf-8")
     assert "cannot be rebuilt" in capsys.readouterr().err
+
+
+def test_episodes_of_an_agent_are_failures(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run.config.read_text(encoding="utf-8")
+    run.config.write_text(text.replace("math: {}", "math: {agent: json.dumps}"), encoding="utf-8")
+    try:
+        status, rows = regrade(capsys, run.trajectories / "eval-rl.jsonl")
+    finally:
+        run.config.write_text(text, encoding="utf-8")
+    assert status == 1
+    assert [(one["reward"], one["failure"]["type"]) for one in rows] == [(None, "environment")] * 2
