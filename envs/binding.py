@@ -59,7 +59,7 @@ class EnvConfig:
     """Credit for code that passes some tests: all (none) or fraction (their share)."""
     tools: list[str] = immutable([])
     """Tools: calculator, python, your typed functions as module.function or file.py:function, or the tools of an MCP server as
-    `mcp:COMMAND` or `mcp:URL`.
+    `mcp:COMMAND` or `mcp:URL`. `mcp-per-episode:` gives each episode its own session.
     """
     tool_timeout_s: float = free(TIMEOUT_S, unit="seconds")
     """Seconds after which a call of your function or of an MCP server returns an error to the model."""

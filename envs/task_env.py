@@ -16,6 +16,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
 from temper.envs.judge import JUDGED, judged
 from temper.envs.own_reward import judge
+from temper.envs.tools.mcp_server import McpServers
 from temper.envs.tools.shared_tools import MAX_RESULT_CHARACTERS, shared_tools
 from temper.envs.tools.text_tool import EnvTool, answer_call
 from temper.rewards.score import (
@@ -82,6 +83,12 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters = 0
         self.answer = ""
         """The answer of the last turn, empty for an unreadable or unfinished one."""
+        self.servers = McpServers()
+        """The servers of `mcp-per-episode:` tools, which `close` ends."""
+
+    def close(self) -> None:
+        self.servers.close()
+        super().close()
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         """Return the result of a readable turn: `self.end(score)`, `self.truncate(limit)` or
@@ -130,7 +137,7 @@ class TaskEnv(gymnasium.Env[str, str]):
             return self.end(malformed_score(self._score_without_answer(task), detail))
         self.observe(parsed)
         settings = task.env.settings
-        tools = shared_tools(settings.tools, timeout_s=settings.tool_timeout_s)
+        tools = shared_tools(settings.tools, timeout_s=settings.tool_timeout_s, episode=self.servers)
         if any(isinstance(call, Call) and call.name in tools for call in parsed.calls):
             return self.use_shared_tools(task, parsed, tools)
         if settings.reward is None:

@@ -82,6 +82,7 @@ class GymEnv(TaskEnv):
         if self.game is not None:
             self.game.close()
             self.game = None
+        super().close()
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:

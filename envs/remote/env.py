@@ -135,6 +135,7 @@ class HttpEnv(TaskEnv):
         if self.session is not None:
             self.session.close()
             self.session = None
+        super().close()
 
 
 def _number(reply: dict[str, Any], name: str) -> float:

@@ -1,4 +1,7 @@
-"""Tools of a server of the Model Context Protocol (MCP): `mcp:` and a command, which is started, or a URL."""
+"""Tools of a server of the Model Context Protocol (MCP): `mcp:` and a command, which is started, or a URL.
+
+With `mcp-per-episode:` each episode that calls a tool gets a session of its own.
+"""
 
 import asyncio
 import atexit
@@ -14,7 +17,7 @@ from typing import Any
 from temper.envs.core.errors import EnvironmentFault, describe_error
 from temper.envs.core.task import Tool
 
-PREFIX = "mcp:"
+PREFIX, PER_EPISODE = "mcp:", "mcp-per-episode:"
 START_S = 30.0
 """Time limit of a server's start, in seconds."""
 GRACE_S = 5.0
@@ -116,30 +119,38 @@ def to_tool(tool: Any) -> Tool:
     return {"type": "function", "function": declared}
 
 
-_SERVERS: dict[str, McpServer] = {}
-_STARTING = threading.Lock()
+class McpServers:
+    """The open servers of a process or of an episode. Each starts with its first use."""
+
+    def __init__(self) -> None:
+        self._by_target: dict[str, McpServer] = {}
+        self._starting = threading.Lock()
+
+    def get(self, target: str) -> McpServer:
+        """Return the server, after starting it if it is new or has ended. Raise `ValueError` if it does not start."""
+        with self._starting:
+            found = self._by_target.get(target)
+            if found is None or not found.is_open:
+                found = self._by_target[target] = McpServer(target)
+            return found
+
+    def close(self) -> None:
+        with self._starting:
+            while self._by_target:
+                self._by_target.popitem()[1].close()
 
 
-def get_server(target: str) -> McpServer:
-    """Return the server of this process, after starting it if it is new or has ended."""
-    with _STARTING:
-        found = _SERVERS.get(target)
-        if found is None or not found.is_open:
-            found = _SERVERS[target] = McpServer(target)
-        return found
-
-
-@atexit.register
-def _close_all() -> None:
-    for server in _SERVERS.values():
-        server.close()
+SHARED = McpServers()
+"""The servers of this process."""
+atexit.register(SHARED.close)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpTool:
-    """A tool of a server. The first use in a process opens its connection, which lasts as long as the process."""
+    """A tool of a server. The first call opens the connection, unless `servers` has one."""
 
     target: str
+    servers: McpServers
     declared: Tool
     timeout_s: float
 
@@ -149,15 +160,15 @@ class McpTool:
     def answer(self, name: str, arguments: dict[str, Any]) -> str:
         """See `EnvTool.answer`. Raise `EnvironmentFault` if the server does not start."""
         try:
-            server = get_server(self.target)
+            server = self.servers.get(self.target)
         except ValueError as error:
             raise EnvironmentFault(str(error)) from error
         return server.call(name, arguments, timeout_s=self.timeout_s)
 
 
-def mcp_tools(target: str, *, timeout_s: float) -> dict[str, McpTool]:
-    """Return the tools of a server by name. Raise `ValueError` if it can't be reached."""
+def mcp_tools(target: str, *, timeout_s: float, servers: McpServers = SHARED) -> dict[str, McpTool]:
+    """Return the tools of a server by name, listed by this process's own one. Raise `ValueError` if it can't be reached."""
     return {
-        name: McpTool(target=target, declared=declared, timeout_s=timeout_s)
-        for name, declared in get_server(target).tools.items()
+        name: McpTool(target=target, servers=servers, declared=declared, timeout_s=timeout_s)
+        for name, declared in SHARED.get(target).tools.items()
     }

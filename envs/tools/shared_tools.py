@@ -6,7 +6,7 @@ from temper.envs.sandbox.sandbox import shared_sandbox
 from temper.envs.sandbox.sealed_process import Limits, ReplyKind
 from temper.envs.tools.calculator import calculate
 from temper.envs.tools.function_tool import function_tool
-from temper.envs.tools.mcp_server import PREFIX, mcp_tools
+from temper.envs.tools.mcp_server import PER_EPISODE, PREFIX, SHARED, McpServers, mcp_tools
 from temper.envs.tools.text_tool import EnvTool, TextTool
 
 LIMITS = Limits(wall_s=5.0, cpu_s=2, memory_mb=512)
@@ -38,26 +38,32 @@ TIMEOUT_S = 30.0
 """Time limit of a call of a user's function, in seconds."""
 
 
-def shared_tools(names: Iterable[str], *, timeout_s: float = TIMEOUT_S) -> Mapping[str, EnvTool]:
+def shared_tools(
+    names: Iterable[str], *, timeout_s: float = TIMEOUT_S, episode: McpServers = SHARED
+) -> Mapping[str, EnvTool]:
     """Return tools by the names that the model uses. `names` has shared tools, functions of the user and MCP servers.
+
+    `episode` has the servers of the tools' episode.
 
     Raise `ValueError` for a function that can't be imported or has no schema. Raise it also for a server that does not start,
     and for two tools with one name.
     """
     found: dict[str, EnvTool] = {}
     for name in names:
-        for called, tool in _find_tools(name, timeout_s).items():
+        for called, tool in _find_tools(name, timeout_s, episode).items():
             if called in found:
                 raise ValueError(f"two tools are named {called}; rename one of them")
             found[called] = tool
     return found
 
 
-def _find_tools(name: str, timeout_s: float) -> Mapping[str, EnvTool]:
+def _find_tools(name: str, timeout_s: float, episode: McpServers) -> Mapping[str, EnvTool]:
     if name in SHARED_TOOLS:
         return {name: SHARED_TOOLS[name]}
     if name.startswith(PREFIX):
         return mcp_tools(name.removeprefix(PREFIX).strip(), timeout_s=timeout_s)
+    if name.startswith(PER_EPISODE):
+        return mcp_tools(name.removeprefix(PER_EPISODE).strip(), timeout_s=timeout_s, servers=episode)
     if "." in name:
         function = function_tool(name, timeout_s=timeout_s)
         return {function.declared["function"]["name"]: function}

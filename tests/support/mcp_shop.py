@@ -16,6 +16,16 @@ def price(item: str, count: int = 1) -> str:
     return str(3 * count)
 
 
+SOLD: list[str] = []
+
+
+@server.tool()
+def sell(item: str) -> str:
+    """Sell an item. Returns the number of items sold in this session."""
+    SOLD.append(item)
+    return str(len(SOLD))
+
+
 @server.tool()
 def wait(seconds: float) -> str:
     """Wait."""

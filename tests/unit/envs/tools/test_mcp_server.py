@@ -8,7 +8,8 @@ import pytest
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.errors import EnvironmentFault
-from temper.envs.core.turn_text import Call
+from temper.envs.core.turn_text import Call, parse_turn
+from temper.envs.env_episode import EnvEpisode
 from temper.envs.source import open_source
 from temper.envs.tools.shared_tools import shared_tools
 from temper.envs.tools.text_tool import answer_call
@@ -23,7 +24,7 @@ def answer(name: str, *, timeout_s: float = 10.0, **arguments: Any) -> str:
 def test_a_task_declares_the_tools_of_the_server() -> None:
     task = open_source(bind("math", EnvConfig(tools=[SHOP])), split="train", seed=1).task(0)
     declared = {tool["function"]["name"]: tool["function"] for tool in task.tools}
-    assert sorted(declared) == ["crash", "price", "wait"]
+    assert sorted(declared) == ["crash", "price", "sell", "wait"]
     assert declared["price"]["description"] == "Price of items."
     assert declared["price"]["parameters"]["required"] == ["item"]
 
@@ -46,6 +47,20 @@ def test_a_server_that_ends_is_a_fault_and_starts_again() -> None:
     with pytest.raises(EnvironmentFault):
         answer("crash")
     assert answer("price", item="tea") == "3"
+
+
+def test_each_episode_has_its_own_session_if_asked() -> None:
+    env = bind("math", EnvConfig(tools=[SHOP.replace("mcp:", "mcp-per-episode:")], max_turns=4))
+    task = open_source(env, split="train", seed=1).task(0)
+    episodes = [EnvEpisode(task) for _ in range(2)]
+    results = []
+    for episode in episodes:
+        episode.begin()
+        for _ in range(2):
+            turn = parse_turn('<tool_call>{"name": "sell", "arguments": {"item": "tea"}}</tool_call>', thinks=False)
+            results += [message["content"] for message in episode.step(turn).messages]
+        episode.close()
+    assert results == ["1", "2", "1", "2"]
 
 
 @pytest.mark.parametrize(
