@@ -23,7 +23,8 @@ class TurnTree:
         self._renderer = renderer
         self._sequences: list[tuple[int, ...]] = []
         """All ids up to the end of each turn."""
-        self._texts: list[str] = []
+        self._texts: list[str | None] = []
+        """The text of each turn with all before it, once it was needed."""
         self.parents: list[int] = []
         """The index of the turn that each turn continues, -1 for none."""
 
@@ -40,7 +41,7 @@ class TurnTree:
                 return at, prompt[len(ids) :]
         text = self._renderer.decode(prompt) if longest else ""
         for at in longest:
-            rest = text.removeprefix(self._texts[at])
+            rest = text.removeprefix(self._text(at))
             if len(rest) < len(text) and rest:
                 return at, self._renderer.encode(rest)
         return -1, prompt
@@ -51,8 +52,12 @@ class TurnTree:
     def add(self, parent: int, ids: tuple[int, ...]) -> None:
         """Add a turn with all ids up to its end."""
         self._sequences.append(ids)
-        self._texts.append(self._renderer.decode(ids))
+        self._texts.append(None)
         self.parents.append(parent)
+
+    def _text(self, at: int) -> str:
+        text = self._texts[at] = self._texts[at] or self._renderer.decode(self._sequences[at])
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import thinking_variables
 from temper.rollout.sampling import PLAIN
-from temper.rollout.serving.middleware import CHAT, App, Scope, ThinkingMiddleware, read_conversation, to_json_bytes
+from temper.rollout.serving.middleware import CHAT, RESPONSES, App, Scope, ThinkingMiddleware, read_conversation, to_json_bytes
 from temper.rollout.serving.request import LOW, THINKING, ThinkingRules, load_thinking_rules, rewrite_request
 from temper.rollout.serving.server import GRACE_S, READY_CHECK_S, app_arguments, build_routes
 from temper.rollout.tokenizer import load_tokenizer
@@ -41,6 +41,8 @@ NAME = "model"
 """The name of the served model."""
 UNLIMITED_LENGTH = 2**30
 """The longest sequence for vLLM's routes: the episode's own limit counts."""
+INPUT, MESSAGES = "input", "messages"
+"""The keys of a conversation in a request to `RESPONSES`, and in any other."""
 SESSION: ContextVar[AgentSession] = ContextVar("SESSION")
 TOOLS: ContextVar[tuple[Tool, ...]] = ContextVar("TOOLS", default=())
 """The episode of the request that this task serves, and the tools that the request offers."""
@@ -149,7 +151,9 @@ class EpisodeMiddleware(ThinkingMiddleware):
     """Gives each request to the episode of its key, and sets the episode's mode of thinking."""
 
     def __init__(self, app: App, sessions: dict[str, AgentSession], rules: ThinkingRules, escaper: Escaper) -> None:
-        super().__init__(app, rules, escaper, raw_prompts=False)
+        quiet = replace(rules.thinking, announce=False, low_effort_marker="")  # `add_notice` adds the notice
+        super().__init__(app, replace(rules, thinking=quiet), escaper, raw_prompts=False)
+        self._notice = rules.thinking.notice
         self._sessions = sessions
 
     def _has_key(self, scope: Scope) -> bool:
@@ -169,11 +173,31 @@ class EpisodeMiddleware(ThinkingMiddleware):
         require_plain(body)
         thinking = SESSION.get().thinking
         TOOLS.set(read_tools(body))
+        body = add_notice(body, INPUT if path == RESPONSES else MESSAGES, self._notice(thinking))
         if path == CHAT:
             mode = LOW if thinking.mode is Mode.LOW_EFFORT else thinking.on
             limit = {} if thinking.budget is None else {BUDGET: thinking.budget}
             return to_json_bytes(rewrite_request(body | {THINKING: mode} | limit, self._rules))
         return to_json_bytes(body | {"chat_template_kwargs": thinking_variables(thinks=thinking.on)})
+
+
+def add_notice(body: dict[str, Any], key: str, notice: str) -> dict[str, Any]:
+    """Return the body with a notice in its first user message, where it is in all later requests too."""
+    given = body.get(key)
+    if not notice or not given:
+        return body
+    if isinstance(given, str):
+        return body | {key: f"{given}\n{notice}"}
+    for at, message in enumerate(given if isinstance(given, list) else []):
+        match message:
+            case {"role": "user", "content": str(text)}:
+                content: Any = f"{text}\n{notice}"
+            case {"role": "user", "content": [*parts]}:
+                content = [*parts, {"type": "input_text" if key == INPUT else "text", "text": notice}]
+            case _:
+                continue
+        return body | {key: [*given[:at], message | {"content": content}, *given[at + 1 :]]}
+    return body
 
 
 def require_plain(body: dict[str, Any]) -> None:

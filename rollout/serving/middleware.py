@@ -15,7 +15,8 @@ from temper.rollout.escaping import Escaper
 from temper.rollout.serving.request import ThinkingRules, rewrite_request
 
 CHAT = "/v1/chat/completions"
-CONVERSATIONS = (CHAT, f"{CHAT}/batch", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
+RESPONSES = "/v1/responses"
+CONVERSATIONS = (CHAT, f"{CHAT}/batch", RESPONSES, "/v1/messages", "/v1/messages/count_tokens")
 RAW_PROMPTS = ("/v1/completions",)
 UNCHANGED = ("/tokenize", "/detokenize")
 """Routes that do not run the model."""

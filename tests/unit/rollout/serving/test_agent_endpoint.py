@@ -18,7 +18,7 @@ from support.documents import blocks
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
-from temper.envs.core.thinking_mode import OFF, Thinking, up_to
+from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, Thinking, up_to
 from temper.envs.source import open_source
 from temper.learner.batches.samples import samples_from_groups
 from temper.learner.config import LearnerConfig, OptimConfig
@@ -30,7 +30,7 @@ from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
-from temper.rollout.serving.agent_endpoint import read_tools, require_plain
+from temper.rollout.serving.agent_endpoint import add_notice, read_tools, require_plain
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
 
@@ -144,6 +144,35 @@ def test_turns_obey_the_budget_of_the_episode(setup: Setup) -> None:
             assert 4 <= one.turns[0].thinking.tokens <= 6
             assert one.turns[0].injected_T.any()
             assert 0 < one.turns[0].thinking.answer_tokens <= 8
+
+
+@pytest.mark.parametrize("agent", ["chat", "responses", "messages"])
+def test_the_prompt_has_the_notice_of_the_mode(agent: str, setup: Setup) -> None:
+    group = setup.play(agent, thinking=LOW_EFFORT)
+    marker = byte_tokenizer()(CONFIG.thinking.low_effort_marker, add_special_tokens=False)["input_ids"]
+    for one in group.trajectories:
+        context = list(tokens_of(one.turns[0].context_ids))
+        assert any(context[at : at + len(marker)] == marker for at in range(len(context)))
+
+
+@pytest.mark.parametrize(
+    ("given", "noticed"),
+    [
+        ("hi", "hi\nN"),
+        (
+            [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}, {"role": "user", "content": "b"}],
+            [{"role": "system", "content": "s"}, {"role": "user", "content": "hi\nN"}, {"role": "user", "content": "b"}],
+        ),
+        (
+            [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+            [{"role": "user", "content": [{"type": "input_text", "text": "hi"}, {"type": "input_text", "text": "N"}]}],
+        ),
+        ([{"role": "assistant", "content": "a"}, 7], [{"role": "assistant", "content": "a"}, 7]),
+        (7, 7),
+    ],
+)
+def test_the_first_user_message_gets_the_notice(given: Any, noticed: Any) -> None:
+    assert add_notice({"input": given}, "input", "N") == {"input": noticed}
 
 
 SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}}
