@@ -35,6 +35,7 @@ from temper.envs.questions import (
     structured_output,
 )
 from temper.envs.remote import env as remote
+from temper.envs.remote import openenv
 from temper.envs.retail import env as retail
 from temper.envs.task_env import TaskEnv
 from temper.envs.tasksets import env as tasksets
@@ -60,6 +61,7 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         short_answer.ENVIRONMENT,
         structured_output.ENVIRONMENT,
         remote.ENVIRONMENT,
+        openenv.ENVIRONMENT,
         tasksets.ENVIRONMENT,
     )
 }

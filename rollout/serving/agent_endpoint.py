@@ -31,7 +31,15 @@ from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import thinking_variables
 from temper.rollout.sampling import PLAIN
-from temper.rollout.serving.middleware import CHAT, RESPONSES, App, Scope, ThinkingMiddleware, read_conversation, to_json_bytes
+from temper.rollout.serving.middleware import (
+    CHAT,
+    RESPONSES,
+    App,
+    Scope,
+    ThinkingMiddleware,
+    read_conversation,
+    to_json_bytes,
+)
 from temper.rollout.serving.request import LOW, THINKING, ThinkingRules, load_thinking_rules, rewrite_request
 from temper.rollout.serving.server import GRACE_S, READY_CHECK_S, app_arguments, build_routes
 from temper.rollout.tokenizer import load_tokenizer

@@ -27,6 +27,23 @@ def source_of(name: str) -> Path:
     return _fetched(PACKAGES / f"{wanted}-source", ["download", "--no-binary", ":all:", "--dest"], [wanted])
 
 
+def python_with(requirement: str) -> str:
+    """Return the Python of a new environment with a package and its dependencies. Skip the test if uv can't make it."""
+    place, uv = PACKAGES / f"{requirement}-environment", Path(sys.executable).with_name("uv")
+    made, done = place / "bin" / "python", place / "fetched"
+    if not done.exists():
+        try:
+            subprocess.run(
+                [str(uv), "venv", "-q", "--clear", str(place), "--python", sys.executable], check=True, timeout=120
+            )
+            install = [str(uv), "pip", "install", "-q", "--python", str(made), requirement]
+            subprocess.run(install, check=True, timeout=2 * FETCH_S)
+        except (OSError, subprocess.SubprocessError) as error:
+            pytest.skip(f"{requirement} can't be installed: {error}")
+        done.touch()
+    return str(made)
+
+
 def _fetched(folder: Path, how: list[str], requirements: list[str]) -> Path:
     done = folder / "fetched"
     if not done.is_file():

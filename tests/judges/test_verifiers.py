@@ -2,15 +2,13 @@
 
 import asyncio
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from judges.packages import PACKAGES
+from judges.packages import python_with
 from support import tiny_models
 from unit.rollout.serving.test_agent_endpoint import CONFIG, writes_letters
 
@@ -27,16 +25,7 @@ SAMPLES = 4
 @pytest.fixture(scope="module")
 def python() -> str:
     """The Python of an environment with verifiers."""
-    place, uv = PACKAGES / f"verifiers-{VERSION}", Path(sys.executable).with_name("uv")
-    made = place / "bin" / "python"
-    if not made.exists():
-        try:
-            subprocess.run([str(uv), "venv", "-q", str(place), "--python", sys.executable], check=True, timeout=120)
-            install = [str(uv), "pip", "install", "-q", "--python", str(made), f"verifiers=={VERSION}"]
-            subprocess.run(install, check=True, timeout=600)
-        except (OSError, subprocess.SubprocessError) as error:
-            pytest.skip(f"verifiers {VERSION} can't be installed: {error}")
-    return str(made)
+    return python_with(f"verifiers=={VERSION}")
 
 
 def task_of(options: dict[str, Any], letter: str) -> Task:

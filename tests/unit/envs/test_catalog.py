@@ -9,7 +9,7 @@ from temper.envs.catalog import ENVIRONMENTS
 ROOM = Path(temper.envs.__file__).parent
 MODULES = [
     f"temper.envs.{path.parent.name}.{path.stem}"
-    for path in (*ROOM.glob("*/env.py"), *ROOM.glob("questions/*.py"))
+    for path in ROOM.glob("*/*.py")
     if "\nENVIRONMENT = " in path.read_text()
 ]
 

@@ -161,7 +161,11 @@ def test_the_prompt_has_the_notice_of_the_mode(agent: str, setup: Setup) -> None
         ("hi", "hi\nN"),
         (
             [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}, {"role": "user", "content": "b"}],
-            [{"role": "system", "content": "s"}, {"role": "user", "content": "hi\nN"}, {"role": "user", "content": "b"}],
+            [
+                {"role": "system", "content": "s"},
+                {"role": "user", "content": "hi\nN"},
+                {"role": "user", "content": "b"},
+            ],
         ),
         (
             [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],

@@ -1,0 +1,60 @@
+"""A server of the package openenv-core, in its own environment, pays as computed by hand."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from judges.packages import python_with
+from unit.envs.remote.test_openenv import played
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.source import open_source
+from temper.orchestrator.cluster.this_machine import free_port
+
+VERSION = "0.3.0"
+ECHO = Path(__file__).parents[1] / "support" / "foreign" / "openenv_echo.py"
+START_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The address of a running server."""
+    python, port = python_with(f"openenv-core=={VERSION}"), free_port()
+    server = subprocess.Popen([python, str(ECHO), str(port)])
+    try:
+        end = time.monotonic() + START_S
+        while time.monotonic() < end and server.poll() is None:
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/health").raise_for_status()
+                break
+            except httpx.HTTPError:
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.judges(suite="OpenEnv", run="an echo server: sessions, rewards, a refused action, a fault")
+def test_a_server_pays_for_each_message(url: str, record_property: Any) -> None:
+    options = {"url": url, "prompt": "Say something.", "action": "message", "observation": "echoed"}
+    source = open_source(bind("echo", EnvConfig(kind="openenv", options=options)), split="train", seed=1)
+    for index in range(3):
+        task = source.task(index)
+        seed = task.spec["reset"]["seed"]
+        seen, result = played(task, "hello", "end")
+        assert seen == [f"ready {seed}", f"hello {seed}"]
+        assert result.reward == pytest.approx(0.5 + 0.3)
+    whole = bind("echo", EnvConfig(kind="openenv", options=options | {"action": None}))
+    seen, result = played(open_source(whole, split="train", seed=1).task(0), '{"text": "hi"}', '{"message": "end"}')
+    assert seen[1].startswith("error:")
+    assert result.reward == pytest.approx(0.3)
+    with pytest.raises(EnvironmentFault, match="no such luck"):
+        played(source.task(3), "fail")
+    record_property("version", VERSION)
+    record_property("passed", 5)
