@@ -173,7 +173,8 @@ class GeneratedSource:
         prompts = set()
         for draw in range(MAX_DRAWS):
             made = self.generate(rng, level)
-            if split_of(made, self.env.config.split.share) == self.split:
+            split = split_of(made, self.env.config.split.share, by_key=self.env.definition.splits_by_key)
+            if split == self.split:
                 return self.env.task(made, made.key or content_key(made))
             prompts.add(prompt_text(made.messages))
             if draw >= ALIKE and len(prompts) == 1:

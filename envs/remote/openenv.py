@@ -213,5 +213,6 @@ ENVIRONMENT = EnvDefinition(
     configure=configure,
     parts=(*PARTS, BAD_ACTIONS),
     max_turns=MAX_TURNS,
+    splits_by_key=True,
     replays=False,
 )

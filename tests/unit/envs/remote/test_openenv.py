@@ -74,6 +74,13 @@ def played(task: Task, *texts: str) -> tuple[list[str], Any]:
         episode.close()
 
 
+def test_seeds_are_held_out(url: str) -> None:
+    env = bind("words", EnvConfig(kind="openenv", options={"url": url, "prompt": "Say a word.", "action": "word"}))
+    sources = [open_source(env, split=split, seed=1) for split in ("train", "heldout")]
+    train, heldout = ({source.task(index).spec["reset"]["seed"] for index in range(50)} for source in sources)
+    assert (len(train), len(heldout), train & heldout) == (50, 50, set())
+
+
 def test_rewards_of_a_session_add_up(url: str) -> None:
     task = task_of(url)
     seed = task.spec["reset"]["seed"]
