@@ -1,4 +1,4 @@
-"""Calls of one function with typed arguments: a timer's label and its minutes, from a request in plain words.
+"""Calls of one function with typed arguments: a timer's label, hours and minutes, from a request in plain words.
 
 SmolLM2's chat template has no place for tools. So the system message describes the function, and the call is text.
 """
@@ -20,9 +20,9 @@ from temper.rewards.score import binary_score
 from temper.rewards.tool_calls import match_calls
 
 FUNCTION = "set_timer"
-SCHEMAS = {FUNCTION: closed({"label": TEXT, "minutes": INTEGER})}
+SCHEMAS = {FUNCTION: closed({"label": TEXT, "hours": INTEGER, "minutes": INTEGER})}
 SYSTEM = (
-    f"You can call {FUNCTION}(label: string, minutes: integer). The label is one word of the request. "
+    f"You can call {FUNCTION}(label: string, hours: integer, minutes: integer). The label is one word of the request. "
     "Reply with one call only, as "
     '<tool_call>{"name": FUNCTION, "arguments": {"ARGUMENT": VALUE}}</tool_call>'
 )
@@ -40,23 +40,23 @@ REQUESTS = (
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """Level 1 has minutes, level 2 hours and minutes too."""
+    """Level 1 has minutes, level 2 hours too."""
     label, hours, minutes = rng.choice(LABELS), rng.randint(0, level - 1) and rng.randint(1, 4), rng.randint(2, 59)
     spans = [f"{hours} hour{'s' * (hours > 1)}"] * (hours > 0) + [f"{minutes} minutes"]
     request = rng.choice(REQUESTS).format(label=label, time=" and ".join(spans))
     return Task(
         messages=({"role": "system", "content": SYSTEM}, {"role": "user", "content": request}),
-        spec={"label": label, "minutes": 60 * hours + minutes},
+        spec={"label": label, "hours": hours, "minutes": minutes},
     )
 
 
-def call_text(label: Any, minutes: Any, name: str = FUNCTION) -> str:
-    arguments = json.dumps({"name": name, "arguments": {"label": label, "minutes": minutes}})
+def call_text(label: Any, hours: Any, minutes: Any, name: str = FUNCTION) -> str:
+    arguments = json.dumps({"name": name, "arguments": {"label": label, "hours": hours, "minutes": minutes}})
     return f"<tool_call>{arguments}</tool_call>"
 
 
 def reference(task: Task) -> list[str]:
-    return [call_text(task.spec["label"], task.spec["minutes"])]
+    return [call_text(**task.spec)]
 
 
 def demonstrate(task: Task) -> list[Message]:
@@ -64,13 +64,14 @@ def demonstrate(task: Task) -> list[Message]:
 
 
 def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
-    label, minutes = task.spec["label"], task.spec["minutes"]
-    yield "other minutes", [call_text(label, minutes + 1)]
-    yield "minutes as text", [call_text(label, str(minutes))]
-    yield "another label", [call_text("timer", minutes)]
-    yield "another function", [call_text(label, minutes, name="timer")]
-    yield "no tags", [CALL.sub(r"\1", call_text(label, minutes))]
-    yield "two calls", [call_text(label, minutes) * 2]
+    right, minutes = call_text(**task.spec), task.spec["minutes"]
+    yield "other hours", [call_text(**task.spec | {"hours": task.spec["hours"] + 1})]
+    yield "other minutes", [call_text(**task.spec | {"minutes": minutes + 1})]
+    yield "minutes as text", [call_text(**task.spec | {"minutes": str(minutes)})]
+    yield "another label", [call_text(**task.spec | {"label": "timer"})]
+    yield "another function", [call_text(**task.spec, name="timer")]
+    yield "no tags", [CALL.sub(r"\1", right)]
+    yield "two calls", [right * 2]
     yield "empty", [""]
 
 
