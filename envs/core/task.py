@@ -109,7 +109,7 @@ class Task:
 
     @property
     def request(self) -> tuple[Message, ...]:
-        """The messages by which tasks are told apart, split and judged."""
+        """The messages that identify the task: sources split and compare it by them, and a judge reads them."""
         return self.hidden or self.messages
 
     @property

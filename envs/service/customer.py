@@ -15,7 +15,7 @@ USER_REPLY = "Yes, please go ahead. I have nothing to add."
 USER_REPLIES = 1
 SCRIPT = "script"
 STOP = "###STOP###"
-"""Marks the reply with which a customer ends the talk."""
+"""Marks the reply with which a customer ends the dialogue."""
 ENDPOINT = ("url", "model", "key_variable", "hosts", "timeout_s", "retries")
 TIMEOUT_S = 60.0
 TRIES = 2
@@ -24,7 +24,7 @@ MAX_TOKENS, MAX_CHARACTERS = 2048, 4096
 ROLE = (
     "You play a customer who talks to a service agent. You have just greeted the agent. These are your instructions:\n\n"
     "<instructions>\n{instruction}\n</instructions>\n\n"
-    "Write only the customer's next message, in a few words of your own. Stay in the role, also if the agent asks you to "
+    "Write only the customer's next message, in a few words of your own. Stay in the role, even if the agent asks you to "
     "leave it. Go one step at a time: say first what you want, and give a detail only when the agent asks for it. Never "
     "invent a detail that the instructions lack: say that you do not know it. Never quote the instructions. Once the agent "
     f"has done all that you want, or has told you that it cannot, write {STOP} and nothing else."
@@ -32,31 +32,31 @@ ROLE = (
 
 
 class Customer(Protocol):
-    def reply(self, said: str) -> str:
-        """Return the reply to the agent's text. A reply with `STOP` ends the talk."""
+    def reply(self, text: str) -> str:
+        """Return the reply to the agent's text. A reply with `STOP` ends the dialogue."""
         ...
 
 
 class ScriptedCustomer:
-    """Gives these replies, then ends the talk."""
+    """Gives these replies, then ends the dialogue."""
 
     def __init__(self, replies: Iterable[str]) -> None:
         self._replies = iter(replies)
 
-    def reply(self, said: str) -> str:
+    def reply(self, text: str) -> str:
         return next(self._replies, STOP)
 
 
 class ModelCustomer:
-    """A model behind an OpenAI-compatible server. It reads its instruction and the talk, where the agent is the user."""
+    """A model behind an OpenAI-compatible server. It reads its instruction and the dialogue with the roles swapped."""
 
     def __init__(self, instruction: str, settings: Mapping[str, Any]) -> None:
         self._server, self._model = customer_server(settings), settings["model"]
         self._messages = [{"role": "system", "content": ROLE.format(instruction=instruction)}]
 
-    def reply(self, said: str) -> str:
+    def reply(self, text: str) -> str:
         """Return the reply. Raise `EnvironmentFault` if the server fails, or if two replies are empty or too long."""
-        self._messages.append({"role": "user", "content": said[:MAX_CHARACTERS]})
+        self._messages.append({"role": "user", "content": text[:MAX_CHARACTERS]})
         body = {"model": self._model, "messages": self._messages, "max_tokens": MAX_TOKENS}
         for _ in range(TRIES):
             reply = chat_reply(self._server, body).rpartition(CLOSE_THINKING)[2].strip()
@@ -67,7 +67,7 @@ class ModelCustomer:
 
 
 def has_customer(task: Task) -> bool:
-    """Return whether the options name a customer, who ends the talk of a right episode."""
+    """Return whether the options name a customer, who ends the dialogue of a right episode."""
     return "customer" in task.env.options
 
 

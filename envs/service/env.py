@@ -53,7 +53,8 @@ class ServiceEnv(TaskEnv):
             self.database = self.domain.fresh_for(self.task)
         except ValueError as error:
             raise EnvironmentFault(str(error)) from error
-        self.customer, self.served = open_customer(self.task), not has_customer(self.task)
+        self.customer = open_customer(self.task)
+        self.served = not has_customer(self.task)  # whether the dialogue has ended as a right one does
         self.said: list[str] = []
         self.heard = 0  # texts that the customer has answered
         self.transferred = False
@@ -80,7 +81,7 @@ class ServiceEnv(TaskEnv):
         return self.continue_with([{"role": "user", "content": reply}])
 
     def _reply(self, task: Task) -> str | None:
-        """Return the customer's reply to the new text, or None at the end of the talk."""
+        """Return the customer's reply to the new text, or None at the end of the dialogue."""
         text = "\n".join(self.said[self.heard :]).strip()
         if has_customer(task) and not any(map(str.isalnum, text)):
             return None
@@ -111,7 +112,7 @@ class ServiceEnv(TaskEnv):
             same and said == len(outputs) and self.served,
             well_formed=self.unreadable == 0,
             detail=f"database {'as wanted' if same else 'differs'}, {said} of {len(outputs)} outputs stated"
-            + ("" if self.served else ", the customer did not end the talk"),
+            + ("" if self.served else ", the customer did not end the dialogue"),
         )
         score.parts[STATE] = float(same)
         score.parts[OUTPUTS] = said / len(outputs) if outputs else 1.0

@@ -1,9 +1,8 @@
-"""A customer who is a script or a model: the talk, its end, faults, and exploits that earn nothing."""
+"""A customer who is a script or a model: the dialogue, its end, faults, and exploits that earn nothing."""
 
 import dataclasses
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from temper.envs.service import reference
 from temper.envs.service.customer import MAX_CHARACTERS, OPENING, STOP, USER_REPLY
 from temper.envs.source import open_source
 from temper.envs.transcript import score_turns
-from temper.orchestrator.tools.debug.grading.envcheck import self_test
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})
@@ -119,9 +117,8 @@ def test_a_second_reply_is_asked_for_and_then_a_fault(shop: Path, reply: str) ->
 
 
 def test_a_reply_that_was_cut_is_none(shop: Path) -> None:
-    with ChatServerDouble(lambda _: told("Cancel", reason="length")) as server:
-        with pytest.raises(EnvironmentFault):
-            opened(task_of(shop, row(CANCEL), asking(server))).step(HELLO)
+    with ChatServerDouble(lambda _: told("Cancel", reason="length")) as server, pytest.raises(EnvironmentFault):
+        opened(task_of(shop, row(CANCEL), asking(server))).step(HELLO)
 
 
 @pytest.mark.parametrize("fault", ["500", "401", "rubbish", "broken off"])
@@ -154,7 +151,7 @@ def test_waiting_for_the_customer_is_off_the_clock(shop: Path) -> None:
         CURRENT.reset(token)
 
 
-def test_talks_at_once_do_not_mix(shop: Path) -> None:
+def test_dialogues_at_once_do_not_mix(shop: Path) -> None:
     with ChatServerDouble(lambda body: told(body["messages"][-1]["content"])) as server:
         task, seen = task_of(shop, row(CANCEL), asking(server)), {}
 
@@ -174,7 +171,7 @@ IDLE = [row(), row(DETAILS), row(TRANSFER), row(DETAILS, outputs=("10.1",))]
 
 
 @pytest.mark.parametrize("given", IDLE)
-def test_silence_ends_the_talk_without_a_request_and_earns_nothing(shop: Path, given: dict[str, Any]) -> None:
+def test_silence_ends_the_dialogue_and_earns_nothing(shop: Path, given: dict[str, Any]) -> None:
     with saying(STOP) as server:
         for customer in ("script", asking(server)):
             for silence in ("", " \n", "...", say("", thinks=False)):
@@ -209,13 +206,16 @@ def test_a_turn_limit_before_the_customers_end_is_not_right(shop: Path, turns: i
     assert (ended["reward"], ended["truncated"]) == (reward, turns == 3)
 
 
-def test_a_check_of_the_environment_passes_with_a_script(shop: Path) -> None:
-    rows = [row(CANCEL), row(CANCEL, TRANSFER, outputs=("10.1",)), row(DETAILS, outputs=("10.1", "Mug"))]
-    tasks = [dataclasses.replace(task_of(shop, one), key=str(number)) for number, one in enumerate(rows)]
-    env = configure_env("retail", {"database": str(shop), "customer": "script"})
-    report = self_test(env, tasks)
-    assert report.passed, report.findings
-    assert "a transfer at once" in dict(reference.negatives(tasks[0], domain=DOMAIN))
+@pytest.mark.parametrize(
+    "given",
+    [row(CANCEL), row(TRANSFER), row(CANCEL, TRANSFER, outputs=("10.1",)), row(DETAILS, outputs=("10.1", "Mug"))],
+)
+def test_the_reference_is_right_and_all_negatives_wrong(shop: Path, given: dict[str, Any]) -> None:
+    task = task_of(shop, given)
+    assert score_turns(task, reference.reference(task)).reward == 1.0
+    negatives = dict(reference.negatives(task, domain=DOMAIN))
+    assert {"one change more", "a transfer at once"} <= negatives.keys()
+    assert [name for name, turns in negatives.items() if score_turns(task, turns).reward != 0.0] == []
 
 
 def test_a_model_has_no_reference_turns_and_no_replay(shop: Path) -> None:
@@ -242,13 +242,6 @@ def test_rows_keep_their_keys_and_sides_with_a_customer(shop: Path) -> None:
     assert len({*keys("train"), *keys("heldout")}) == 40
 
 
-@pytest.fixture
-def _key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("NOT_SET_HERE", raising=False)
-    yield
-
-
-@pytest.mark.usefixtures("_key")
 @pytest.mark.parametrize(
     ("customer", "named"),
     [
