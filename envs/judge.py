@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from statistics import fmean
-from typing import Any
 
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import EnvironmentFault, GraderError
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.task import Task
 from temper.envs.own_reward import copy_row
-from temper.envs.remote.client import Server, Session
+from temper.envs.remote.client import Server, chat_reply
 
 JUDGED = "judged"
 """The evidence of a score that holds the answer for comparisons."""
@@ -88,7 +87,7 @@ def judge_server(config: JudgeConfig) -> Server:
 
 def _body(config: JudgeConfig, task: Task, instruction: str, answers: dict[str, str]) -> str:
     """Return a request as JSON text."""
-    parts = {"question": "\n\n".join(str(one["content"]) for one in task.messages if one["role"] == "user")}
+    parts = {"question": "\n\n".join(str(one["content"]) for one in task.request if one["role"] == "user")}
     if config.reference is not None:
         row = copy_row(task)
         if config.reference not in row:
@@ -109,19 +108,15 @@ def _without(name: str, text: str) -> str:
 @lru_cache(REMEMBERED)
 def _verdict(body: str, server: Server, form: re.Pattern[str], highest: int | None) -> str:
     """Return the verdict in the last line of a reply, at most `highest`. Raise `GraderError` without one."""
-    session, reply = Session(server), ""
+    reply = ""
     try:
         for temperature in TEMPERATURES:
-            with off_the_clock():
-                asked = json.loads(body) | {"temperature": temperature}
-                reply = _content(session.post_json("chat/completions", asked, repeatable=True))
+            reply = chat_reply(server, json.loads(body) | {"temperature": temperature})
             found = form.fullmatch(_last_line(reply))
             if found and (highest is None or float(found[1]) <= highest):
                 return found[1]
     except EnvironmentFault as error:
         raise GraderError(f"the judge did not answer: {error}") from error
-    finally:
-        session.close()
     raise GraderError(f"the judge gave no verdict as `{form.pattern}`: {reply[-200:]!r}")
 
 
@@ -129,11 +124,3 @@ def _last_line(reply: str) -> str:
     """Return the last line without markup: earlier ones may quote the answer."""
     lines = MARKUP.sub("", reply).strip().splitlines()
     return lines[-1].strip() if lines else ""
-
-
-def _content(found: dict[str, Any]) -> str:
-    """Return the text of a whole reply, "" for a reply that was cut."""
-    match found:
-        case {"choices": [{"message": {"content": str(content)}, "finish_reason": reason}, *_]} if reason != "length":
-            return content
-    return ""

@@ -26,7 +26,7 @@ from temper.envs.own_reward import ROW
 
 def content_key(task: Task) -> str:
     """Return a short hash of a task's prompt, tools and verifier data."""
-    return digest([task.messages, task.tools, task.spec])[:16]
+    return digest([task.request, task.tools, task.spec])[:16]
 
 
 def data_of(env: BoundEnv) -> list[DataConfig]:
@@ -83,7 +83,7 @@ def evaluation_index(env: BoundEnv) -> OverlapIndex:
     data = data_of_split(env, "heldout")
     assert data is not None
     heldout = (each.task for each in row_tasks(env, data) if each.heldout)
-    return OverlapIndex((task.key, prompt_text(task.messages)) for task in heldout)
+    return OverlapIndex((task.key, prompt_text(task.request)) for task in heldout)
 
 
 def _heldout(row: Row, task: Task, env: BoundEnv, data: DataConfig) -> bool:
@@ -128,7 +128,7 @@ class StreamedSource:
 
     def _overlaps(self, task: Task) -> bool:
         return self._index is not None and self._index.overlaps(
-            prompt_text(task.messages), self._env.config.drop_overlap
+            prompt_text(task.request), self._env.config.drop_overlap
         )
 
 
@@ -173,10 +173,9 @@ class GeneratedSource:
         prompts = set()
         for draw in range(MAX_DRAWS):
             made = self.generate(rng, level)
-            split = split_of(made, self.env.config.split.share, by_key=self.env.definition.splits_by_key)
-            if split == self.split:
+            if split_of(made, self.env.config.split.share) == self.split:
                 return self.env.task(made, made.key or content_key(made))
-            prompts.add(prompt_text(made.messages))
+            prompts.add(prompt_text(made.request))
             if draw >= ALIKE and len(prompts) == 1:
                 break
         few = f"{len(prompts)} different prompts in {draw + 1} draws"
@@ -230,7 +229,7 @@ class RowSource:
 
 def _without_overlap(tasks: list[Task], env: BoundEnv) -> list[Task]:
     index, by = evaluation_index(env), env.config.drop_overlap
-    return [task for task in tasks if not index.overlaps(prompt_text(task.messages), by)]
+    return [task for task in tasks if not index.overlaps(prompt_text(task.request), by)]
 
 
 def distinct_tasks(source: SizedSource, count: int | None) -> list[Task]:

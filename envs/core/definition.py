@@ -54,8 +54,6 @@ class EnvDefinition:
     """Whether it executes model-written programs in the sandbox."""
     agent: str | None = None
     """The agent that plays its episodes, as `module.function`, if the run sets none. None lets the model answer."""
-    splits_by_key: bool = False
-    """Whether the keys of generated tasks divide them, since all have one prompt, and `reset` adds what is different."""
     replays: bool = True
     """Whether the same turns lead a new environment to the same state. If not, an interrupted episode restarts from its
     first turn.

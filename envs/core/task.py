@@ -95,6 +95,8 @@ class Task:
     key: str = ""
     thinking: Thinking = UNLIMITED
     fault: str = ""
+    hidden: tuple[Message, ...] = ()
+    """The prompt with the whole request, if `messages` has less of it, as with a customer. The model never sees it."""
 
     def __post_init__(self) -> None:
         if not self.messages:
@@ -104,6 +106,11 @@ class Task:
     def label(self) -> str:
         """Its environment and key, for messages."""
         return f"{self.env.name}/{self.key}"
+
+    @property
+    def request(self) -> tuple[Message, ...]:
+        """The messages that identify the task: sources split and compare it by them, and a judge reads them."""
+        return self.hidden or self.messages
 
     @property
     def thinks(self) -> bool:

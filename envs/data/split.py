@@ -68,8 +68,8 @@ def digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def split_of(task: Task, share: float = SHARE, *, by_key: bool = False) -> str:
-    """Return the split of a task by the hash of its prompt messages, or of its key."""
-    low = int(digest(task.key if by_key else task.messages), 16) % 2**BITS
+def split_of(task: Task, share: float = SHARE) -> str:
+    """Return the split of a task by the hash of its prompt messages."""
+    low = int(digest(task.request), 16) % 2**BITS
     place = int(f"{low:0{BITS}b}"[::-1], 2) / 2**BITS  # the lowest bit counts most: 1/8 are the hashes divisible by 8
     return "heldout" if place < share else "train"

@@ -19,8 +19,8 @@ def _preset(domain: str, title: str, rows: int) -> Preset:
         samples="1 to 4, temperature 0; pass^k over the answers to a task",
         source="Yao et al., tau-bench, 2024, arXiv 2406.12045; data of github.com/sierra-research/tau-bench at 59a200c, MIT: "
         f"clone it, then `python -m temper.envs.service.published tau-bench/tau_bench/envs/{domain} tau_{domain}`",
-        differs="the customer is no model, states everything at once and agrees to all, so a score is not comparable "
-        "with published ones; the tools are written anew after the published ones; numbers are equal by value",
+        differs="without options.customer the customer is no model, states everything at once and agrees to all, so a score is "
+        "not comparable with published ones; the tools are written anew after the published ones; numbers are equal by value",
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 
 from temper.envs.core.bounds import whole
+from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import EnvironmentFault
 
 TURNED_AWAY = (429, 503)
@@ -73,6 +74,14 @@ class Server:
         for name, seconds in (("timeout_s", self.timeout_s), ("backoff_s", self.backoff_s)):
             if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
                 raise ValueError(f"options.{name} is {seconds!r}; set seconds above 0")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> "Server":
+        """Return the server of plain settings. Raise `ValueError` for a wrong one."""
+        hosts = options.get("hosts", [])
+        if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+            raise ValueError(f"options.hosts is {hosts!r}; set a list of host names")
+        return cls(**{**options, "hosts": tuple(hosts)})
 
     def key(self) -> dict[str, str]:
         if not self.key_variable:
@@ -176,6 +185,23 @@ class Session:
 
     def close(self) -> None:
         self._client.close()
+
+
+def chat_reply(server: Server, body: Mapping[str, Any]) -> str:
+    """Return the text of a chat completion, "" for a reply that was cut. The wait is off the episode's clock.
+
+    Raise `EnvironmentFault` as `Session.post_json`.
+    """
+    session = Session(server)
+    try:
+        with off_the_clock():
+            found = session.post_json("chat/completions", body, repeatable=True)
+    finally:
+        session.close()
+    match found:
+        case {"choices": [{"message": {"content": str(content)}, "finish_reason": reason}, *_]} if reason != "length":
+            return content
+    return ""
 
 
 @functools.cache

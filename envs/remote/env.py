@@ -46,7 +46,7 @@ class HttpEnv(TaskEnv):
         assert self.task is not None
         row, kind = self.task.spec["row"], self.task.env.options
         self.close()
-        self.session = Session(_server(kind["server"]))
+        self.session = Session(Server.from_options(kind["server"]))
         self.turns_so_far: list[ResponseTurn] = []
         self.calls = self.refused = self.unreadable = 0
         self.total, self.ids = 0.0, {}
@@ -170,17 +170,10 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
         raise ValueError(f"options.protocol is {protocol!r}; set {' or '.join(get_args(ServerProtocol))}")
     if "url" not in options:
         raise ValueError("options.url is missing; set the server's address, for example http://127.0.0.1:8000")
-    hosts = options.get("hosts", [])
-    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
-        raise ValueError(f"options.hosts is {hosts!r}; set a list of host names")
     server = {name: options[name] for name in known if name in options}
-    _server(server)
+    Server.from_options(server)
     rows = RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=load)
     return replace(ENVIRONMENT, formats=(rows,), options={"server": server, "protocol": protocol})
-
-
-def _server(settings: Mapping[str, Any]) -> Server:
-    return Server(**{**settings, "hosts": tuple(settings.get("hosts", ()))})
 
 
 ENVIRONMENT = EnvDefinition(

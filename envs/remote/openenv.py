@@ -117,7 +117,7 @@ class OpenEnvEnv(TaskEnv):
         observation, info = super().reset(seed=seed, options=options)
         assert self.task is not None
         self._end_session()
-        self.session = OpenEnvSession(_server(self.task.env.options["server"]))
+        self.session = OpenEnvSession(Server.from_options(self.task.env.options["server"]))
         self.total, self.refused = 0.0, 0
         first = self.session.request("reset", self.task.spec["reset"])
         return observation, info | {"messages": [self._shown(first)]}
@@ -170,21 +170,26 @@ def _action(answer: str, field_of_text: str | None) -> dict[str, Any]:
     return found
 
 
-def _server(settings: Mapping[str, Any]) -> Server:
-    return Server(**{**settings, "hosts": tuple(settings.get("hosts", ()))})
-
-
 def generate(rng: random.Random, level: int, *, prompt: str) -> Task:
     """Return a task with a seed for the server. There is one level."""
-    seed = rng.randrange(SEEDS)
-    return Task(messages=({"role": "user", "content": prompt},), spec={"reset": {"seed": seed}}, key=f"seed-{seed}")
+    return _task(prompt, {"seed": rng.randrange(SEEDS)})
 
 
 def load(row: Row) -> Task:
     reset = row.get("reset", {})
     if not isinstance(reset, dict):
         raise ValueError(f"field 'reset' must hold the arguments of reset, not {reset!r:.80}")
-    return Task(messages=({"role": "user", "content": field(row, "prompt", str)},), spec={"reset": reset})
+    return _task(field(row, "prompt", str), reset)
+
+
+def _task(prompt: str, reset: dict[str, Any]) -> Task:
+    """Return a task. The arguments of `reset` belong to its request, of which the server tells the rest."""
+    messages: tuple[Message, ...] = ({"role": "user", "content": prompt},)
+    return Task(
+        messages=messages,
+        spec={"reset": reset},
+        hidden=(*messages, {"role": "system", "content": json.dumps(reset)}) if reset else (),
+    )
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
@@ -196,7 +201,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
         if text is not None and not isinstance(text, str):
             raise ValueError(f"options.{name} is {text!r}; set a text")
     server = {name: options[name] for name in SERVER if name in options}
-    _server(server)
+    Server.from_options(server)
     prompt = texts.pop("prompt")
     return replace(
         ENVIRONMENT,
@@ -213,6 +218,5 @@ ENVIRONMENT = EnvDefinition(
     configure=configure,
     parts=(*PARTS, BAD_ACTIONS),
     max_turns=MAX_TURNS,
-    splits_by_key=True,
     replays=False,
 )

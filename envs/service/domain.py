@@ -14,7 +14,6 @@ from temper.envs.core.task import Task
 from temper.envs.service.records import Database
 from temper.envs.service.tools import Action, ToolSet
 
-USER_REPLIES = 1
 MAX_TURNS = 30
 MANY_NUMBERS = 20
 """Distinct numbers that an agent may write besides the outputs. More count as guesses."""

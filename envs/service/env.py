@@ -13,7 +13,8 @@ from temper.envs.core.row_format import LeftOut, Row, RowFormat, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
-from temper.envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, outputs_in, takes_parts
+from temper.envs.service.customer import OPENING, SCRIPT, STOP, check_customer, has_customer, open_customer
+from temper.envs.service.domain import MAX_TURNS, Domain, outputs_in, takes_parts
 from temper.envs.service.records import companions
 from temper.envs.service.reference import negatives, reference
 from temper.envs.service.tools import TRANSFER, Refusal
@@ -22,16 +23,20 @@ from temper.rewards.score import TOOL_ERRORS, Score, binary_score, error_rate
 
 MAX_CALLS = 64
 MAX_RESULT_CHARACTERS = 16_384
-USER_REPLY = "Yes, please go ahead. I have nothing to add."
 STATE, OUTPUTS = "state", "outputs"
 
 
 class ServiceEnv(TaskEnv):
-    """A turn with calls is answered by one tool message per call, a turn without calls by a user who agrees to everything.
+    """A turn with calls is answered by one tool message per call, a turn without calls by the customer.
 
-    The first user message is the whole instruction. The user then answers once, or in transcripts always. The next turn
-    without calls ends the episode, and so does a transfer to a human or the turn limit (30). Calls of the last turn are
-    executed.
+    The first user message is the whole instruction. The customer then agrees to everything, once, or in transcripts always.
+    The next turn without calls ends the episode, and so does a transfer to a human or the turn limit (30). Calls of the last
+    turn are executed.
+
+    With the option `customer` the first user message is a greeting. A script then gives the instruction and agrees once, or
+    a model plays the customer. Its reply with `STOP` ends the episode, and so does a turn without calls and words. Only an
+    episode that the customer ended can be right, or one with a transfer that the reference actions contain, after the first
+    reply.
 
     A right episode leaves the database in the state that the reference actions leave, and the agent's answers contain every
     output, as `outputs_in` finds them. Parts: `state` (0 or 1), `outputs` (the share that was stated), `tool_errors` (the
@@ -48,9 +53,10 @@ class ServiceEnv(TaskEnv):
             self.database = self.domain.fresh_for(self.task)
         except ValueError as error:
             raise EnvironmentFault(str(error)) from error
-        settings = self.task.env.settings
-        self.replies = (settings.max_turns or 0) if settings.scripted else USER_REPLIES
+        self.customer = open_customer(self.task)
+        self.served = not has_customer(self.task)  # whether the dialogue has ended as a right one does
         self.said: list[str] = []
+        self.heard = 0  # texts that the customer has answered
         self.transferred = False
         self.calls = self.refused = self.unreadable = 0
         return observation
@@ -61,15 +67,28 @@ class ServiceEnv(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         calls = parsed.calls
         results = answer_each(calls, self._answer, most=MAX_CALLS)
-        if self.transferred or (not calls and self.replies <= 0):
+        if self.transferred:
+            self.served |= self.heard > 0 and any(action["name"] == TRANSFER for action in task.spec["actions"])
+            return self.end(self.score_so_far(task))
+        reply = "" if calls else self._reply(task)
+        if reply is None:
             return self.end(self.score_so_far(task))
         if self.is_last(task):
             return self.truncate(f"after {self.turns} turns")
         if calls:
             messages: list[Message] = [{"role": "tool", "content": it[:MAX_RESULT_CHARACTERS]} for it in results]
             return self.continue_with(messages)
-        self.replies -= 1
-        return self.continue_with([{"role": "user", "content": USER_REPLY}])
+        return self.continue_with([{"role": "user", "content": reply}])
+
+    def _reply(self, task: Task) -> str | None:
+        """Return the customer's reply to the new text, or None at the end of the dialogue."""
+        text = "\n".join(self.said[self.heard :]).strip()
+        if has_customer(task) and not any(map(str.isalnum, text)):
+            return None
+        self.heard = len(self.said)
+        reply = self.customer.reply(text)
+        self.served |= STOP in reply
+        return None if STOP in reply else reply
 
     def _answer(self, call: Call | BadCall) -> str:
         self.calls += 1
@@ -90,9 +109,10 @@ class ServiceEnv(TaskEnv):
         text, outputs = "\n".join(self.said), task.spec["outputs"]
         said = len(outputs_in(text, outputs, part=takes_parts(task)))
         score = binary_score(
-            same and said == len(outputs),
+            same and said == len(outputs) and self.served,
             well_formed=self.unreadable == 0,
-            detail=f"database {'as wanted' if same else 'differs'}, {said} of {len(outputs)} outputs stated",
+            detail=f"database {'as wanted' if same else 'differs'}, {said} of {len(outputs)} outputs stated"
+            + ("" if self.served else ", the customer did not end the dialogue"),
         )
         score.parts[STATE] = float(same)
         score.parts[OUTPUTS] = said / len(outputs) if outputs else 1.0
@@ -116,10 +136,12 @@ def definition(domain: Domain[Any]) -> EnvDefinition:
     )
 
 
-def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", outputs: str = "whole") -> EnvDefinition:
+def with_folder(
+    folder: Path, *, domain: Domain[Any], idle: str = "drop", outputs: str = "whole", customer: Any = None
+) -> EnvDefinition:
     """Return the environment whose rows use the database in this folder. Raise `ValueError` if it can't be read.
 
-    Rows that are right without any action are dropped, unless `idle` is keep. `outputs` is as in `_configure`.
+    Rows that are right without any action are dropped, unless `idle` is keep. The others are as in `_configure`.
     """
     whole = folder.resolve()
     domain.fresh(whole)
@@ -130,23 +152,29 @@ def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", output
         domain.tools.replay(after, task.spec["actions"])
         if idle == "drop" and not task.spec["outputs"] and after.same_state(before):
             raise LeftOut("its reference actions change nothing, and it requires no output")
-        return task
+        if customer is None:
+            return task
+        opening = {"role": "user", "content": OPENING}
+        return replace(task, messages=(task.messages[0], opening), hidden=task.messages)
 
     tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=load)
     options = {"database": str(whole)} | ({"outputs": outputs} if outputs == "part" else {})
-    return replace(definition(domain), formats=(tau,), in_folder=None, options=options)
+    options |= {} if customer is None else {"customer": customer}
+    replays = customer in (None, SCRIPT)
+    return replace(definition(domain), formats=(tau,), in_folder=None, options=options, replays=replays)
 
 
 def _configure(options: Mapping[str, Any], *, domain: Domain[Any]) -> EnvDefinition:
     """Return the environment with these options. `database` is the folder of its database, by default the folder of the
     rows. `idle` is drop or keep for rows that are right without any action. `outputs` is whole, for outputs as whole words
-    among few numbers, or part, for any part of the text, as in tau-bench.
+    among few numbers, or part, for any part of the text, as in tau-bench. `customer` is script, or the settings of a server
+    whose model plays the customer.
     """
-    only_known(options, ("database", "idle", "outputs"), "options")
+    only_known(options, ("database", "idle", "outputs", "customer"), "options")
     folder, idle = options.get("database"), options.get("idle", "drop")
-    outputs = options.get("outputs", "whole")
+    outputs, customer = options.get("outputs", "whole"), options.get("customer")
     one_of("options.idle", idle, ("drop", "keep"))
     one_of("options.outputs", outputs, ("whole", "part"))
-    if folder is None:
-        return replace(definition(domain), in_folder=partial(with_folder, domain=domain, idle=idle, outputs=outputs))
-    return with_folder(Path(str(folder)), domain=domain, idle=idle, outputs=outputs)
+    check_customer(customer)
+    made = partial(with_folder, domain=domain, idle=idle, outputs=outputs, customer=customer)
+    return replace(definition(domain), in_folder=made) if folder is None else made(Path(str(folder)))

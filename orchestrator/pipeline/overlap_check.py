@@ -84,7 +84,7 @@ def _compare(
 def _training(config: Config) -> Iterator[_Training]:
     for name, env in config.environments.items():
         if (data := env.config.data) is not None:
-            rows = (prompt_text(each.task.messages) for each in row_tasks(env, data) if not each.heldout)
+            rows = (prompt_text(each.task.request) for each in row_tasks(env, data) if not each.heldout)
             yield _Training(name=f"envs.{name}.data={data.name}", prompts=rows, env=env)
     for one in config.instances:
         settings = config.settings(one)

@@ -17,8 +17,9 @@ from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig
 from temper.envs.retail.env import DOMAIN, ENVIRONMENT, RetailEnv
 from temper.envs.service import reference
+from temper.envs.service.customer import USER_REPLY
 from temper.envs.service.domain import contains_output, outputs_in
-from temper.envs.service.env import USER_REPLY, with_folder
+from temper.envs.service.env import with_folder
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})
