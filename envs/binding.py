@@ -16,7 +16,7 @@ from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.overlap import DropOverlap
 from temper.envs.data.split import ReadRows, SplitConfig
-from temper.envs.judge import judge_server
+from temper.envs.judge import check_judge
 from temper.envs.questions import rows
 from temper.envs.task_env import TaskEnv
 from temper.envs.tools.shared_tools import RUN_PROGRAMS, TIMEOUT_S, shared_tools
@@ -68,7 +68,7 @@ class EnvConfig:
     the environment's score. With another name than an environment's, the kind is `rows`.
     """
     judge: JudgeConfig | None = immutable(None)
-    """Another model that scores answers by a rubric, as the part `judge` of the reward. Null asks none. With another name than
+    """Another model that scores or compares answers, as the part `judge` of the reward. Null asks none. With another name than
     an environment's, the kind is `rows`.
     """
     agent: str | None = immutable(None)
@@ -128,7 +128,7 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
         if config.reward is None and config.agent is None and definition.agent is None:
             only_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
         if config.judge is not None:
-            judge_server(config.judge)
+            check_judge(config.judge)
             made = env_class(definition.ref())
             if not (isinstance(made, type) and issubclass(made, TaskEnv)):
                 raise ValueError(f"judge: {definition.id} scores its own episodes, which have no answer to judge")
