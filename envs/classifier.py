@@ -1,7 +1,6 @@
-"""A sequence classifier that scores chats in a process of its own, which all environments of a worker share."""
+"""A sequence classifier that scores chats in a separate process, which all environments of a worker share."""
 
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Scores chats with a sequence classifier. It runs as a process of its own (`envs.classifier`).
+"""Scores chats with a sequence classifier. It runs as a separate process (`envs.classifier`).
 
 It answers lines of JSON. The first line has the error of the load, if any. Each further line answers a batch of requests. It
 ends with its input.
