@@ -76,7 +76,7 @@ def test_a_padded_batch_scores_like_single_passes(tmp_path: Path, pad: int | Non
 
 
 def test_a_label_has_the_odds_of_its_softmax_or_its_own_logit(tmp_path: Path) -> None:
-    names = {"id2label": {0: "bad", 1: "fair", 2: "good"}}
+    names: dict[str, Any] = {"id2label": {0: "bad", 1: "fair", 2: "good"}}
     folder = classifier(tmp_path / "one", labels=3, **names)
     (found,) = Scorer(str(folder)).score(requests(["4"], "good"))
     share = float(direct(folder, "4")[0].softmax(0)[2])
