@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from temper.envs.catalog import ENVIRONMENTS, configure_env, env_class
+from temper.envs.classifier import check_classifier
 from temper.envs.core.bounds import not_negative, only_known, positive
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.functions import load_function
@@ -16,7 +17,7 @@ from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.overlap import DropOverlap
 from temper.envs.data.split import ReadRows, SplitConfig
-from temper.envs.judge import check_judge
+from temper.envs.judge import judge_server
 from temper.envs.questions import rows
 from temper.envs.task_env import TaskEnv
 from temper.envs.tools.shared_tools import RUN_PROGRAMS, TIMEOUT_S, shared_tools
@@ -128,7 +129,10 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
         if config.reward is None and config.agent is None and definition.agent is None:
             only_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
         if config.judge is not None:
-            check_judge(config.judge)
+            if config.judge.classifier:
+                check_classifier(config.judge.classifier)
+            else:
+                judge_server(config.judge)
             made = env_class(definition.ref())
             if not (isinstance(made, type) and issubclass(made, TaskEnv)):
                 raise ValueError(f"judge: {definition.id} scores its own episodes, which have no answer to judge")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from temper.envs.classifier import check_classifier, shared_classifier
+from temper.envs.classifier import shared_classifier
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import EnvironmentFault, GraderError
 from temper.envs.core.judge_config import JudgeConfig
@@ -100,20 +100,10 @@ def compared(config: JudgeConfig, task: Task, answers: Sequence[str]) -> list[Ve
             asked[first].append(found)
     return [
         Verdict(
-            value=fmean(shares) if shares else EQUAL,
-            requests=sum(one.requests for one in paid),
-            tokens=sum(one.tokens for one in paid),
+            value=fmean(shares or [EQUAL]), requests=sum(a.requests for a in own), tokens=sum(a.tokens for a in own)
         )
-        for shares, paid in zip(values, asked, strict=True)
+        for shares, own in zip(values, asked, strict=True)
     ]
-
-
-def check_judge(config: JudgeConfig) -> None:
-    """Raise `ValueError` for an address that is not allowed, a missing key, and a folder without a model."""
-    if config.classifier:
-        check_classifier(config.classifier)
-    else:
-        judge_server(config)
 
 
 def judge_server(config: JudgeConfig) -> Server:
