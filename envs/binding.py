@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from temper.envs.catalog import ENVIRONMENTS, configure_env, env_class
+from temper.envs.classifier import check_classifier
 from temper.envs.core.bounds import not_negative, only_known, positive
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.functions import load_function
@@ -68,7 +69,7 @@ class EnvConfig:
     the environment's score. With another name than an environment's, the kind is `rows`.
     """
     judge: JudgeConfig | None = immutable(None)
-    """Another model that scores answers by a rubric, as the part `judge` of the reward. Null asks none. With another name than
+    """Another model that scores or compares answers, as the part `judge` of the reward. Null asks none. With another name than
     an environment's, the kind is `rows`.
     """
     agent: str | None = immutable(None)
@@ -128,7 +129,10 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
         if config.reward is None and config.agent is None and definition.agent is None:
             only_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
         if config.judge is not None:
-            judge_server(config.judge)
+            if config.judge.classifier:
+                check_classifier(config.judge.classifier)
+            else:
+                judge_server(config.judge)
             made = env_class(definition.ref())
             if not (isinstance(made, type) and issubclass(made, TaskEnv)):
                 raise ValueError(f"judge: {definition.id} scores its own episodes, which have no answer to judge")

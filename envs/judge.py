@@ -1,18 +1,23 @@
-"""A judge: another model that scores or compares answers by a rubric, as the part `judge` of the reward."""
+"""A judge: another model that scores answers, or compares them by a rubric, as the part `judge` of the reward."""
 
 import json
+import math
 import re
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from dataclasses import dataclass
 from statistics import fmean
 
+from temper.envs.classifier import shared_classifier
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import EnvironmentFault, GraderError
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.task import Task
 from temper.envs.own_reward import copy_row
 from temper.envs.remote.client import Server, chat_reply
+from temper.rewards.score import JUDGE_COSTS
 
 JUDGED = "judged"
 """The evidence of a score that holds the answer for comparisons."""
@@ -39,39 +44,65 @@ SHARE_OF_A = {"a": 1.0, "b": 0.0, "equal": 0.5}
 EQUAL = 0.5
 
 
-def judged(config: JudgeConfig, task: Task, answer: str) -> float:
-    """Return the score of an answer from 0 to 1, and 0 for an empty one. Raise `GraderError` if the judge gives none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A value from 0 to 1, and its cost: answered requests and the tokens of their prompts and replies."""
+
+    value: float
+    requests: float = 0.0
+    tokens: float = 0.0
+
+    @property
+    def costs(self) -> dict[str, float]:
+        return dict(zip(JUDGE_COSTS, (self.requests, self.tokens), strict=True))
+
+
+KNOWN: "OrderedDict[Hashable, float]" = OrderedDict()
+"""The values of the latest verdicts."""
+_KNOWN_LOCK = threading.Lock()
+
+
+def judged(config: JudgeConfig, task: Task, answer: str) -> Verdict:
+    """Return the verdict on an answer, 0 for an empty one. Raise `GraderError` if the judge gives none."""
     if not answer.strip():
-        return 0.0
+        return Verdict(value=0.0)
+    if config.classifier:
+        return _classified(config, task, answer)
     body = _body(config, task, SCORING, {"answer": answer})
-    score = float(_verdict(body, judge_server(config), SCORE, config.best))
-    return score / config.best
+    return _verdict(body, judge_server(config), SCORE, lambda score: float(score) / config.best)
 
 
-def compared(config: JudgeConfig, task: Task, answers: Sequence[str]) -> list[float]:
-    """Return for each answer the mean verdict of its comparisons, from 0 to 1. Raise `GraderError` if one is missing.
+def compared(config: JudgeConfig, task: Task, answers: Sequence[str]) -> list[Verdict]:
+    """Return for each answer the mean verdict of its comparisons. Raise `GraderError` if one is missing.
 
     Each answer is compared with its two neighbours in a circle, each pair in both orders, since judges prefer a position. So
     N answers need 2 N requests (circular comparison: NVIDIA, Nemotron 3 Nano, 2025). An empty answer loses. A single one gets
-    0.5.
+    0.5. A comparison is a cost of its first answer.
     """
     count, server = len(answers), judge_server(config)
     pairs = [(one, (one + 1) % count) for one in range(count if count > 2 else count - 1)]
 
-    def share_of(first: int, second: int) -> float:
+    def compare(first: int, second: int) -> Verdict:
         given = [bool(answers[place].strip()) for place in (first, second)]
         if not all(given):
-            return EQUAL if not any(given) else float(given[0])
+            return Verdict(value=EQUAL if not any(given) else float(given[0]))
         body = _body(config, task, COMPARING, {"answer_a": answers[first], "answer_b": answers[second]})
-        return SHARE_OF_A[_verdict(body, server, BETTER, None).lower()]
+        return _verdict(body, server, BETTER, lambda better: SHARE_OF_A[better.lower()])
 
     values: list[list[float]] = [[] for _ in answers]
+    asked: list[list[Verdict]] = [[] for _ in answers]
     with off_the_clock(), ThreadPoolExecutor(AT_ONCE) as threads:
         orders = [*pairs, *((second, first) for first, second in pairs)]
-        for (first, second), share in zip(orders, threads.map(lambda order: share_of(*order), orders), strict=True):
-            values[first].append(share)
-            values[second].append(1.0 - share)
-    return [fmean(found) if found else EQUAL for found in values]
+        for (first, second), found in zip(orders, threads.map(lambda order: compare(*order), orders), strict=True):
+            values[first].append(found.value)
+            values[second].append(1.0 - found.value)
+            asked[first].append(found)
+    return [
+        Verdict(
+            value=fmean(shares or [EQUAL]), requests=sum(a.requests for a in own), tokens=sum(a.tokens for a in own)
+        )
+        for shares, own in zip(values, asked, strict=True)
+    ]
 
 
 def judge_server(config: JudgeConfig) -> Server:
@@ -105,19 +136,50 @@ def _without(name: str, text: str) -> str:
     return text.replace(f"</{name}", f"< /{name}")
 
 
-@lru_cache(REMEMBERED)
-def _verdict(body: str, server: Server, form: re.Pattern[str], highest: int | None) -> str:
-    """Return the verdict in the last line of a reply, at most `highest`. Raise `GraderError` without one."""
-    reply = ""
+def _remember(key: Hashable, ask: Callable[[], Verdict]) -> Verdict:
+    """Return the verdict that `ask` gives, or a known one, which costs nothing."""
+    with _KNOWN_LOCK:
+        if key in KNOWN:
+            KNOWN.move_to_end(key)
+            return Verdict(value=KNOWN[key])
+    found = ask()
+    with _KNOWN_LOCK:
+        KNOWN[key] = found.value
+        while len(KNOWN) > REMEMBERED:
+            KNOWN.popitem(last=False)
+    return found
+
+
+def _classified(config: JudgeConfig, task: Task, answer: str) -> Verdict:
+    """Return the verdict of a classifier on the prompt and the answer."""
+    chat = [*task.messages, {"role": "assistant", "content": answer}]
+
+    def ask() -> Verdict:
+        with off_the_clock():
+            found = shared_classifier(config).score(chat, label=config.label, seconds=config.timeout_s)
+        value = 0.5 + 0.5 * math.tanh(found.logit / config.scale / 2)  # the sigmoid, without overflow
+        return Verdict(value=value, requests=1, tokens=found.tokens)
+
+    return _remember((config.classifier, config.label, config.scale, json.dumps(chat)), ask)
+
+
+def _verdict(body: str, server: Server, form: re.Pattern[str], value_of: Callable[[str], float]) -> Verdict:
+    """Return the verdict in the last line of a reply, at most 1. Raise `GraderError` without one."""
+    return _remember((body, server), lambda: _ask(body, server, form, value_of))
+
+
+def _ask(body: str, server: Server, form: re.Pattern[str], value_of: Callable[[str], float]) -> Verdict:
+    text, tokens = "", 0
     try:
-        for temperature in TEMPERATURES:
+        for requests, temperature in enumerate(TEMPERATURES, start=1):
             reply = chat_reply(server, json.loads(body) | {"temperature": temperature})
-            found = form.fullmatch(_last_line(reply))
-            if found and (highest is None or float(found[1]) <= highest):
-                return found[1]
+            text, tokens = reply.text, tokens + reply.tokens
+            found = form.fullmatch(_last_line(text))
+            if found and (value := value_of(found[1])) <= 1.0:
+                return Verdict(value=value, requests=requests, tokens=tokens)
     except EnvironmentFault as error:
         raise GraderError(f"the judge did not answer: {error}") from error
-    raise GraderError(f"the judge gave no verdict as `{form.pattern}`: {reply[-200:]!r}")
+    raise GraderError(f"the judge gave no verdict as `{form.pattern}`: {text[-200:]!r}")
 
 
 def _last_line(reply: str) -> str:

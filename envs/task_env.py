@@ -202,7 +202,9 @@ class TaskEnv(gymnasium.Env[str, str]):
         if settings.compares:
             score = replace(score, evidence=score.evidence | {JUDGED: self.answer})
         elif settings.judge is not None:
-            score = replace(score, parts=score.parts | {JUDGE: judged(settings.judge, task, self.answer)})
+            verdict = judged(settings.judge, task, self.answer)
+            evidence = score.evidence | verdict.costs
+            score = replace(score, parts=score.parts | {JUDGE: verdict.value}, evidence=evidence)
         usual = WEIGHTS | {JUDGE: 1.0} if settings.reward is None else dict.fromkeys(score.parts, 1.0)
         if settings.length_limit is not None:
             length = {LENGTH: brevity(self.characters, limit=settings.length_limit)}

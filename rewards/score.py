@@ -8,6 +8,8 @@ CORRECT = "correct"
 FORMAT = "format"
 LENGTH = "length"
 JUDGE = "judge"
+JUDGE_COSTS = ("judge_requests", "judge_tokens")
+"""Evidence of a judged answer, and metrics."""
 TOOL_ERRORS = "tool_errors"
 WEIGHTS = {CORRECT: 1.0}
 """The default weights. A part without a weight is only logged."""

@@ -1,14 +1,17 @@
 """The settings of a judge."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 
-from temper.envs.core.bounds import positive
+from temper.envs.core.bounds import positive, whole
 from temper.envs.core.setting import free, immutable
+
+OF_CLASSIFIER = ("classifier", "label", "scale", "threads", "device")
+OF_BOTH = ("timeout_s",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeConfig:
-    """The judge of an environment's answers."""
+    """The judge of an environment's answers: a model on a server (`url`, `model`) or a `classifier`."""
 
     url: str = free("")
     """Base of an OpenAI-compatible server with the version, such as http://127.0.0.1:8000/v1."""
@@ -31,12 +34,33 @@ class JudgeConfig:
     key_variable: str = free("")
     """Environment variable on every worker with the server's key. Empty sends none."""
     timeout_s: float = free(60.0, unit="seconds")
-    """Deadline of one request, in seconds. It does not count for the episode's."""
+    """Deadline of one request, or of one batch of a classifier, in seconds. It does not count for the episode's."""
     retries: int = free(3)
     """Retries after an error of the connection or of the server."""
+    classifier: str = immutable("")
+    """A sequence classifier with safetensors and a chat template, by folder or hub name, instead of a server. The part `judge`
+    is the sigmoid of its logit.
+    """
+    label: str | None = immutable(None)
+    """The label that the classifier's score belongs to. Null needs a classifier with one label."""
+    scale: float = immutable(1.0)
+    """The logit is divided by it before the sigmoid."""
+    threads: int = free(1)
+    """Threads of the classifier's process, of which each rollout worker has one."""
+    device: str = free("cpu")
+    """Device of the classifier in torch's words, such as cuda:1. On cpu it runs in float32, elsewhere in its own type."""
 
     def __post_init__(self) -> None:
-        if not self.url or not self.model:
-            raise ValueError("judge needs url and model")
+        if not self.classifier and not (self.url and self.model):
+            raise ValueError("judge needs url and model, or classifier")
+        defaults = {one.name: [] if one.default is MISSING else one.default for one in fields(self)}
+        set_ones = {name for name, default in defaults.items() if getattr(self, name) != default}
+        unused = set_ones - set(OF_BOTH) - set(OF_CLASSIFIER) if self.classifier else set_ones & set(OF_CLASSIFIER)
+        if unused:
+            form = f"classifier={self.classifier}" if self.classifier else f"url={self.url}"
+            raise ValueError(f"judge.{form} does not use {', '.join(sorted(unused))}; remove them, or {form}")
         positive("judge.best", self.best)
         positive("judge.max_tokens", self.max_tokens)
+        positive("judge.scale", self.scale)
+        positive("judge.timeout_s", self.timeout_s)
+        whole("judge.threads", self.threads, least=1)

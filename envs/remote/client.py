@@ -187,8 +187,16 @@ class Session:
         self._client.close()
 
 
-def chat_reply(server: Server, body: Mapping[str, Any]) -> str:
-    """Return the text of a chat completion, "" for a reply that was cut. The wait is off the episode's clock.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatReply:
+    """A chat completion: its text, "" if it was cut, and the tokens of prompt and reply, 0 if the server counts none."""
+
+    text: str
+    tokens: int
+
+
+def chat_reply(server: Server, body: Mapping[str, Any]) -> ChatReply:
+    """Return a chat completion. The wait is off the episode's clock.
 
     Raise `EnvironmentFault` as `Session.post_json`.
     """
@@ -198,10 +206,12 @@ def chat_reply(server: Server, body: Mapping[str, Any]) -> str:
             found = session.post_json("chat/completions", body, repeatable=True)
     finally:
         session.close()
+    text, usage = "", found.get("usage")
     match found:
         case {"choices": [{"message": {"content": str(content)}, "finish_reason": reason}, *_]} if reason != "length":
-            return content
-    return ""
+            text = content
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else []
+    return ChatReply(text=text, tokens=sum(count for count in counts if isinstance(count, int)))
 
 
 @functools.cache

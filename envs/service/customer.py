@@ -59,7 +59,7 @@ class ModelCustomer:
         self._messages.append({"role": "user", "content": text[:MAX_CHARACTERS]})
         body = {"model": self._model, "messages": self._messages, "max_tokens": MAX_TOKENS}
         for _ in range(TRIES):
-            reply = chat_reply(self._server, body).rpartition(CLOSE_THINKING)[2].strip()
+            reply = chat_reply(self._server, body).text.rpartition(CLOSE_THINKING)[2].strip()
             if 0 < len(reply) <= MAX_CHARACTERS:
                 self._messages.append({"role": "assistant", "content": reply})
                 return reply

@@ -16,7 +16,7 @@ from temper.orchestrator.loop.buffer import Occupancy
 from temper.orchestrator.loop.deadline import Deadline, within
 from temper.orchestrator.loop.shaping import earned_rewards
 from temper.orchestrator.loop.step import StepReport
-from temper.rewards.score import Outcome
+from temper.rewards.score import JUDGE_COSTS, Outcome
 from temper.rollout.trajectory import Group, Resumption, WeightVersion, well_formed_share
 
 
@@ -146,6 +146,10 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "well_formed": well_formed_share(scored),
             "forced_ends": fmean(any(turn.injected_T.any() for turn in t.turns) for t in scored),
         }
+    graded = [one.score.evidence for t in scored for one in (t, *t.forced_answers)]
+    for name in JUDGE_COSTS:
+        if any(name in evidence for evidence in graded):
+            metrics[name] = sum(float(evidence.get(name, 0.0)) for evidence in graded) / len(scored)
     at_budget: dict[int, list[float]] = {}
     for t in scored:
         for budget, reward in zip(t.task.thinking.nested_budgets, t.budget_rewards, strict=False):

@@ -31,7 +31,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import Thinking, up_to
 from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
 from temper.envs.env_episode import EnvEpisode, MakeEnv
-from temper.envs.judge import JUDGED, compared
+from temper.envs.judge import JUDGED, Verdict, compared
 from temper.rewards.score import JUDGE
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.agent_session import AgentRequest, AgentServer, AgentSession, LimitReached, TurnTree
@@ -308,14 +308,14 @@ class EpisodeRunner:
         comparing = functools.partial(compared, task.env.settings.judge, task, texts)
         watch, clock = Stopwatch(), Clock(self._limits.timeout_s)
         try:
-            shares = await self._threads.call(
+            verdicts = await self._threads.call(
                 comparing, env=task.env.name, at_once=task.env.settings.threads, clock=clock, watch=watch
             )
         except Exception as error:  # a fault of the judge is data
             return group.fail(failure_of(error))
         finally:
             self._on_step()
-        return replace(group, trajectories=tuple(map(_with_share, answers, shares)))
+        return replace(group, trajectories=tuple(map(_with_verdict, answers, verdicts)))
 
     def _leave(self, env: EnvEpisode) -> None:
         """Close an unfinished environment in a thread, without a wait: one of its calls may still run."""
@@ -522,12 +522,15 @@ class EpisodeRunner:
             self._on_step()
 
 
-def _with_share(answer: Trajectory, share: float) -> Trajectory:
+def _with_verdict(answer: Trajectory, verdict: Verdict) -> Trajectory:
     """Return an answer with the judge's share of wins as a part of its reward."""
-    settings, parts = answer.task.env.settings, answer.score.parts | {JUDGE: share}
+    settings, score = answer.task.env.settings, answer.score
     assert answer.reward is not None
     weight = settings.weights.get(JUDGE, 0.0) if settings.weights else 1.0
-    return replace(answer, reward=answer.reward + weight * share, score=replace(answer.score, parts=parts))
+    parts, evidence = score.parts | {JUDGE: verdict.value}, score.evidence | verdict.costs
+    return replace(
+        answer, reward=answer.reward + weight * verdict.value, score=replace(score, parts=parts, evidence=evidence)
+    )
 
 
 def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:

@@ -52,12 +52,14 @@ def test_links_resolve(document: str) -> None:
 
 @pytest.fixture(scope="module")
 def readers_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A reader's folder with the modules that the documents define, and a tokenizer."""
+    """A reader's folder with the modules that the documents define, a tokenizer, and a model's configuration."""
     folder = tmp_path_factory.mktemp("reader")
     for document, module in OWN_MODULES.items():
         (folder / f"{module}.py").write_text(blocks(document, "python")[0], encoding="utf-8")
     (folder / "models" / "qwen3").mkdir(parents=True)
     Tokenizer(WordLevel()).save(str(folder / "models" / "qwen3" / "tokenizer.json"))
+    (folder / "models" / "reward_model").mkdir()
+    (folder / "models" / "reward_model" / "config.json").write_text("{}", encoding="ascii")
     sys.path.insert(0, str(folder))
     yield folder
     sys.path.remove(str(folder))

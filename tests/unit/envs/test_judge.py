@@ -13,7 +13,9 @@ from typing import Any
 import gymnasium
 import pytest
 from support.chat_server import ChatServerDouble, told
+from support.metric_names import unexplained
 from support.scripted_engine import ScriptedEngine, runner_of
+from support.turns import report_of
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.definition import EnvDefinition
@@ -22,9 +24,10 @@ from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import UNLIMITED
 from temper.envs.data.config import DataConfig
-from temper.envs.judge import _verdict, compared
+from temper.envs.judge import KNOWN, compared
 from temper.envs.source import open_source
 from temper.envs.transcript import score_turns
+from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.episodes.episode import Attempt
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
@@ -33,7 +36,7 @@ from temper.rollout.trajectory import Group, Ticket, WeightVersion
 def _no_memory() -> Iterator[None]:
     """Earlier tests' servers may have had the same port."""
     yield
-    _verdict.cache_clear()
+    KNOWN.clear()
 
 
 def judging(server: ChatServerDouble, **more: Any) -> JudgeConfig:
@@ -101,6 +104,15 @@ def test_an_empty_answer_and_a_known_one_need_no_request() -> None:
         assert len(server.bodies) == 1
 
 
+def test_an_answer_carries_the_requests_and_tokens_of_its_judge() -> None:
+    replies = iter([told("Hm."), told("Score: 8")])
+    with ChatServerDouble(lambda _: next(replies)) as server:
+        task = task_of(judging(server))
+        found = [score_turns(task, ["12"]).score.evidence for _ in range(2)]
+    costs = [(one["judge_requests"], one["judge_tokens"]) for one in found]
+    assert costs == [(2, 2 * 9), (0, 0)]  # the second verdict was known
+
+
 @pytest.mark.parametrize("reply", ["Very good!", "Score: 11", "", "Score: -3", "Score: 9\nbut no", "He says Score: 9"])
 def test_a_reply_without_a_score_is_asked_for_again_and_then_a_fault(reply: str) -> None:
     with scored(reply) as server:
@@ -146,6 +158,11 @@ def test_a_judge_that_is_down_is_a_fault_and_no_reward() -> None:
         ({"key_variable": "NOT_SET_HERE"}, "NOT_SET_HERE"),
         ({"model": ""}, "model"),
         ({"best": 0}, "best"),
+        ({"classifier": "own/model"}, "model, url"),
+        ({"classifier": "own/model", "url": "", "model": "", "compare": True, "rubric": "x"}, "compare, rubric"),
+        ({"classifier": "/no/such/folder", "url": "", "model": ""}, "/no/such/folder"),
+        ({"label": "good"}, "label"),
+        ({"url": ""}, "classifier"),
     ],
 )
 def test_wrong_settings_are_found_before_a_run(more: dict[str, Any], named: str) -> None:
@@ -175,14 +192,17 @@ def prefers_longer(body: dict[str, Any]) -> dict[str, Any]:
 def test_comparisons_give_the_share_of_wins(answers: list[str], shares: list[float]) -> None:
     with ChatServerDouble(prefers_longer) as server:
         judge = judging(server, compare=True)
-        assert compared(judge, task_of(judge), answers) == shares
+        assert [one.value for one in compared(judge, task_of(judge), answers)] == shares
 
 
 def test_a_judge_that_prefers_a_position_calls_all_answers_equal() -> None:
     with scored("Better: A") as server:
         judge = judging(server, compare=True)
-        assert compared(judge, task_of(judge), ["a", "b", "c", "d"]) == [0.5] * 4
+        found = compared(judge, task_of(judge), ["a", "b", "c", "d"])
+        assert [(one.value, one.requests, one.tokens) for one in found] == [(0.5, 2, 2 * 9)] * 4
         assert len(server.bodies) == 8
+        again = compared(judge, task_of(judge), ["a", "b", "c", "d"])
+    assert [(one.value, one.requests, one.tokens) for one in again] == [(0.5, 0, 0)] * 4
 
 
 def test_a_group_gets_the_shares_in_its_rewards_and_fails_with_its_judge() -> None:
@@ -197,7 +217,11 @@ def test_a_group_gets_the_shares_in_its_rewards_and_fails_with_its_judge() -> No
         (1.0, 0.25),
     ]
     assert sorted(one.reward for one in group.trajectories if one.reward is not None) == [0.25, 1.0, 1.25]
-    _verdict.cache_clear()
+    measured = step_metrics(report_of([group], version=0))
+    costs = [measured[f"env/math/judge_{what}"] for what in ("requests", "tokens")]
+    assert costs == [2.0, 18.0]  # 6 requests for 3 answers
+    assert unexplained(measured) == []
+    KNOWN.clear()
     lost = play_group(engine, task, samples=3)  # its server is gone
     assert not lost.trajectories
     assert [one.failure.kind for one in lost.failed if one.failure] == [FailureKind.GRADER] * 3

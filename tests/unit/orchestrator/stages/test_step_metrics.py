@@ -51,3 +51,14 @@ def test_a_part_that_some_answers_lack_has_the_share_of_those_that_have_it() -> 
         "env/math/parts/b/share": 0.5,
     }
     assert unexplained(found) == []
+
+
+def test_the_cost_of_a_judge_is_a_mean_over_answers_with_their_forced_ones() -> None:
+    first, second = (
+        replace(answer((5,)), score=Score(evidence={"judge_requests": 1.0, "judge_tokens": tokens}))
+        for tokens in (60.0, 20.0)
+    )
+    found = measured(group(0, 5, replace(first, forced_answers=(second,)), answer((5,))))
+    assert (found["env/math/judge_requests"], found["env/math/judge_tokens"]) == (1.0, 40.0)
+    assert unexplained(found) == []
+    assert "env/math/judge_tokens" not in measured(group(0, 5, answer((5,))))

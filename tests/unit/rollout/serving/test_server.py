@@ -21,6 +21,11 @@ from openai import BadRequestError, OpenAI
 from support import tiny_models
 from support.chat_server import ChatServerDouble
 
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.errors import FailureKind
+from temper.envs.core.judge_config import JudgeConfig
+from temper.envs.source import open_source
+from temper.envs.transcript import score_turns
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.cli.arguments import model_directory
@@ -173,6 +178,15 @@ def test_it_is_evaluated_like_any_other_server(served: Served, tmp_path: Path) -
     found = result["envs"]["math"]
     assert (found["samples"], found["failures"]) == (3, 0)
     assert 0 < found["tokens"] <= 24
+
+
+def test_a_judge_that_gives_no_verdict_is_a_failure_and_no_zero(served: Served) -> None:
+    judge = JudgeConfig(url=str(served.client.base_url), model=served.model, max_tokens=16)
+    task = open_source(bind("math", EnvConfig(judge=judge, thinking=False)), split="train", seed=1).task(0)
+    result = score_turns(task, [task.spec["answer"]])
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.GRADER
+    assert "no verdict" in result.failure.message  # it did answer
 
 
 @pytest.mark.parametrize("end", ENDS)
