@@ -5,6 +5,7 @@ with longer names, larger constants and more kinds, and only the name of the fil
 """
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ LETTERS = "bcdghjkpqrtuvwxyz"
 # fmt: off
 NAMES = (
     "amount", "balance", "bonus", "charge", "cost", "count", "credit", "debt", "delay", "fee", "grade", "height", "income",
-    "length", "level", "limit", "mass", "offset", "price", "quota", "rate", "score", "share", "size", "stock", "tax", "weight",
+    "level", "limit", "mass", "offset", "price", "rate", "score",
 )
 MODULES = ("cart", "clock", "ledger", "meter", "orders", "parcel", "report", "shop", "store", "survey", "tally", "tickets")
 # fmt: on
@@ -66,8 +67,8 @@ EASY = (
     ),
     Kind(
         words="{x} plus {n}, or 0 if {x} is below 0",
-        code="def {f}({x}):\n    if {x} < 0:\n        return 0\n    return {x} + {n}\n",
-        bugs=(("if {x} < 0:\n        return 0\n    return {x}", "return {x}"), ("{x} < 0", "{x} > 0")),
+        code="def {f}({x}):\n    return {x} + {n} if {x} >= 0 else 0\n",
+        bugs=(("+ {n} if {x} >= 0 else 0", "+ {n}"), (">= 0", "<= 0")),
         takes="number",
     ),
 )
@@ -87,114 +88,86 @@ HARD = (
         words="the largest of {x}, times {n}",
         code="def {f}({x}):\n    {y} = {x}[0]\n    for {z} in {x}:\n        if {z} > {y}:\n            {y} = {z}\n"
         "    return {y} * {n}\n",
-        bugs=(("= {x}[0]", "= 0"), ("{z} > {y}", "{z} < {y}"), ("{y} = {z}", "{z} = {y}")),
+        bugs=(("{y} = {x}[0]", "{y} = 0"), ("{z} > {y}", "{z} < {y}"), ("{y} = {z}", "{z} = {y}")),
     ),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
-    """A function of a task: the right and the wrong code and passage, and its calls with right and wrong results."""
-
-    name: str
-    words: str
-    right: str
-    wrong: str
-    passages: tuple[str, str]
-    calls: tuple[Arguments, ...]
-
-    def results(self, code: str) -> list[Any]:
-        """Return the results of our own code, None for a call that raises."""
-        namespace: dict[str, Any] = {}
-        exec(code, namespace)
-        return [_result(namespace[self.name], arguments) for arguments in self.calls]
-
-    def call(self, arguments: Arguments) -> str:
-        return f"{self.name}({', '.join(map(repr, arguments))})"
+def inputs(kind: Kind, m: int) -> list[Arguments]:
+    """Return arguments on which each bug shows, among them lists around the bound `m`."""
+    if kind.takes == "number":
+        return [[-7], [-1], [0], [3], [12]]
+    if kind.takes == "pair":
+        return [[2, 5], [7, 0], [-3, 4]]
+    return [[[m - 1, m, m + 1, m + 2]], [[-4, -2]], [[*range(m + 3, 0, -1)]]]
 
 
-def _result(function: Any, arguments: Arguments) -> Any:
-    try:
-        return function(*arguments)
-    except Exception:
-        return None
+def results(code: str, name: str, calls: list[Arguments]) -> list[Any]:
+    """Return the results of a function of our own code, None for a call that raises."""
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    found = []
+    for arguments in calls:
+        try:
+            found.append(namespace[name](*arguments))
+        except Exception:
+            found.append(None)
+    return found
 
 
-def make_function(kind: Kind, bug: tuple[str, str], names: list[str], numbers: list[int]) -> Function:
-    """Fill the slots of a kind with four names and two numbers, and put in one of its bugs."""
+def slots_of(names: list[str], numbers: list[int]) -> dict[str, str]:
     n, m = numbers
-    slots = dict(zip("fxyz", names, strict=True)) | {"n": str(n), "m": str(m), "k": str(m + 1)}
-    right, fixed, spoilt = (text.format_map(slots) for text in (kind.code, *bug))
-    calls: dict[str, tuple[Arguments, ...]] = {
-        "number": ([-7], [-1], [0], [3], [12]),
-        "pair": ([2, 5], [7, 0], [-3, 4]),
-        "list": ([[m - 1, m, m + 1, m + 2]], [[-4, -2]], [[*range(m + 3, 0, -1)]]),
-    }
-    return Function(
-        name=names[0],
-        words=kind.words.format_map(slots),
-        right=right,
-        wrong=right.replace(fixed, spoilt),
-        passages=(spoilt, fixed),
-        calls=calls[kind.takes],
-    )
+    return dict(zip("fxyz", names, strict=True)) | {"n": str(n), "m": str(m), "k": str(m + 1)}
 
 
 def generate(rng: random.Random, level: int) -> Task:
     kind = rng.choice(EASY if level == 1 else EASY + HARD)
-    numbers = rng.sample(range(2, 10) if level == 1 else range(10, 20), 2)
-    names = rng.sample(LETTERS if level == 1 else NAMES, 4)
-    module = rng.choice(LETTERS if level == 1 else MODULES)
-    function = make_function(kind, rng.choice(kind.bugs), names, numbers)
-    rights = function.results(function.right)
-    failing = [
-        (arguments, right)
-        for arguments, right, wrong in zip(function.calls, rights, function.results(function.wrong), strict=True)
-        if right != wrong
-    ]
-    arguments, expected = min(failing, key=lambda case: len(repr(case)))
-    report = f"{function.name} is {function.words}. {function.call(arguments)} must be {expected}."
-    other = "" if level == 1 else _other(rng, names)
-    path, tests = f"{module}.py", [
-        f"assert {function.call(arguments)} == {right}\n"
-        for arguments, right in zip(function.calls, rights, strict=True)
-    ]
-    prompt = f"{path}:\n{function.wrong}\n{report}" if level == 1 else f"{report} See {path}."
+    words, numbers = (LETTERS, range(2, 10)) if level == 1 else (NAMES, range(10, 20))
+    names, module = rng.sample(words, 8), rng.choice(LETTERS if level == 1 else MODULES)
+    slots = slots_of(names[:4], rng.sample(numbers, 2))
+    return make_task(kind, rng.choice(kind.bugs), slots, module, other="" if level == 1 else _other(rng, names[4:]))
+
+
+def _other(rng: random.Random, names: list[str]) -> str:
+    """Return a right function before the wrong one. Its numbers are larger, so that no passage of the other is in it."""
+    return rng.choice(EASY).code.format_map(slots_of(names, rng.sample(range(20, 30), 2))) + "\n\n"
+
+
+def make_task(kind: Kind, bug: tuple[str, str], slots: Mapping[str, str], module: str, *, other: str = "") -> Task:
+    """Make the task of one bug. Without another function the prompt shows the file."""
+    right, new, old, words = (text.format_map(slots) for text in (kind.code, *bug, kind.words))
+    wrong, name, path = right.replace(new, old), slots["f"], f"{module}.py"
+    arguments = inputs(kind, int(slots["m"]))
+    expected = results(right, name, arguments)
+    calls = [f"{name}({', '.join(map(repr, one))})" for one in arguments]
+    failing = zip(calls, expected, results(wrong, name, arguments), strict=True)
+    call, value = min(((call, wanted) for call, wanted, got in failing if got != wanted), key=lambda case: len(case[0]))
+    asserts = "".join(f"assert {call} == {wanted}\n" for call, wanted in zip(calls, expected, strict=True))
+    report = f"{name} is {words}. {call} must be {value}."
+    prompt = f"{report} See {path}." if other else f"{path}:\n{wrong}\n{report}"
     spec = {
-        "files": {path: other + function.wrong},
-        "tests": {f"test_{path}": f"from {module} import {function.name}\n\n{''.join(tests)}"},
-        "solution": {path: other + function.right},
-        "passages": list(function.passages),
-        "example": [f"print({module}.{function.call(arguments)})", str(expected)],
+        "files": {path: other + wrong},
+        "tests": {f"test_{path}": f"from {module} import {name}\n\n{asserts}"},
+        "solution": {path: other + right},
+        "passages": [old, new],
+        "example": [f'python -c "import {module}; print({module}.{call})"', f"{value}\n"],
     }
     return Task(messages=({"role": "user", "content": prompt},), spec=spec, tools=TOOLS)
 
 
-def _other(rng: random.Random, names: list[str]) -> str:
-    """Return a right function with other names."""
-    kind = rng.choice(EASY)
-    others = rng.sample([name for name in NAMES if name not in names], 4)
-    return make_function(kind, kind.bugs[0], others, rng.sample(range(20, 30), 2)).right + "\n\n"
-
-
 def demonstrate(task: Task) -> list[Message]:
-    """Solve a generated task: one replacement, at level 2 after a look at the file and before a run of the example."""
+    """Replace the wrong passage, at level 2 between a look at the file and a run of the example."""
     if "passages" not in task.spec:
         raise ValueError("a row of data has no demonstration; use a generated task")
     spec = task.spec
-    (path, text), (old, new) = next(iter(spec["files"].items())), spec["passages"]
-    fix = _call(f"{old} to {new}", "write", WRITTEN, path=path, old=old, new=new)
+    ((path, text),) = spec["files"].items()
+    (old, new), (command, printed) = spec["passages"], spec["example"]
+    fix = _call(old, "write", WRITTEN, path=path, old=old, new=new)
     done: Message = {"role": "assistant", "reasoning_content": "done", "content": "Done."}
     if text in task.messages[-1]["content"]:
         return [*fix, done]
-    example, expected = spec["example"]
-    command = f'python -c "import {path.removesuffix(".py")}; {example}"'
-    return [
-        *_call("look", "read", text, path=path),
-        *fix,
-        *_call("try", "exec", exec_text(0, f"{expected}\n"), command=command),
-        done,
-    ]
+    look, tried = _call("look", "read", text, path=path), _call("try", "exec", exec_text(0, printed), command=command)
+    return [*look, *fix, *tried, done]
 
 
 def _call(reasoning: str, name: str, result: str, **arguments: Any) -> list[Message]:

@@ -4,7 +4,6 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -21,19 +20,11 @@ TIMED_OUT = 124
 UNITTEST_TIME = re.compile(r"^(Ran \d+ tests?) in [\d.]+s$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Executed:
-    """The exit code and the output of a command. A command that ran out of time has the code 124."""
-
-    code: int
-    output: str
-
-
 class Workspace(Protocol):
     """The files of one episode. Each method raises `ValueError` for the model's mistake."""
 
-    def exec(self, command: str, *, timeout_s: float) -> Executed:
-        """Run a command on the files."""
+    def exec(self, command: str, *, timeout_s: float) -> tuple[int, str]:
+        """Return the exit code and the output of a command on the files. A time-out has the code 124."""
         ...
 
     def read(self, path: str) -> str: ...
@@ -53,7 +44,7 @@ class SandboxWorkspace:
         for path, text in files.items():
             self.write(path, text)
 
-    def exec(self, command: str, *, timeout_s: float) -> Executed:
+    def exec(self, command: str, *, timeout_s: float) -> tuple[int, str]:
         try:
             words = shlex.split(command)
         except ValueError as error:
@@ -70,12 +61,12 @@ class SandboxWorkspace:
         reply = shared_sandbox().attempt(lambda sandbox: sandbox.run_main(source, "", limits))
         if reply.kind is not ReplyKind.VALUE:
             code = TIMED_OUT if reply.kind is ReplyKind.TIME else 1
-            return Executed(code=code, output=f"{reply.kind.value}: {reply.detail}")
+            return code, f"{reply.kind.value}: {reply.detail}"
         before, mark, ending = UNITTEST_TIME.sub(r"\1", reply.value).rpartition(importer.EXIT_MARK)
         if not mark:  # the program ended its process
-            return Executed(code=0, output=ending)
+            return 0, ending
         number, _, after = ending.partition("\n")
-        return Executed(code=int(number) if number.isdecimal() else 1, output=before + after)
+        return int(number) if number.isdecimal() else 1, before + after
 
     def read(self, path: str) -> str:
         path = clean_path(path)

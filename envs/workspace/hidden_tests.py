@@ -49,9 +49,9 @@ def verify(files: Mapping[str, str], spec: Mapping[str, Any], *, credit: Credit)
         "checks": checks,
         "setup": PROXIES.format(names=modules),
     }
-    return shared_sandbox().attempt(
-        lambda sandbox: judge(sandbox, source, suite, credit=credit, failures=len(checks))
-    )[0]
+    return shared_sandbox().attempt(lambda sandbox: judge(sandbox, source, suite, credit=credit, failures=len(checks)))[
+        0
+    ]
 
 
 def checks_of(text: str, path: str) -> list[str]:

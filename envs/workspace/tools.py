@@ -22,14 +22,14 @@ def _tool(name: str, description: str, properties: Mapping[str, Any], *required:
 TOOLS = (
     _tool(
         "exec",
-        "Runs python FILE, python -c CODE or python -m unittest. Programs can't change files. There is no shell.",
+        "Runs python FILE, -c CODE or -m unittest. No shell, no changes.",
         {"command": TEXT},
         "command",
     ),
-    _tool("read", "Reads a file, or its lines first to last.", {"path": TEXT, "first": LINE, "last": LINE}, "path"),
+    _tool("read", "A file, or its lines.", {"path": TEXT, "first": LINE, "last": LINE}, "path"),
     _tool(
         "write",
-        "Replaces the passage old by new. With text, writes the whole file.",
+        "Replaces old by new, or the file by text.",
         {"path": TEXT, "old": TEXT, "new": TEXT, "text": TEXT},
         "path",
     ),
@@ -49,8 +49,7 @@ def use_tool(workspace: Workspace, call: Call | BadCall) -> str:
             raise ValueError(fault)
         match call.name:
             case "exec":
-                done = workspace.exec(arguments["command"], timeout_s=EXEC_S)
-                return exec_text(done.code, done.output)
+                return exec_text(*workspace.exec(arguments["command"], timeout_s=EXEC_S))
             case "read":
                 return shorten(_lines(workspace.read(arguments["path"]), **_without_path(arguments)))
         _write(workspace, arguments["path"], _without_path(arguments))
