@@ -98,7 +98,7 @@ def clean_path(path: str) -> str:
 
 
 def program(files: Mapping[str, str]) -> str:
-    """Return the source that makes these files importable in the sandbox. Each line of them is a literal of its own, since
+    """Return the source that makes these files importable in the sandbox. Each line is a separate literal, since
     the sandbox searches the source for imports of numpy and threads.
     """
     texts = ",\n".join(f"{path!r}: ({_literals(text)})" for path, text in files.items())

@@ -1,6 +1,6 @@
 """Hidden tests of a workspace, judged as the assertions of the `code` environment are.
 
-The tests run in a sandbox of their own, and the model's files in another one for each test. The tests see proxies for the
+The tests run in one sandbox, and the model's files in another one for each test. The tests see proxies for the
 modules of the row's files, so that no file of the model replaces a module of theirs, and no expected value reaches the files.
 A test is a method `test...` of a `TestCase`, a function `test...()` or an assertion, with the statements before it.
 """

@@ -61,8 +61,8 @@ class Importer:
 
 def install(files: dict[str, str]) -> Importer:
     importer = Importer(files)
-    sys.meta_path.insert(0, importer)  # type: ignore[arg-type]
-    builtins.open = io.open = importer.open  # type: ignore[assignment]
+    sys.meta_path.insert(0, importer)
+    builtins.open = io.open = importer.open
     return importer
 
 
@@ -96,7 +96,7 @@ def execute(importer: Importer, words: list[str], main: types.ModuleType) -> Non
 
 
 def run_tests(importer: Importer, words: list[str]) -> None:
-    """Run these tests, or those of all files `test*.py`."""
+    """Run these tests, or all tests of the files `test*.py`."""
     import unittest
 
     given = [word for word in words if word != "discover"]
