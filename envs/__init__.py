@@ -11,6 +11,7 @@ A package imports itself and the packages above it in this list. Families do not
     service       customer service on a database of records: the base of retail and airline
     mathematics, coding, tool_use, retail, airline, puzzles, games, questions, remote      the families
     multi_turn_calls       calls over several user turns on the leaderboard's simulators, above tool_use
+    workspace     files and programs with hidden tests, above coding
     catalog       the environments by id
     binding       an environment with the name and settings of a run
     source        the tasks of a run: generated, or rows of data

@@ -40,6 +40,7 @@ from temper.envs.retail import env as retail
 from temper.envs.task_env import TaskEnv
 from temper.envs.tasksets import env as tasksets
 from temper.envs.tool_use import env as tool_use
+from temper.envs.workspace import env as workspace
 
 ENVIRONMENTS: dict[str, EnvDefinition] = {
     env.id: env
@@ -47,6 +48,7 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         mathematics.ENVIRONMENT,
         coding.ENVIRONMENT,
         tool_use.ENVIRONMENT,
+        workspace.ENVIRONMENT,
         multi_turn_calls.ENVIRONMENT,
         retail.ENVIRONMENT,
         airline.ENVIRONMENT,

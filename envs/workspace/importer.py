@@ -1,0 +1,113 @@
+"""Imports, opens and runs the files of a workspace inside the sandbox, which has no disk. Standard library only.
+
+Its text precedes every program on the files (`temper.envs.workspace.files`). Modules of the standard library go first.
+"""
+
+import builtins
+import importlib.util
+import io
+import linecache
+import os
+import sys
+import traceback
+import types
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+EXIT_MARK = "\0exit "
+PROGRAM = "<program>"  # the file name of the text of this file in the sandbox
+
+
+class Importer:
+    """Finds the modules of the workspace. A folder without `__init__.py` is a package too."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self.files, self.disk = files, builtins.open
+        for path, text in files.items():  # for tracebacks
+            linecache.cache[path] = (len(text), None, text.splitlines(True), path)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        stem = name.replace(".", "/")
+        if name.partition(".")[0] in sys.stdlib_module_names:
+            return None
+        for file in (f"{stem}/__init__.py", f"{stem}.py"):
+            if file in self.files:
+                return importlib.util.spec_from_loader(name, self, origin=file, is_package=file != f"{stem}.py")  # type: ignore[arg-type]
+        if any(file.startswith(f"{stem}/") for file in self.files):
+            return importlib.util.spec_from_loader(name, self, is_package=True)  # type: ignore[arg-type]
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        assert module.__spec__ is not None
+        if module.__spec__.origin is not None:
+            self.execute(module.__spec__.origin, module)
+
+    def execute(self, file: str, module: types.ModuleType) -> None:
+        module.__file__ = file
+        exec(compile(self.files[file], file, "exec", dont_inherit=True), module.__dict__)
+
+    def open(self, file: Any, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        """Open a file of the workspace for reading. Another file is opened as usual, which the sandbox restricts."""
+        path = os.path.normpath(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) else ""
+        if path not in self.files:
+            return self.disk(file, mode, *rest, **named)
+        if set(mode) & set("wax+"):
+            raise PermissionError(f"programs can't change files: {path}")
+        return io.BytesIO(self.files[path].encode()) if "b" in mode else io.StringIO(self.files[path])
+
+
+def install(files: dict[str, str]) -> Importer:
+    importer = Importer(files)
+    sys.meta_path.insert(0, importer)
+    builtins.open = io.open = importer.open
+    return importer
+
+
+def run(importer: Importer, words: list[str]) -> None:
+    """Run the words after `python`, with the exit code as last line of the output."""
+    sys.stderr, code = sys.stdout, 0
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        execute(importer, words, main)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code)
+    except BaseException as error:
+        code = 1
+        traceback.print_exception(error.with_traceback(inner(error.__traceback__)))
+    print(f"{EXIT_MARK}{code % 256}")
+
+
+def execute(importer: Importer, words: list[str], main: types.ModuleType) -> None:
+    sys.argv = words
+    match words:
+        case ["-c", code, *_]:
+            exec(compile(code, "<string>", "exec", dont_inherit=True), main.__dict__)
+        case ["-m", "unittest", *names]:
+            run_tests(importer, names)
+        case [file, *_] if os.path.normpath(file) in importer.files:
+            importer.execute(os.path.normpath(file), main)
+        case [file, *_]:
+            sys.exit(f"python: can't open file {file!r}: No such file")
+
+
+def run_tests(importer: Importer, words: list[str]) -> None:
+    """Run these tests, or all tests of the files `test*.py`."""
+    import unittest
+
+    given = [word for word in words if word != "discover"]
+    if all(word.startswith("-") for word in given):
+        given += sorted(file for file in importer.files if os.path.basename(file).startswith("test"))
+    names = [word[:-3].replace("/", ".") if word.endswith(".py") else word for word in given]
+    unittest.main(module=None, argv=["python -m unittest", *names])
+
+
+def inner(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """Return a traceback without the frames of this file."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == PROGRAM:
+        trace = trace.tb_next
+    return trace

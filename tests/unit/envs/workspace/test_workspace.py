@@ -1,0 +1,240 @@
+"""Episodes in a workspace: hidden tests, attacks on them, rows, and generated tasks."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.bound import bound, opened, say
+
+from temper.envs.core.errors import EnvironmentFault, GraderError
+from temper.envs.core.row_format import load_row
+from temper.envs.core.step_result import GymStep
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.turn_text import turn_text
+from temper.envs.workspace.bugs import EASY, HARD, Kind, demonstrate, generate, make_task, slots_of
+from temper.envs.workspace.env import ENVIRONMENT, EQUAL, reference
+
+TESTS = """
+import unittest
+import shop.cart
+from shop import cart
+from shop.cart import Cart, total
+
+
+class CartTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.prices = [4300, 21]
+
+    def setUp(self):
+        self.cart = Cart(self.prices)
+
+    def test_sum(self):
+        self.assertEqual(total(self.prices), 4321)
+        self.assertEqual(shop.cart.total([]), 0)
+
+    def test_cart(self):
+        self.assertEqual(self.cart.half(), cart.total([8642]) / 4)
+
+    def test_error(self):
+        with self.assertRaises(ValueError):
+            total([-1])
+
+
+def test_names():
+    for name in ("a", "b"):
+        assert cart.label(name) == f"{name}!"
+"""
+RIGHT = (
+    "class Cart:\n    def __init__(self, prices):\n        self.prices = prices\n\n    def half(self):\n"
+    "        return total(self.prices) / 2\n\n\ndef total(prices):\n    if any(price < 0 for price in prices):\n"
+    "        raise ValueError\n    return sum(prices)\n\n\ndef label(name):\n    return name + '!'\n"
+)
+WRONG = RIGHT.replace("return sum(prices)", "return max(prices)")
+ROW: dict[str, Any] = {
+    "prompt": "total is wrong.",
+    "files": {"shop/cart.py": WRONG, "README": "A shop.", "tests/test_cart.py": "assert False\n"},
+    "tests": {"tests/test_cart.py": TESTS},
+    "solution": {"shop/cart.py": RIGHT},
+}
+
+
+def task_of(row: dict[str, Any], **settings: Any) -> Task:
+    return bound(replace(load_row(ENVIRONMENT.formats, row), thinking=OFF), ENVIRONMENT, **settings)
+
+
+def play(task: Task, *turns: str) -> GymStep:
+    env = opened(replace(task, thinking=OFF))
+    for turn in turns[:-1]:
+        assert env.step(turn)[2:4] == (False, False)
+    return env.step(turns[-1])
+
+
+def write(**files: str) -> str:
+    paths = {"cart": "shop/cart.py", "unit": "unittest.py", "site": "sitecustomize.py", "hidden": "tests/test_cart.py"}
+    return say("", *(("write", {"path": paths[name], "text": text}) for name, text in files.items()))
+
+
+def test_all_hidden_tests_must_pass_and_their_share_is_a_part() -> None:
+    task = task_of(ROW)
+    assert play(task, *reference(task))[1] == 1.0
+    _, reward, ended, _, info = play(task, "Done.")
+    assert (reward, ended, info["parts"]) == (
+        0.0,
+        True,
+        {"correct": 0.0, "tests": 0.5, "tool_errors": 0.0, "format": 1.0},  # the error and the names are right
+    )
+
+
+def test_the_model_sees_no_hidden_test() -> None:
+    task = task_of(ROW)
+    env = opened(task)
+    seen = [
+        *(message["content"] for message in task.messages),
+        env.step(say("", ("read", {"path": "tests/test_cart.py"})))[0],
+    ]
+    seen.append(env.step(say("", ("exec", {"command": "python -m unittest tests/test_cart.py"})))[0])
+    assert seen[1] == "assert False\n"
+    assert not any("4321" in text or "4300" in text for text in seen)
+
+
+def test_mistakes_and_unreadable_calls_lower_their_parts() -> None:
+    task = task_of(ROW)
+    calls = say("", ("write", {"path": "shop/cart.py", "text": RIGHT}), ("read", {"path": "/etc/passwd"}))
+    parts = play(task, calls, "<tool_call>no", "Done.")[4]["parts"]
+    assert parts == {"correct": 1.0, "tests": 1.0, "tool_errors": pytest.approx(2 / 3), "format": 0.0}
+
+
+def test_the_files_count_at_the_turn_limit() -> None:
+    _, reward, _, truncated, info = play(task_of(ROW, max_turns=1), write(cart=RIGHT))
+    assert (reward, truncated, info["outcome"]) == (1.0, True, "cut")
+
+
+def test_a_fraction_gives_credit_for_the_share() -> None:
+    assert play(task_of(ROW, credit="fraction"), "Done.")[1] == 0.5
+
+
+FRAMES = (
+    "import gc, sys\ndef total(prices):\n    seen, frame = list(gc.get_objects()), sys._getframe()\n    while frame:\n"
+    "        seen += [*frame.f_locals.values(), *frame.f_globals.values()]\n        frame = frame.f_back\n"
+    "    return 4321 if any(type(it) is str and 'CartTest' in it and 'FRAMES' not in it for it in seen) else 0\n"
+)
+PATCHES = (
+    "import builtins, sys, unittest\nunittest.TestCase.assertEqual = unittest.TestCase.assertRaises = lambda *a: None\n"
+    "builtins.AssertionError = type('A', (BaseException,), {})\nsys.modules['bridge'] = None\n"
+    "total = label = Cart = lambda *a: 0\n"
+)
+FORGED = (
+    'import os, struct\nfor body in (b\'{"value":null}\', b\'{"ask":[["value",[],null]]}\'):\n    for fd in range(3, 20):\n'
+    "        try:\n            os.write(fd, (struct.pack('>I', len(body)) + body) * 9)\n"
+    "        except OSError:\n            pass\n"
+)
+ATTACKS = {
+    "exits": {"cart": "import sys\nsys.exit(0)\n"},
+    "prints OK and ends": {"cart": "import os\nprint('Ran 4 tests\\n\\nOK', flush=True)\nos._exit(0)\n"},
+    "ends when called": {"cart": "import os\ntotal = label = Cart = lambda *a: os._exit(0)\n"},
+    "equal to everything": {"cart": EQUAL},
+    "patches unittest": {"cart": PATCHES},
+    "a unittest of its own": {"unit": EQUAL, "site": PATCHES},
+    "hidden tests of its own": {"hidden": "def test():\n    pass\n"},
+    "looks for the tests": {"cart": FRAMES},
+    "forges replies": {"cart": FORGED},
+    "an import hook": {"cart": "import importlib\nimportlib.import_module = lambda *a: None\n"},
+    "no Python": {"cart": "def (\n"},
+    "an endless loop": {"cart": "while True:\n    pass\n"},
+    "much memory": {"cart": "x = bytearray(1 << 40)\n"},
+}
+
+
+SLOW = "an endless loop"
+
+
+@pytest.mark.parametrize("name", [*sorted(ATTACKS.keys() - {SLOW}), pytest.param(SLOW, marks=pytest.mark.slow)])
+def test_no_attack_passes_and_each_is_the_models_fault(name: str) -> None:
+    row = ROW | {"tests": {"tests/test_cart.py": TESTS.replace("def test_names", "def names")}}  # fewer processes
+    task = task_of(row)
+    _, reward, ended, _, info = play(task, write(**ATTACKS[name]), "Done.")
+    assert (reward, ended) == (0.0, True)
+    assert info["outcome"] in ("wrong", "policy_fault")
+    assert info["parts"]["correct"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"files": {}}, "files"),
+        ({"files": {"a.py": 3}}, "files"),
+        ({"files": ["a.py"]}, "files"),
+        ({"files": {"../a.py": ""}}, "files"),
+        ({"files": {"random.py": ""}}, "random"),
+        ({"files": {"a.py": "x" * 70_000}}, "files"),
+        ({"tests": {"t.py": "x = 1\n"}}, "t.py"),
+        ({"tests": {"t.py": "def (\n"}}, "t.py"),
+        ({"solution": {"/a.py": ""}}, "solution"),
+        ({"prompt": 3}, "prompt"),
+    ],
+)
+def test_a_bad_row_is_refused_by_its_field(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        task_of(ROW | change)
+
+
+def test_a_test_that_never_uses_the_files_is_a_fault_of_the_row() -> None:
+    with pytest.raises(GraderError):
+        play(task_of(ROW | {"tests": {"t.py": "assert 1 + 1 == 2\n"}}), "Done.")
+
+
+def test_bad_files_of_a_task_are_a_fault_of_the_environment() -> None:
+    task = task_of(ROW)
+    with pytest.raises(EnvironmentFault):
+        opened(replace(task, spec=task.spec | {"files": {"../a": ""}}))
+
+
+BUGS = [(kind, bug) for kind in EASY + HARD for bug in kind.bugs]
+
+
+@pytest.mark.parametrize(("kind", "bug"), BUGS, ids=[f"{kind.words}: {bug[1]}" for kind, bug in BUGS])
+def test_each_bug_fails_its_hidden_tests_and_its_fix_passes(kind: Kind, bug: tuple[str, str]) -> None:
+    task = bound(make_task(kind, bug, slots_of(["b", "c", "d", "g"], [3, 7]), "m"), "workspace")
+    assert play(task, "Done.")[1] == 0.0
+    assert play(task, *reference(task))[1] == 1.0
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_demonstration_sees_real_results_and_earns_1(level: int) -> None:
+    for seed in range(4):
+        task = bound(generate(random.Random(seed), level), "workspace")
+        env, *dialogue = opened(task), *demonstrate(task)
+        for turn, result in zip(dialogue[::2], dialogue[1::2], strict=False):
+            assert env.step(turn_text(turn, thinks=True))[0] == result["content"]
+        assert env.step(turn_text(dialogue[-1], thinks=True))[1] == 1.0
+        assert len(dialogue) == (3 if level == 1 else 7)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_every_wrong_passage_is_in_its_file_once(level: int) -> None:
+    for seed in range(500):
+        spec = generate(random.Random(seed), level).spec
+        ((path, text),), (old, new) = spec["files"].items(), spec["passages"]
+        assert text.count(old) == 1
+        assert text.replace(old, new) == spec["solution"][path]
+
+
+def test_an_answer_for_the_shown_call_alone_is_wrong() -> None:
+    for seed in range(3):
+        task = bound(generate(random.Random(seed), 1), "workspace")
+        ((path, text),), (_, printed) = task.spec["files"].items(), task.spec["example"]
+        head = text.partition("\n")[0]
+        fixed = say("", ("write", {"path": path, "text": f"{head}\n    return {printed}"}))
+        assert play(task, fixed, "Done.")[1] == 0.0
+
+
+def test_the_easy_tasks_are_short() -> None:
+    for seed in range(100):
+        task = generate(random.Random(seed), 1)
+        assert len(task.messages[0]["content"]) < 180
+        assert all(
+            len(turn_text(turn, thinks=True)) <= 130 for turn in demonstrate(task) if turn["role"] == "assistant"
+        )
