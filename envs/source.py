@@ -25,7 +25,7 @@ from temper.envs.own_reward import ROW
 
 
 def content_key(task: Task) -> str:
-    """Return a short hash of a task's prompt, tools and verifier data."""
+    """Return a short hash of a task's request, tools and verifier data."""
     return digest([task.request, task.tools, task.spec])[:16]
 
 

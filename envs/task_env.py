@@ -137,7 +137,7 @@ class TaskEnv(gymnasium.Env[str, str]):
             return self.end(malformed_score(self._score_without_answer(task), detail))
         self.observe(parsed)
         settings = task.env.settings
-        tools = shared_tools(settings.tools, timeout_s=settings.tool_timeout_s, episode=self.servers)
+        tools = shared_tools(settings.tools, timeout_s=settings.tool_timeout_s, episode_servers=self.servers)
         if any(isinstance(call, Call) and call.name in tools for call in parsed.calls):
             return self.use_shared_tools(task, parsed, tools)
         if settings.reward is None:

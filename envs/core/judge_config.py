@@ -5,8 +5,8 @@ from dataclasses import MISSING, dataclass, fields
 from temper.envs.core.bounds import positive, whole
 from temper.envs.core.setting import free, immutable
 
-OF_CLASSIFIER = ("classifier", "label", "scale", "threads", "device")
-OF_BOTH = ("timeout_s",)
+CLASSIFIER_SETTINGS = ("classifier", "label", "scale", "threads", "device")
+SHARED_SETTINGS = ("timeout_s",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,9 @@ class JudgeConfig:
         if not self.classifier and not (self.url and self.model):
             raise ValueError("judge needs url and model, or classifier")
         defaults = {one.name: [] if one.default is MISSING else one.default for one in fields(self)}
-        set_ones = {name for name, default in defaults.items() if getattr(self, name) != default}
-        unused = set_ones - set(OF_BOTH) - set(OF_CLASSIFIER) if self.classifier else set_ones & set(OF_CLASSIFIER)
+        changed = {name for name, default in defaults.items() if getattr(self, name) != default}
+        own = changed & set(CLASSIFIER_SETTINGS)
+        unused = changed - own - set(SHARED_SETTINGS) if self.classifier else own
         if unused:
             form = f"classifier={self.classifier}" if self.classifier else f"url={self.url}"
             raise ValueError(f"judge.{form} does not use {', '.join(sorted(unused))}; remove them, or {form}")

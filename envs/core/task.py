@@ -95,8 +95,8 @@ class Task:
     key: str = ""
     thinking: Thinking = UNLIMITED
     fault: str = ""
-    hidden: tuple[Message, ...] = ()
-    """The prompt with the whole request, if `messages` has less of it, as with a customer. The model never sees it."""
+    full_request: tuple[Message, ...] = ()
+    """The whole request, if `messages` has a part of it, as with a customer. The model never sees it."""
 
     def __post_init__(self) -> None:
         if not self.messages:
@@ -109,8 +109,8 @@ class Task:
 
     @property
     def request(self) -> tuple[Message, ...]:
-        """The messages that identify the task: sources split and compare it by them, and a judge reads them."""
-        return self.hidden or self.messages
+        """The messages that identify the task. Splits, overlap checks and a judge on a server use them."""
+        return self.full_request or self.messages
 
     @property
     def thinks(self) -> bool:

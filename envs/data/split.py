@@ -69,7 +69,7 @@ def digest(data: Any) -> str:
 
 
 def split_of(task: Task, share: float = SHARE) -> str:
-    """Return the split of a task by the hash of its prompt messages."""
+    """Return the split of a task by the hash of its request."""
     low = int(digest(task.request), 16) % 2**BITS
     place = int(f"{low:0{BITS}b}"[::-1], 2) / 2**BITS  # the lowest bit counts most: 1/8 are the hashes divisible by 8
     return "heldout" if place < share else "train"

@@ -11,6 +11,7 @@ last for a session.
 import functools
 import ipaddress
 import json
+import math
 import os
 import random
 import ssl
@@ -29,6 +30,8 @@ TURNED_AWAY = (429, 503)
 NOT_REACHED = (429, 502, 503, 504)
 IDLE_S = 2.0
 """Seconds after which idle connections are dropped, before servers close them, mostly after 5."""
+MAX_RESULT_CHARACTERS = 16_384
+"""Characters of a reply that the model sees."""
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
 
 
@@ -77,7 +80,9 @@ class Server:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> "Server":
-        """Return the server of plain settings. Raise `ValueError` for a wrong one."""
+        """Return the server of plain settings. Raise `ValueError` for a wrong or a missing one."""
+        if "url" not in options:
+            raise ValueError("options.url is missing; set the server's address, for example http://127.0.0.1:8000")
         hosts = options.get("hosts", [])
         if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
             raise ValueError(f"options.hosts is {hosts!r}; set a list of host names")
@@ -212,6 +217,24 @@ def chat_reply(server: Server, body: Mapping[str, Any]) -> ChatReply:
             text = content
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else []
     return ChatReply(text=text, tokens=sum(count for count in counts if isinstance(count, int)))
+
+
+def read_number(reply: Mapping[str, Any], name: str) -> float:
+    """Return a finite number of a reply. Raise `EnvironmentFault` for anything else."""
+    value = reply.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise EnvironmentFault(f"the server's {name} is {str(value)[:100]}; it must be a finite number")
+    return float(value)
+
+
+def writable(text: str) -> str:
+    """Return a text without lone surrogates, which JSON can not carry."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def as_text(value: Any) -> str:
+    """Return what the model sees of a value: a text, or JSON."""
+    return (value if isinstance(value, str) else json.dumps(value))[:MAX_RESULT_CHARACTERS]
 
 
 @functools.cache

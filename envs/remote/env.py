@@ -14,8 +14,6 @@ refuses with status 4xx or fails on with 500. Every other failure is an `Environ
 `correct`. A reward of 1 or more is right.
 """
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal, get_args
@@ -27,13 +25,13 @@ from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
-from temper.envs.remote.client import Server, Session
+from temper.envs.remote.client import MAX_RESULT_CHARACTERS, Server, Session, as_text, read_number, writable
 from temper.envs.remote.responses_api import PARAMS, ResponseTurn, load, response
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Score, error_rate
 
 ServerProtocol = Literal["verify", "step"]
-MAX_TURNS, MAX_CALLS, MAX_RESULT_CHARACTERS = 16, 16, 16_384
+MAX_TURNS, MAX_CALLS = 16, 16
 
 
 class HttpEnv(TaskEnv):
@@ -60,7 +58,7 @@ class HttpEnv(TaskEnv):
         return (shown[-1]["content"] if shown else observation), info | {"messages": shown}
 
     def observe(self, parsed: ParsedTurn) -> None:
-        self.turns_so_far.append(ResponseTurn(text=_writable(parsed.content).strip(), calls=()))
+        self.turns_so_far.append(ResponseTurn(text=writable(parsed.content).strip(), calls=()))
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         beyond = BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn")
@@ -72,7 +70,7 @@ class HttpEnv(TaskEnv):
         self.calls += len(calls_of_turn)
         text = self.turns_so_far[-1].text
         if task.env.options["protocol"] == "step":
-            return self._step(task, _writable(parsed.answer), ResponseTurn(text=text, calls=calls))
+            return self._step(task, writable(parsed.answer), ResponseTurn(text=text, calls=calls))
         results = [self._result(task, call) for call in calls_of_turn]
         outputs = tuple(result for call, result in zip(calls_of_turn, results, strict=True) if isinstance(call, Call))
         self.turns_so_far[-1] = ResponseTurn(text=text, calls=calls, outputs=outputs)
@@ -109,14 +107,14 @@ class HttpEnv(TaskEnv):
         )
         if reply.get("_ng_failure_class"):
             raise EnvironmentFault(f"verify failed: {reply['_ng_failure_class']}")
-        self.total = _number(reply, "reward")
+        self.total = read_number(reply, "reward")
 
     def _step(self, task: Task, answer: str, turn: ResponseTurn) -> StepResult:
         assert self.session is not None
         row = task.spec["row"]
         body = row | {"response": response([turn], row[PARAMS]), "action": answer} | self.ids
         reply = self.session.post_json("step", body, repeatable=False)
-        self.total += _number(reply, "reward")
+        self.total += read_number(reply, "reward")
         terminated, truncated = reply.get("terminated", False), reply.get("truncated", False)
         if not isinstance(terminated, bool) or not isinstance(truncated, bool):
             raise EnvironmentFault(
@@ -138,28 +136,13 @@ class HttpEnv(TaskEnv):
         super().close()
 
 
-def _number(reply: dict[str, Any], name: str) -> float:
-    value = reply.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise EnvironmentFault(f"the server's {name} is {str(value)[:100]}; it must be a finite number")
-    return float(value)
-
-
 def _shown(reply: dict[str, Any]) -> list[Message]:
     info = reply.get("info")
     outputs = info.get("tool_outputs") if isinstance(info, dict) else None
-    messages = [{"role": "tool", "content": _text(output.get("output"))} for output in outputs or () if output]
+    messages = [{"role": "tool", "content": as_text(output.get("output"))} for output in outputs or () if output]
     if reply.get("observation") not in (None, ""):
-        messages.append({"role": "user", "content": _text(reply["observation"])})
+        messages.append({"role": "user", "content": as_text(reply["observation"])})
     return messages
-
-
-def _writable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-def _text(value: Any) -> str:
-    return (value if isinstance(value, str) else json.dumps(value))[:MAX_RESULT_CHARACTERS]
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
@@ -168,8 +151,6 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     protocol = options.get("protocol", "verify")
     if protocol not in get_args(ServerProtocol):
         raise ValueError(f"options.protocol is {protocol!r}; set {' or '.join(get_args(ServerProtocol))}")
-    if "url" not in options:
-        raise ValueError("options.url is missing; set the server's address, for example http://127.0.0.1:8000")
     server = {name: options[name] for name in known if name in options}
     Server.from_options(server)
     rows = RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=load)

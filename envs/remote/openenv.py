@@ -2,7 +2,8 @@
 
 Options: `prompt` is the instruction before the first observation. `action` is the field of the action that holds the
 model's answer. Without it the answer must be the action as a JSON object. `observation` is the field that the model sees,
-by default all fields as JSON. The others are fields of `envs.remote.client.Server`.
+by default all fields as JSON. `url`, `hosts`, `timeout_s`, `max_bytes`, `key_variable` and `key_header` are those of
+`envs.remote.client.Server`. Nothing is retried.
 
 Without data the tasks are seeds, which `reset` gets. A row has a `prompt`, and may have `reset`: the arguments of `reset`.
 Rewards add up to the part `correct`. A reward of 1 or more is right. An action that the server refuses is the model's
@@ -27,17 +28,17 @@ from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.remote.client import Server
+from temper.envs.remote.client import MAX_RESULT_CHARACTERS, Server, as_text, read_number, writable
 from temper.envs.task_env import TaskEnv
 from temper.rewards.json_answers import NoJson, json_answer
-from temper.rewards.score import CORRECT, Outcome, Score, error_rate
+from temper.rewards.score import CORRECT, FORMAT, Outcome, Score, error_rate
 
 SERVER = ("url", "hosts", "timeout_s", "max_bytes", "key_variable", "key_header")
 """Options that are fields of `Server`."""
 BAD_ACTIONS = "bad_actions"
 REFUSED = "VALIDATION_ERROR"
 """The server's code for an action that its schema refuses."""
-MAX_TURNS, MAX_CHARACTERS, CLOSE_S, SEEDS = 16, 16_384, 1.0, 2**31
+MAX_TURNS, CLOSE_S, SEEDS = 16, 1.0, 2**31
 
 
 class RefusedAction(ValueError):
@@ -86,11 +87,11 @@ class OpenEnvSession:
             raise EnvironmentFault(f"{self._url}: {kind}: the reply is not JSON") from error
         match reply:
             case {"type": "observation", "data": {"observation": dict(seen), "done": bool(done), **others}}:
-                reward = others.get("reward")
-                if reward is None or isinstance(reward, int | float):
-                    return Observed(observation=seen, reward=float(reward or 0.0), done=done)
+                paid = others.get("reward") or 0.0  # it may be None or a bool
+                reward = read_number({"reward": float(paid) if paid is True else paid}, "reward")
+                return Observed(observation=seen, reward=reward, done=done)
             case {"type": "error", "data": {"code": str(code), **others}} if code == REFUSED and kind == "step":
-                raise RefusedAction(_reasons(others)[:MAX_CHARACTERS])
+                raise RefusedAction(_reasons(others)[:MAX_RESULT_CHARACTERS])
         raise EnvironmentFault(f"{self._url}: {kind}: {json.dumps(reply)[:500]}")
 
     def close(self) -> None:
@@ -116,7 +117,7 @@ class OpenEnvEnv(TaskEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         observation, info = super().reset(seed=seed, options=options)
         assert self.task is not None
-        self._end_session()
+        self.close()
         self.session = OpenEnvSession(Server.from_options(self.task.env.options["server"]))
         self.total, self.refused = 0.0, 0
         first = self.session.request("reset", self.task.spec["reset"])
@@ -137,7 +138,11 @@ class OpenEnvEnv(TaskEnv):
         return self.truncate(f"after {self.turns} turns") if self.is_last(task) else self.continue_with([shown])
 
     def score_so_far(self, task: Task) -> Score:
-        parts = {CORRECT: self.total, BAD_ACTIONS: error_rate(self.refused, self.turns)}
+        parts = {
+            CORRECT: self.total,
+            FORMAT: float(not self.refused),
+            BAD_ACTIONS: error_rate(self.refused, self.turns),
+        }
         outcome = Outcome.OK if self.total >= 1.0 else Outcome.WRONG
         return Score(outcome=outcome, parts=parts, detail=f"reward {self.total:g}")
 
@@ -147,23 +152,19 @@ class OpenEnvEnv(TaskEnv):
         if name is not None and name not in seen.observation:
             raise EnvironmentFault(f"options.observation={name}: the server has {', '.join(seen.observation)}")
         value = seen.observation if name is None else seen.observation[name]
-        text = value if isinstance(value, str) else json.dumps(value)
-        return {"role": "user", "content": text[:MAX_CHARACTERS]}
+        return {"role": "user", "content": as_text(value)}
 
-    def _end_session(self) -> None:
+    def close(self) -> None:
         if self.session is not None:
             self.session.close()
             self.session = None
-
-    def close(self) -> None:
-        self._end_session()
         super().close()
 
 
 def _action(answer: str, field_of_text: str | None) -> dict[str, Any]:
     """Return the action of an answer. Raise `NoJson` if it must be a JSON object and is none."""
     if field_of_text is not None:
-        return {field_of_text: answer.encode("utf-8", "replace").decode()}
+        return {field_of_text: writable(answer)}
     found = json_answer(answer)
     if not isinstance(found, dict):
         raise NoJson("an action is a JSON object")
@@ -183,19 +184,17 @@ def load(row: Row) -> Task:
 
 
 def _task(prompt: str, reset: dict[str, Any]) -> Task:
-    """Return a task. The arguments of `reset` belong to its request, of which the server tells the rest."""
+    """Return a task. The arguments of `reset` are part of its request, so that seeds can be held out."""
     messages: tuple[Message, ...] = ({"role": "user", "content": prompt},)
     return Task(
         messages=messages,
         spec={"reset": reset},
-        hidden=(*messages, {"role": "system", "content": json.dumps(reset)}) if reset else (),
+        full_request=(*messages, {"role": "system", "content": json.dumps(reset)}) if reset else (),
     )
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
     only_known(options, ("prompt", "action", "observation", *SERVER), "options")
-    if "url" not in options:
-        raise ValueError("options.url is missing; set the server's address, for example http://127.0.0.1:8000")
     texts = {name: options.get(name) for name in ("prompt", "action", "observation")}
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):
@@ -206,7 +205,6 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     return replace(
         ENVIRONMENT,
         generate=None if prompt is None else partial(generate, prompt=prompt),
-        levels=1,
         options=texts | {"server": server},
     )
 
@@ -215,6 +213,7 @@ ENVIRONMENT = EnvDefinition(
     id="openenv",
     entry_point="temper.envs.remote.openenv:OpenEnvEnv",
     formats=(RowFormat(name="openenv", matches=has_fields("prompt"), load=load),),
+    levels=1,
     configure=configure,
     parts=(*PARTS, BAD_ACTIONS),
     max_turns=MAX_TURNS,

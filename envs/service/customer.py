@@ -66,7 +66,12 @@ class ModelCustomer:
         raise EnvironmentFault(f"the customer's reply must have 1 to {MAX_CHARACTERS} characters: {reply[:200]!r}")
 
 
-def has_customer(task: Task) -> bool:
+def is_model(customer: Any) -> bool:
+    """Return whether the option names a model, not a script."""
+    return isinstance(customer, Mapping)
+
+
+def has_simulated_customer(task: Task) -> bool:
     """Return whether the options name a customer, who ends the dialogue of a right episode."""
     return "customer" in task.env.options
 
@@ -90,9 +95,8 @@ def check_customer(given: Any) -> None:
     if not isinstance(given, Mapping):
         raise ValueError(f"options.customer is {given!r:.80}; set {SCRIPT}, or url and model of a server")
     only_known(given, ENDPOINT, "options.customer")
-    for name in ("url", "model"):
-        if not isinstance(given.get(name), str) or not given[name]:
-            raise ValueError(f"options.customer.{name} is {given.get(name)!r:.80}; set url and model of a server")
+    if not isinstance(given.get("model"), str) or not given["model"]:
+        raise ValueError(f"options.customer.model is {given.get('model')!r:.80}; set url and model of a server")
     customer_server(given)
 
 

@@ -13,7 +13,7 @@ from temper.envs.core.row_format import LeftOut, Row, RowFormat, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
-from temper.envs.service.customer import OPENING, SCRIPT, STOP, check_customer, has_customer, open_customer
+from temper.envs.service.customer import OPENING, STOP, check_customer, has_simulated_customer, is_model, open_customer
 from temper.envs.service.domain import MAX_TURNS, Domain, outputs_in, takes_parts
 from temper.envs.service.records import companions
 from temper.envs.service.reference import negatives, reference
@@ -34,9 +34,9 @@ class ServiceEnv(TaskEnv):
     turn are executed.
 
     With the option `customer` the first user message is a greeting. A script then gives the instruction and agrees once, or
-    a model plays the customer. Its reply with `STOP` ends the episode, and so does a turn without calls and words. Only an
-    episode that the customer ended can be right, or one with a transfer that the reference actions contain, after the first
-    reply.
+    a model plays the customer. Its reply with `STOP` ends the episode, and so does a turn without calls and words. An
+    episode can be right only if the customer ended it. A transfer after the first reply also counts, if the reference
+    actions contain one.
 
     A right episode leaves the database in the state that the reference actions leave, and the agent's answers contain every
     output, as `outputs_in` finds them. Parts: `state` (0 or 1), `outputs` (the share that was stated), `tool_errors` (the
@@ -54,9 +54,9 @@ class ServiceEnv(TaskEnv):
         except ValueError as error:
             raise EnvironmentFault(str(error)) from error
         self.customer = open_customer(self.task)
-        self.served = not has_customer(self.task)  # whether the dialogue has ended as a right one does
+        self.has_ended_well = not has_simulated_customer(self.task)
         self.said: list[str] = []
-        self.heard = 0  # texts that the customer has answered
+        self.answered_texts = 0
         self.transferred = False
         self.calls = self.refused = self.unreadable = 0
         return observation
@@ -68,7 +68,8 @@ class ServiceEnv(TaskEnv):
         calls = parsed.calls
         results = answer_each(calls, self._answer, most=MAX_CALLS)
         if self.transferred:
-            self.served |= self.heard > 0 and any(action["name"] == TRANSFER for action in task.spec["actions"])
+            needed = any(action["name"] == TRANSFER for action in task.spec["actions"])
+            self.has_ended_well |= needed and self.answered_texts > 0
             return self.end(self.score_so_far(task))
         reply = "" if calls else self._reply(task)
         if reply is None:
@@ -82,12 +83,12 @@ class ServiceEnv(TaskEnv):
 
     def _reply(self, task: Task) -> str | None:
         """Return the customer's reply to the new text, or None at the end of the dialogue."""
-        text = "\n".join(self.said[self.heard :]).strip()
-        if has_customer(task) and not any(map(str.isalnum, text)):
+        text = "\n".join(self.said[self.answered_texts :]).strip()
+        if has_simulated_customer(task) and not any(map(str.isalnum, text)):
             return None
-        self.heard = len(self.said)
+        self.answered_texts = len(self.said)
         reply = self.customer.reply(text)
-        self.served |= STOP in reply
+        self.has_ended_well |= STOP in reply
         return None if STOP in reply else reply
 
     def _answer(self, call: Call | BadCall) -> str:
@@ -109,10 +110,10 @@ class ServiceEnv(TaskEnv):
         text, outputs = "\n".join(self.said), task.spec["outputs"]
         said = len(outputs_in(text, outputs, part=takes_parts(task)))
         score = binary_score(
-            same and said == len(outputs) and self.served,
+            same and said == len(outputs) and self.has_ended_well,
             well_formed=self.unreadable == 0,
             detail=f"database {'as wanted' if same else 'differs'}, {said} of {len(outputs)} outputs stated"
-            + ("" if self.served else ", the customer did not end the dialogue"),
+            + ("" if self.has_ended_well else ", the customer did not end the dialogue"),
         )
         score.parts[STATE] = float(same)
         score.parts[OUTPUTS] = said / len(outputs) if outputs else 1.0
@@ -155,13 +156,12 @@ def with_folder(
         if customer is None:
             return task
         opening = {"role": "user", "content": OPENING}
-        return replace(task, messages=(task.messages[0], opening), hidden=task.messages)
+        return replace(task, messages=(task.messages[0], opening), full_request=task.messages)
 
     tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=load)
     options = {"database": str(whole)} | ({"outputs": outputs} if outputs == "part" else {})
     options |= {} if customer is None else {"customer": customer}
-    replays = customer in (None, SCRIPT)
-    return replace(definition(domain), formats=(tau,), in_folder=None, options=options, replays=replays)
+    return replace(definition(domain), formats=(tau,), in_folder=None, options=options, replays=not is_model(customer))
 
 
 def _configure(options: Mapping[str, Any], *, domain: Domain[Any]) -> EnvDefinition:

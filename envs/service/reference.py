@@ -6,7 +6,7 @@ from typing import Any
 
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CALL_BLOCK, call_message, turn_text
-from temper.envs.service.customer import SCRIPT, USER_REPLIES, has_customer
+from temper.envs.service.customer import SCRIPT, USER_REPLIES, has_simulated_customer, is_model
 from temper.envs.service.domain import Domain, contains_output, takes_parts
 from temper.envs.service.tools import TRANSFER, Action
 
@@ -16,7 +16,7 @@ CLOSING = "That is all. Good-bye."
 
 def reference(task: Task) -> list[str]:
     """Return the turns of the actions. Raise `ValueError` if a model plays the customer."""
-    if task.env.options.get("customer") not in (None, SCRIPT):
+    if is_model(task.env.options.get("customer")):
         raise ValueError(f"the customer is a model, whose replies are not known; check with customer: {SCRIPT}")
     return _turns(task, task.spec["actions"])
 
@@ -31,7 +31,7 @@ def negatives(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[st
             changed = [*actions[:index], *other, *actions[index + 1 :]]
             if not domain.after(task, changed).same_state(after):
                 yield f"{action['name']} ({index}) {name}", _turns(task, changed)
-    if has_customer(task):
+    if has_simulated_customer(task):
         yield "a transfer at once", [_turn(CLOSING, {"name": TRANSFER, "arguments": {"summary": CLOSING}})]
     yield "one change more", _turns(task, [*actions, domain.further(after, task.spec["user_id"])])
     said_in = partial(contains_output, part=takes_parts(task))
@@ -54,7 +54,7 @@ def _others(action: Action) -> Iterator[tuple[str, list[Action]]]:
 def _turns(task: Task, actions: list[Action], outputs: list[str] | None = None) -> list[str]:
     """Return the turns of these actions. A transfer, which ends the dialogue, comes last."""
     said = "\n".join(["Done.", *(task.spec["outputs"] if outputs is None else outputs)])
-    turns = [GREETING] if has_customer(task) else []
+    turns = [GREETING] if has_simulated_customer(task) else []
     turns += [_turn("", action) for action in actions if action["name"] != TRANSFER]
     transfers = [action for action in actions if action["name"] == TRANSFER]
     if transfers:

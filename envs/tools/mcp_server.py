@@ -1,6 +1,6 @@
 """Tools of a server of the Model Context Protocol (MCP): `mcp:` and a command, which is started, or a URL.
 
-With `mcp-per-episode:` each episode that calls a tool gets a session of its own.
+With `mcp-per-episode:` each episode has its own session, which its first call opens.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ atexit.register(SHARED.close)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpTool:
-    """A tool of a server. The first call opens the connection, unless `servers` has one."""
+    """A tool of a server. Its first call starts the server in `servers` if needed."""
 
     target: str
     servers: McpServers
@@ -167,7 +167,10 @@ class McpTool:
 
 
 def mcp_tools(target: str, *, timeout_s: float, servers: McpServers = SHARED) -> dict[str, McpTool]:
-    """Return the tools of a server by name, listed by this process's own one. Raise `ValueError` if it can't be reached."""
+    """Return the tools of a server by name. The shared server lists the tools, `servers` answers the calls.
+
+    Raise `ValueError` if it can't be reached.
+    """
     return {
         name: McpTool(target=target, servers=servers, declared=declared, timeout_s=timeout_s)
         for name, declared in SHARED.get(target).tools.items()

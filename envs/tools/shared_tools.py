@@ -39,31 +39,31 @@ TIMEOUT_S = 30.0
 
 
 def shared_tools(
-    names: Iterable[str], *, timeout_s: float = TIMEOUT_S, episode: McpServers = SHARED
+    names: Iterable[str], *, timeout_s: float = TIMEOUT_S, episode_servers: McpServers = SHARED
 ) -> Mapping[str, EnvTool]:
     """Return tools by the names that the model uses. `names` has shared tools, functions of the user and MCP servers.
 
-    `episode` has the servers of the tools' episode.
+    `mcp-per-episode:` tools use `episode_servers`.
 
     Raise `ValueError` for a function that can't be imported or has no schema. Raise it also for a server that does not start,
     and for two tools with one name.
     """
     found: dict[str, EnvTool] = {}
     for name in names:
-        for called, tool in _find_tools(name, timeout_s, episode).items():
+        for called, tool in _find_tools(name, timeout_s, episode_servers).items():
             if called in found:
                 raise ValueError(f"two tools are named {called}; rename one of them")
             found[called] = tool
     return found
 
 
-def _find_tools(name: str, timeout_s: float, episode: McpServers) -> Mapping[str, EnvTool]:
+def _find_tools(name: str, timeout_s: float, episode_servers: McpServers) -> Mapping[str, EnvTool]:
     if name in SHARED_TOOLS:
         return {name: SHARED_TOOLS[name]}
     if name.startswith(PREFIX):
         return mcp_tools(name.removeprefix(PREFIX).strip(), timeout_s=timeout_s)
     if name.startswith(PER_EPISODE):
-        return mcp_tools(name.removeprefix(PER_EPISODE).strip(), timeout_s=timeout_s, servers=episode)
+        return mcp_tools(name.removeprefix(PER_EPISODE).strip(), timeout_s=timeout_s, servers=episode_servers)
     if "." in name:
         function = function_tool(name, timeout_s=timeout_s)
         return {function.declared["function"]["name"]: function}

@@ -24,7 +24,7 @@ class ThinkingConfig:
     announce: bool = immutable(False)
     """Whether the prompt announces the budget."""
     budget_notice: str = immutable("{thinking token budget: %d}")
-    """Announcement at the end of the last user message; %d is the number of tokens."""
+    """Announcement at the end of the last user message, with an agent of the first one. %d is the number of tokens."""
     low_effort_marker: str = immutable("{low effort}")
     """Request for low effort, at the same place."""
 

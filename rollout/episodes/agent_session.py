@@ -24,7 +24,7 @@ class TurnTree:
         self._sequences: list[tuple[int, ...]] = []
         """All ids up to the end of each turn."""
         self._texts: list[str | None] = []
-        """The text of each turn with all before it, once it was needed."""
+        """The decoded ids of each turn, None until first used."""
         self.parents: list[int] = []
         """The index of the turn that each turn continues, -1 for none."""
 

@@ -523,7 +523,7 @@ class EpisodeRunner:
 
 
 def _with_verdict(answer: Trajectory, verdict: Verdict) -> Trajectory:
-    """Return an answer with the judge's share of wins as a part of its reward."""
+    """Return an answer with the judge's share of wins as a part of its reward, and its cost as evidence."""
     settings, score = answer.task.env.settings, answer.score
     assert answer.reward is not None
     weight = settings.weights.get(JUDGE, 0.0) if settings.weights else 1.0

@@ -143,10 +143,10 @@ def set_mode(messages: Sequence[Message], text: str) -> list[Message]:
     return [with_line(messages[0], text), *messages[1:]]
 
 
-def with_line(message: Message, text: str) -> Message:
-    """Return a message with one more line. Its content may be text or a list of parts."""
+def with_line(message: Message, text: str, *, kind: str = "text") -> Message:
+    """Return a message with one more line. Its content may be text or a list of parts, where the line is of this type."""
     content = message["content"]
-    changed = [*content, {"type": "text", "text": text}] if isinstance(content, list) else f"{content}\n{text}"
+    changed = [*content, {"type": kind, "text": text}] if isinstance(content, list) else f"{content}\n{text}"
     return {**message, "content": changed}
 
 

@@ -29,7 +29,7 @@ from temper.rollout.budget.rule import BUDGET, RefusedRequest
 from temper.rollout.episodes.agent_session import AgentRequest, AgentSession
 from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
-from temper.rollout.formats.messages import thinking_variables
+from temper.rollout.formats.messages import thinking_variables, with_line
 from temper.rollout.sampling import PLAIN
 from temper.rollout.serving.middleware import (
     CHAT,
@@ -159,7 +159,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
     """Gives each request to the episode of its key, and sets the episode's mode of thinking."""
 
     def __init__(self, app: App, sessions: dict[str, AgentSession], rules: ThinkingRules, escaper: Escaper) -> None:
-        quiet = replace(rules.thinking, announce=False, low_effort_marker="")  # `add_notice` adds the notice
+        quiet = replace(rules.thinking, announce=False, low_effort_marker="")  # `with_first_notice` adds it
         super().__init__(app, replace(rules, thinking=quiet), escaper, raw_prompts=False)
         self._notice = rules.thinking.notice
         self._sessions = sessions
@@ -181,7 +181,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
         require_plain(body)
         thinking = SESSION.get().thinking
         TOOLS.set(read_tools(body))
-        body = add_notice(body, INPUT if path == RESPONSES else MESSAGES, self._notice(thinking))
+        body = with_first_notice(body, INPUT if path == RESPONSES else MESSAGES, self._notice(thinking))
         if path == CHAT:
             mode = LOW if thinking.mode is Mode.LOW_EFFORT else thinking.on
             limit = {} if thinking.budget is None else {BUDGET: thinking.budget}
@@ -189,22 +189,18 @@ class EpisodeMiddleware(ThinkingMiddleware):
         return to_json_bytes(body | {"chat_template_kwargs": thinking_variables(thinks=thinking.on)})
 
 
-def add_notice(body: dict[str, Any], key: str, notice: str) -> dict[str, Any]:
-    """Return the body with a notice in its first user message, where it is in all later requests too."""
+def with_first_notice(body: dict[str, Any], key: str, notice: str) -> dict[str, Any]:
+    """Return the body with a notice at the end of its first user message. Later requests repeat that message."""
     given = body.get(key)
-    if not notice or not given:
+    if not notice:
         return body
     if isinstance(given, str):
         return body | {key: f"{given}\n{notice}"}
+    kind = "input_text" if key == INPUT else "text"
     for at, message in enumerate(given if isinstance(given, list) else []):
         match message:
-            case {"role": "user", "content": str(text)}:
-                content: Any = f"{text}\n{notice}"
-            case {"role": "user", "content": [*parts]}:
-                content = [*parts, {"type": "input_text" if key == INPUT else "text", "text": notice}]
-            case _:
-                continue
-        return body | {key: [*given[:at], message | {"content": content}, *given[at + 1 :]]}
+            case {"role": "user", "content": str() | list()}:
+                return body | {key: [*given[:at], with_line(message, notice, kind=kind), *given[at + 1 :]]}
     return body
 
 

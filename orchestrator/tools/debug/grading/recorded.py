@@ -110,9 +110,9 @@ class RecordedTasks:
 
 
 def regrade(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[RegradedAnswer]:
-    """Yield the wanted rows, by their numbers, with the scores of now. Raise `ValueError` as `RecordedTasks`.
+    """Yield the wanted rows, by their numbers, with the scores of now. Raise `ValueError` as `RecordedTasks` does.
 
-    Episodes of an agent are failures: its result is not recorded.
+    An agent's episode becomes a failure, since its result is not recorded.
     """
     tasks = RecordedTasks(file, rows)
     renderer = tasks.renderer()

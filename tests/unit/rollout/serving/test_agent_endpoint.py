@@ -30,7 +30,7 @@ from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
-from temper.rollout.serving.agent_endpoint import add_notice, read_tools, require_plain
+from temper.rollout.serving.agent_endpoint import read_tools, require_plain, with_first_notice
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
 
@@ -176,7 +176,7 @@ def test_the_prompt_has_the_notice_of_the_mode(agent: str, setup: Setup) -> None
     ],
 )
 def test_the_first_user_message_gets_the_notice(given: Any, noticed: Any) -> None:
-    assert add_notice({"input": given}, "input", "N") == {"input": noticed}
+    assert with_first_notice({"input": given}, "input", "N") == {"input": noticed}
 
 
 SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}}
