@@ -173,7 +173,7 @@ def _ask(body: str, server: Server, form: re.Pattern[str], value_of: Callable[[s
     try:
         for requests, temperature in enumerate(TEMPERATURES, start=1):
             reply = chat_reply(server, json.loads(body) | {"temperature": temperature})
-            text, tokens = reply.text, tokens + reply.tokens
+            text, tokens = reply.text if reply.whole else "", tokens + reply.tokens
             found = form.fullmatch(_last_line(text))
             if found and (value := value_of(found[1])) <= 1.0:
                 return Verdict(value=value, requests=requests, tokens=tokens)

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
+from temper.envs.core.clock import off_the_clock
 from temper.envs.core.step_result import GymStep, StepResult, to_gymnasium
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
@@ -87,7 +88,8 @@ class TaskEnv(gymnasium.Env[str, str]):
         """The servers of `mcp-per-episode:` tools, which `close` ends."""
 
     def close(self) -> None:
-        self.servers.close()
+        with off_the_clock():  # the episode has its score
+            self.servers.close()
         super().close()
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
@@ -120,6 +122,7 @@ class TaskEnv(gymnasium.Env[str, str]):
             task = self.draw(random.Random(int(self.np_random.integers(2**62))))
         if not isinstance(task, Task):
             raise ValueError(f"options['task'] must be a Task, not {task!r}")
+        self.servers.close()
         self.task, self.turns, self.characters, self.answer = task, 0, 0, ""
         return last_user_text(task), {"key": task.key}
 

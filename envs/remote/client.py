@@ -78,6 +78,12 @@ class Server:
             if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
                 raise ValueError(f"options.{name} is {seconds!r}; set seconds above 0")
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port of the URL."""
+        url = httpx.URL(self.url)
+        return url.host, url.port or (443 if url.scheme == "https" else 80)
+
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> "Server":
         """Return the server of plain settings. Raise `ValueError` for a wrong or a missing one."""
@@ -194,9 +200,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatReply:
-    """A chat completion: its text, "" if it was cut, and the tokens of prompt and reply, 0 if the server counts none."""
+    """A chat completion: its text, whole or cut, and the tokens of prompt and reply, 0 if the server counts none."""
 
     text: str
+    whole: bool
     tokens: int
 
 
@@ -211,12 +218,14 @@ def chat_reply(server: Server, body: Mapping[str, Any]) -> ChatReply:
             found = session.post_json("chat/completions", body, repeatable=True)
     finally:
         session.close()
-    text, usage = "", found.get("usage")
+    text, reason, usage = "", None, found.get("usage")
     match found:
-        case {"choices": [{"message": {"content": str(content)}, "finish_reason": reason}, *_]} if reason != "length":
-            text = content
+        case {"choices": [{"message": {"content": str(text)}, "finish_reason": reason}, *_]}:
+            pass
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else []
-    return ChatReply(text=text, tokens=sum(count for count in counts if isinstance(count, int)))
+    return ChatReply(
+        text=text, whole=reason != "length", tokens=sum(count for count in counts if isinstance(count, int))
+    )
 
 
 def read_number(reply: Mapping[str, Any], name: str) -> float:

@@ -12,6 +12,7 @@ mistake, which it sees. Every other failure is an `EnvironmentFault`.
 
 import json
 import random
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -61,9 +62,13 @@ class OpenEnvSession:
         """Connect. Raise `EnvironmentFault` if the server is unreachable."""
         self._url = f"ws{server.url.removeprefix('http').rstrip('/')}/ws"
         self._timeout_s = server.timeout_s
+        host, port = server.address
         try:
+            connection = socket.create_connection((host, port), server.timeout_s)
+            connection.settimeout(None)
             self._socket = connect(
                 self._url,
+                sock=connection,  # with a connection of ours it follows no redirect
                 additional_headers=server.key(),
                 open_timeout=server.timeout_s,
                 close_timeout=CLOSE_S,
@@ -71,7 +76,7 @@ class OpenEnvSession:
                 proxy=None,
                 legacy=True,  # no context manager: the session ends in `close`
             )
-        except (OSError, WebSocketException) as error:
+        except (OSError, ValueError, WebSocketException) as error:
             raise EnvironmentFault(f"{self._url}: no connection: {error}") from error
 
     def request(self, kind: str, data: Mapping[str, Any]) -> Observed:
@@ -90,8 +95,11 @@ class OpenEnvSession:
                 paid = others.get("reward") or 0.0  # it may be None or a bool
                 reward = read_number({"reward": float(paid) if paid is True else paid}, "reward")
                 return Observed(observation=seen, reward=reward, done=done)
-            case {"type": "error", "data": {"code": str(code), **others}} if code == REFUSED and kind == "step":
-                raise RefusedAction(_reasons(others)[:MAX_RESULT_CHARACTERS])
+            case {"type": "error", "data": {"code": str(code), "errors": [*errors]}} if (
+                code == REFUSED and kind == "step"
+            ):
+                if all(_is_of_action(error, data) for error in errors):
+                    raise RefusedAction("; ".join(map(_reason, errors))[:MAX_RESULT_CHARACTERS])
         raise EnvironmentFault(f"{self._url}: {kind}: {json.dumps(reply)[:500]}")
 
     def close(self) -> None:
@@ -100,13 +108,16 @@ class OpenEnvSession:
         self._socket.close()
 
 
-def _reasons(refusal: Mapping[Any, Any]) -> str:
-    """Return the refused fields with the reasons, or else the message."""
-    match refusal:
-        case {"errors": [dict(), *_] as errors}:
-            fields = (".".join(map(str, error.get("loc", ()))) for error in errors)
-            return "; ".join(f"{name}: {error.get('msg')}" for name, error in zip(fields, errors, strict=True))
-    return str(refusal.get("message"))
+def _is_of_action(error: Any, action: Mapping[str, Any]) -> bool:
+    """Return whether an error is about the action: the server reports its own invalid observations in the same way."""
+    match error:
+        case {"loc": [field, *_], "type": str(kind)}:
+            return field in action or kind in ("missing", "extra_forbidden")
+    return False
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    return f"{'.'.join(map(str, error['loc']))}: {error.get('msg')}"
 
 
 class OpenEnvEnv(TaskEnv):
@@ -189,7 +200,7 @@ def _task(prompt: str, reset: dict[str, Any]) -> Task:
     return Task(
         messages=messages,
         spec={"reset": reset},
-        full_request=(*messages, {"role": "system", "content": json.dumps(reset)}) if reset else (),
+        full_request=(*messages, {"role": "user", "content": json.dumps(reset)}) if reset else (),
     )
 
 

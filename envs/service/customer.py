@@ -19,8 +19,8 @@ STOP = "###STOP###"
 ENDPOINT = ("url", "model", "key_variable", "hosts", "timeout_s", "retries")
 TIMEOUT_S = 60.0
 TRIES = 2
-MAX_TOKENS, MAX_CHARACTERS = 2048, 4096
-"""Limits of a reply, and of the text that a customer hears at once."""
+MAX_TOKENS, MAX_CHARACTERS, MAX_DIALOGUE = 2048, 4096, 32_768
+"""Limits of a reply, of a text in the dialogue, and of the dialogue."""
 ROLE = (
     "You play a customer who talks to a service agent. You have just greeted the agent. These are your instructions:\n\n"
     "<instructions>\n{instruction}\n</instructions>\n\n"
@@ -33,7 +33,7 @@ ROLE = (
 
 class Customer(Protocol):
     def reply(self, text: str) -> str:
-        """Return the reply to the agent's text. A reply with `STOP` ends the dialogue."""
+        """Return the reply to the agent's text. A reply with `STOP` ends the dialogue, and so does an empty one."""
         ...
 
 
@@ -55,15 +55,19 @@ class ModelCustomer:
         self._messages = [{"role": "system", "content": ROLE.format(instruction=instruction)}]
 
     def reply(self, text: str) -> str:
-        """Return the reply. Raise `EnvironmentFault` if the server fails, or if two replies are empty or too long."""
+        """Return the reply, empty after a dialogue of `MAX_DIALOGUE` characters, since its agent could exceed the model's
+        context. Raise `EnvironmentFault` if the server fails, or gives two empty replies.
+        """
         self._messages.append({"role": "user", "content": text[:MAX_CHARACTERS]})
+        if sum(len(message["content"]) for message in self._messages) > MAX_DIALOGUE:
+            return ""
         body = {"model": self._model, "messages": self._messages, "max_tokens": MAX_TOKENS}
         for _ in range(TRIES):
-            reply = chat_reply(self._server, body).text.rpartition(CLOSE_THINKING)[2].strip()
-            if 0 < len(reply) <= MAX_CHARACTERS:
+            reply = chat_reply(self._server, body).text.rpartition(CLOSE_THINKING)[2].strip()[:MAX_CHARACTERS]
+            if reply:
                 self._messages.append({"role": "assistant", "content": reply})
                 return reply
-        raise EnvironmentFault(f"the customer's reply must have 1 to {MAX_CHARACTERS} characters: {reply[:200]!r}")
+        raise EnvironmentFault("the customer gave two empty replies")
 
 
 def is_model(customer: Any) -> bool:
@@ -95,8 +99,9 @@ def check_customer(given: Any) -> None:
     if not isinstance(given, Mapping):
         raise ValueError(f"options.customer is {given!r:.80}; set {SCRIPT}, or url and model of a server")
     only_known(given, ENDPOINT, "options.customer")
-    if not isinstance(given.get("model"), str) or not given["model"]:
-        raise ValueError(f"options.customer.model is {given.get('model')!r:.80}; set url and model of a server")
+    for name in ("url", "model"):
+        if not isinstance(given.get(name), str) or not given[name]:
+            raise ValueError(f"options.customer.{name} is {given.get(name)!r:.80}; set url and model of a server")
     customer_server(given)
 
 

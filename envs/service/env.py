@@ -89,7 +89,7 @@ class ServiceEnv(TaskEnv):
         self.answered_texts = len(self.said)
         reply = self.customer.reply(text)
         self.has_ended_well |= STOP in reply
-        return None if STOP in reply else reply
+        return None if STOP in reply or not reply else reply
 
     def _answer(self, call: Call | BadCall) -> str:
         self.calls += 1

@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from temper.envs.core.errors import EnvironmentFault, describe_error
 from temper.envs.core.task import Tool
@@ -24,6 +25,10 @@ GRACE_S = 5.0
 """Seconds in which a server may end by itself."""
 
 
+OPEN: "WeakSet[McpServer]" = WeakSet()
+"""All connections that may have to be ended with the process."""
+
+
 class McpServer:
     """A connection to one server, which a thread of this process keeps open.
 
@@ -33,6 +38,7 @@ class McpServer:
     def __init__(self, target: str) -> None:
         self._target = target
         self.is_open = True
+        OPEN.add(self)
         self._loop = asyncio.new_event_loop()
         self._client: Any = None
         started: Future[list[Any]] = Future()
@@ -141,8 +147,13 @@ class McpServers:
 
 
 SHARED = McpServers()
-"""The servers of this process."""
-atexit.register(SHARED.close)
+"""The servers that all episodes of this process share."""
+
+
+@atexit.register
+def _close_all() -> None:
+    for server in [*OPEN]:
+        server.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,11 +197,12 @@ def with_first_notice(body: dict[str, Any], key: str, notice: str) -> dict[str, 
     if isinstance(given, str):
         return body | {key: f"{given}\n{notice}"}
     kind = "input_text" if key == INPUT else "text"
-    for at, message in enumerate(given if isinstance(given, list) else []):
+    messages: list[Any] = given if isinstance(given, list) else []
+    for at, message in enumerate(messages):
         match message:
             case {"role": "user", "content": str() | list()}:
-                return body | {key: [*given[:at], with_line(message, notice, kind=kind), *given[at + 1 :]]}
-    return body
+                return body | {key: [*messages[:at], with_line(message, notice, kind=kind), *messages[at + 1 :]]}
+    raise RefusedRequest(f"there is no user message for the notice {notice!r}", parameter=key)
 
 
 def require_plain(body: dict[str, Any]) -> None:

@@ -144,7 +144,11 @@ def _replay(task: Task, row: Row, renderer: Renderer) -> StepResult:
             result = episode.step(parsed, limit=cut)
             if result.done:
                 return result
+            if not task.env.replays and list(result.messages) != turn["observation"]:
+                raise EnvironmentFault(f"the environment's response to turn {number} changed")
             ids += turn["sampled_ids"]
+        if not task.env.replays and stop is Stop.ENV:
+            raise EnvironmentFault("the environment did not end with the recorded turns")
         return episode.truncate(LIMITS.get(stop, "at the end of the record"))
     finally:
         episode.close()

@@ -3,15 +3,19 @@
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import parse_turn
+from temper.envs.data.config import DataConfig
 from temper.envs.env_episode import EnvEpisode
 from temper.envs.source import open_source
 from temper.rewards.score import Outcome
@@ -31,8 +35,14 @@ def play_session(socket: ServerConnection) -> None:
             case {"type": "reset", "data": data}:
                 seed = data.get("seed", 0)
                 reply = observed(f"begin {seed}")
-            case {"type": "step", "data": {"word": "refused"}}:
-                errors = [{"msg": "no such word"}]
+            case {"type": "step", "data": {"word": "refused" | "bug" as word}}:
+                errors = [
+                    {
+                        "loc": ["word" if word == "refused" else "observation"],
+                        "type": "value_error",
+                        "msg": "no such word",
+                    }
+                ]
                 reply = {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": "-", "errors": errors}}
             case {"type": "step", "data": {"word": "crash"}}:
                 reply = {"type": "error", "data": {"code": "EXECUTION_ERROR", "message": "broken"}}
@@ -41,7 +51,7 @@ def play_session(socket: ServerConnection) -> None:
             case {"type": "step", "data": {"word": "nonsense"}}:
                 reply = {"type": "observation", "data": {"observation": 7}}
             case {"type": "step", "data": {"word": word}}:
-                reply = observed(f"{word} {seed}", 0.5 if word == "good" else None, done=word == "end")
+                reply = observed(f"{word} {seed}", {"good": 0.5, "true": True}.get(word), done=word == "end")
             case _:
                 return
         socket.send(json.dumps(reply))
@@ -87,6 +97,7 @@ def test_rewards_of_a_session_add_up(url: str) -> None:
     seen, result = played(task, "good", "good", "end")
     assert seen == [f"begin {seed}", f"good {seed}", f"good {seed}"]
     assert (result.done, result.reward, result.score.outcome) == (True, 1.0, Outcome.OK)
+    assert played(task, "true", "end")[1].reward == 1.0  # the server may pay with a bool
 
 
 def test_a_refused_action_is_shown_and_the_episode_continues(url: str) -> None:
@@ -108,7 +119,7 @@ def test_without_a_field_the_answer_is_the_action_as_json(url: str) -> None:
     assert result.reward == 0.5
 
 
-@pytest.mark.parametrize("word", ["crash", "hang", "nonsense"])
+@pytest.mark.parametrize("word", ["crash", "hang", "nonsense", "bug"])
 def test_a_fault_of_the_server_is_not_a_reward(word: str, url: str) -> None:
     with pytest.raises(EnvironmentFault):
         played(task_of(url), word)
@@ -123,6 +134,28 @@ def test_a_server_that_is_full_or_down_is_a_fault(url: str) -> None:
         played(full, "good")
     with pytest.raises(EnvironmentFault):
         played(task_of("http://127.0.0.1:9"), "good")
+
+
+def test_a_redirect_is_not_followed(url: str) -> None:
+    def redirect(socket: ServerConnection, request: Request) -> Response:
+        return Response(307, "Elsewhere", Headers(location=f"{url.replace('http', 'ws')}/ws"))
+
+    with serve(play_session, "127.0.0.1", 0, process_request=redirect) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(EnvironmentFault):
+            played(task_of(f"http://127.0.0.1:{server.socket.getsockname()[1]}"), "good")
+        server.shutdown()
+
+
+def test_rows_that_differ_in_the_reset_are_different_requests(url: str, tmp_path: Path) -> None:
+    rows = [{"prompt": "Say a word.", "reset": {"seed": seed}} for seed in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = DataConfig(path=str(tmp_path / "rows.jsonl"))
+    config = EnvConfig(kind="openenv", data=data, drop_overlap="exact", options={"url": url, "action": "word"})
+    train, heldout = (open_source(bind("words", config), split=split, seed=1) for split in ("train", "heldout"))
+    assert train.size
+    assert heldout.size
+    assert train.size + heldout.size == len(rows)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_no_text_of_the_agent_is_too_long_for_the_customer(shop: Path) -> None:
     assert len(server.bodies[0]["messages"][-1]["content"]) == MAX_CHARACTERS
 
 
-@pytest.mark.parametrize("reply", ["", " \n", "x" * (MAX_CHARACTERS + 1), "<think>hm</think>"])
+@pytest.mark.parametrize("reply", ["", " \n", "<think>hm</think>"])
 def test_a_second_reply_is_asked_for_and_then_a_fault(shop: Path, reply: str) -> None:
     with saying(reply, "Cancel it.", reply) as server:
         env = opened(task_of(shop, row(CANCEL), asking(server)))
@@ -116,9 +116,19 @@ def test_a_second_reply_is_asked_for_and_then_a_fault(shop: Path, reply: str) ->
     assert len(server.bodies) == 4
 
 
-def test_a_reply_that_was_cut_is_none(shop: Path) -> None:
-    with ChatServerDouble(lambda _: told("Cancel", reason="length")) as server, pytest.raises(EnvironmentFault):
-        opened(task_of(shop, row(CANCEL), asking(server))).step(HELLO)
+@pytest.mark.parametrize(("text", "reason"), [("Cancel", "length"), ("x" * (MAX_CHARACTERS + 1), "stop")])
+def test_a_long_reply_is_cut(shop: Path, text: str, reason: str) -> None:
+    with ChatServerDouble(lambda _: told(text, reason=reason)) as server:
+        (message,) = opened(task_of(shop, row(CANCEL), asking(server))).step(HELLO)[4]["messages"]
+    assert message["content"] == text[:MAX_CHARACTERS]
+
+
+def test_an_endless_dialogue_earns_nothing(shop: Path) -> None:
+    with saying("x" * MAX_CHARACTERS) as server:
+        env = opened(task_of(shop, row(CANCEL), asking(server)))
+        steps = [env.step("x" * MAX_CHARACTERS) for _ in range(5)]
+    assert [done for _, _, done, _, _ in steps] == [False, False, False, False, True]
+    assert steps[-1][1] == 0.0
 
 
 @pytest.mark.parametrize("fault", ["500", "401", "rubbish", "broken off"])

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from temper.envs.binding import EnvConfig, bind
@@ -52,7 +53,7 @@ def test_a_server_that_ends_is_a_fault_and_starts_again() -> None:
 def test_each_episode_has_its_own_session_if_asked() -> None:
     env = bind("math", EnvConfig(tools=[SHOP.replace("mcp:", "mcp-per-episode:")], max_turns=4))
     task = open_source(env, split="train", seed=1).task(0)
-    episodes = [EnvEpisode(task) for _ in range(2)]
+    before, episodes = len(psutil.Process().children()), [EnvEpisode(task) for _ in range(2)]
     results = []
     for episode in episodes:
         episode.begin()
@@ -61,6 +62,7 @@ def test_each_episode_has_its_own_session_if_asked() -> None:
             results += [message["content"] for message in episode.step(turn).messages]
         episode.close()
     assert results == ["1", "2", "1", "2"]
+    assert len(psutil.Process().children()) == before
 
 
 @pytest.mark.parametrize(

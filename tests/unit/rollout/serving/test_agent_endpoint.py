@@ -171,8 +171,6 @@ def test_the_prompt_has_the_notice_of_the_mode(agent: str, setup: Setup) -> None
             [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
             [{"role": "user", "content": [{"type": "input_text", "text": "hi"}, {"type": "input_text", "text": "N"}]}],
         ),
-        ([{"role": "assistant", "content": "a"}, 7], [{"role": "assistant", "content": "a"}, 7]),
-        (7, 7),
     ],
 )
 def test_the_first_user_message_gets_the_notice(given: Any, noticed: Any) -> None:
