@@ -130,7 +130,8 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
             only_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
         if config.judge is not None:
             if config.judge.classifier:
-                check_classifier(config.judge.classifier)
+                found = check_classifier(config.judge.classifier)
+                config = replace(config, judge=replace(config.judge, classifier=found))
             else:
                 judge_server(config.judge)
             made = env_class(definition.ref())
