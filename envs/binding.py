@@ -128,11 +128,11 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
         definition = configure_env(_kind(name, config), config.options)
         if config.reward is None and config.agent is None and definition.agent is None:
             only_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
-        if config.judge is not None:
-            if config.judge.classifier:
-                check_classifier(config.judge.classifier)
+        if (judge := config.judge) is not None:
+            if judge.classifier:
+                config = replace(config, judge=replace(judge, classifier=check_classifier(judge.classifier)))
             else:
-                judge_server(config.judge)
+                judge_server(judge)
             made = env_class(definition.ref())
             if not (isinstance(made, type) and issubclass(made, TaskEnv)):
                 raise ValueError(f"judge: {definition.id} scores its own episodes, which have no answer to judge")

@@ -1,11 +1,10 @@
 """A sequence classifier that scores chats in a separate process, which all environments of a worker share."""
 
+import json
 import math
-import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,41 +12,32 @@ from temper.envs.core.errors import GraderError
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.task import Message
 from temper.envs.data.config import names_hub
-from temper.envs.sandbox.line_process import START_S, LineProcess, NotStarted
+from temper.envs.data.hub import cached_file
+from temper.envs.sandbox.line_process import LineProcess
 from temper.envs.sandbox.per_process import PerProcess
 
 CHILD = Path(__file__).with_name("classifier_child.py")
+CONFIG, TEMPLATE, TOKENIZER = "config.json", "chat_template.jinja", "tokenizer_config.json"
+START_S = 600.0
 BATCH = 16
 """Most chats of a forward pass."""
-PAUSE_S = 60.0
-"""Seconds after a failed load before the next one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassifierScore:
-    """The logit of a chat, and the tokens of the chat."""
-
-    logit: float
-    tokens: int
 
 
 class Classifier:
     """One child process. It starts on first use and restarts after its loss. Thread-safe."""
 
-    def __init__(self, path: str, *, device: str, threads: int) -> None:
+    def __init__(self, path: str, *, device: str) -> None:
         self.path = path
-        place = str(Path(path).resolve()) if Path(path).is_dir() else path
-        self._process = LineProcess(CHILD, path, (place, device, str(threads)), trusted=True)
-        self._waiting: deque[tuple[dict[str, Any], Future[dict[str, Any]]]] = deque()
-        self._failure, self._failed_at = "", 0.0
+        self._process = LineProcess(CHILD, path, (path, device), trusted=True, start_s=START_S)
+        self._waiting: deque[tuple[list[Message], Future[dict[str, Any]]]] = deque()
 
-    def score(self, chat: Sequence[Message], *, label: str | None, seconds: float) -> ClassifierScore:
-        """Return the score of a chat. Chats that wait for the process share a batch, which may take `seconds`.
+    def score(self, chat: Sequence[Message], *, seconds: float) -> tuple[float, int]:
+        """Return the logit and the tokens of a chat. Waiting chats share a batch, which may take `seconds` per chat.
 
         Raise `GraderError` if the model can't be loaded or can't score the chat, or if its process ends or is late.
         """
         reply: Future[dict[str, Any]] = Future()
-        self._waiting.append(({"messages": list(chat), "label": label}, reply))
+        self._waiting.append((list(chat), reply))
         with self._process.lock:
             while not reply.done():
                 self._score_batch(seconds)
@@ -56,39 +46,20 @@ class Classifier:
             raise GraderError(f"the classifier {self.path}: {found['error']}")
         if not math.isfinite(found["logit"]):
             raise GraderError(f"the classifier {self.path} gave the score {found['logit']}")
-        return ClassifierScore(logit=found["logit"], tokens=found["tokens"])
-
-    def close(self) -> None:
-        with self._process.lock:
-            self._process.close()
+        return found["logit"], found["tokens"]
 
     def _score_batch(self, seconds: float) -> None:
         """Reply to the first waiting chats."""
         batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        limit_s = seconds * len(batch)
+        error = f"its process ended, or took more than {limit_s:g} s for {len(batch)} chats"
         try:
-            replies = self._ask([request for request, _ in batch], seconds)
-        except Exception as error:  # each of these chats fails
-            replies = [{"error": str(error)}] * len(batch)
-        for (_, reply), found in zip(batch, replies, strict=True):
-            reply.set_result(found)
-
-    def _ask(self, requests: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
-        if self._failure and time.monotonic() - self._failed_at < PAUSE_S:
-            raise GraderError(self._failure)
-        try:
-            self._process.start()
-            self._failure = self._process.ready.get("error", "")
-        except NotStarted:
-            self._failure = f"it was not loaded in {START_S:g} s; if it is on the hub, download it first"
-        if self._failure:
-            self._failed_at = time.monotonic()
-            self._process.close()
-            raise GraderError(self._failure)
-        reply = self._process.ask({"requests": requests}, seconds=seconds)
-        if reply is None:
-            raise GraderError(f"its process ended, or took more than {seconds:g} s for {len(requests)} chats")
-        replies: list[dict[str, Any]] = reply["replies"]
-        return replies
+            reply = self._process.ask({"chats": [chat for chat, _ in batch]}, seconds=limit_s)
+        except Exception as raised:  # each of these chats fails
+            reply, error = None, str(raised)
+        replies = [{"error": error}] * len(batch) if reply is None else reply["replies"]
+        for (_, waiting), found in zip(batch, replies, strict=True):
+            waiting.set_result(found)
 
 
 SHARED: PerProcess[dict[object, Classifier]] = PerProcess(dict)
@@ -96,11 +67,35 @@ SHARED: PerProcess[dict[object, Classifier]] = PerProcess(dict)
 
 def shared_classifier(config: JudgeConfig) -> Classifier:
     """Return this process's classifier with these settings."""
-    made = Classifier(config.classifier, device=config.device, threads=config.threads)
-    return SHARED.get().setdefault((config.classifier, config.device, config.threads), made)
+    made = Classifier(config.classifier, device=config.device)
+    return SHARED.get().setdefault((config.classifier, config.device), made)
 
 
-def check_classifier(path: str) -> None:
-    """Raise `ValueError` if a path is neither a model's folder nor a hub name."""
-    if not names_hub(path) and not (Path(path) / "config.json").is_file():
-        raise ValueError(f"judge.classifier={path} is no folder with config.json; set a model's folder or hub name")
+def check_classifier(path: str) -> str:
+    """Return a model's absolute folder, or its hub name.
+
+    Raise `ValueError` if it is not on this machine, or has several outputs or no chat template.
+    """
+    folder = classifier_folder(path)
+    for needed in (CONFIG, "*.safetensors"):
+        if not any(folder.glob(needed)):
+            raise ValueError(f"judge.classifier={path} has no {needed}; set a model's folder or a downloaded hub name")
+    config = _json(folder / CONFIG)
+    outputs = len(config.get("id2label") or ()) or config.get("num_labels", 2)  # the default of transformers
+    if outputs != 1:
+        raise ValueError(f"judge.classifier={path} has {outputs} outputs; set a sequence classifier with one")
+    if not (folder / TEMPLATE).is_file() and not _json(folder / TOKENIZER).get("chat_template"):
+        raise ValueError(f"judge.classifier={path} has no chat template; add {TEMPLATE} to its folder")
+    return path if names_hub(path) else str(folder)
+
+
+def classifier_folder(path: str) -> Path:
+    """Return a model's absolute folder, in the cache for a hub name. It may be missing."""
+    if names_hub(path):
+        config = cached_file(path, file=CONFIG, revision=None)
+        return Path(path) if config is None else config.parent
+    return Path(path).expanduser().resolve()
+
+
+def _json(file: Path) -> dict[str, Any]:
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}

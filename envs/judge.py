@@ -77,7 +77,7 @@ def compared(config: JudgeConfig, task: Task, answers: Sequence[str]) -> list[Ve
 
     Each answer is compared with its two neighbours in a circle, each pair in both orders, since judges prefer a position. So
     N answers need 2 N requests (circular comparison: NVIDIA, Nemotron 3 Nano, 2025). An empty answer loses. A single one gets
-    0.5. A comparison is a cost of its first answer.
+    0.5. The first answer of a pair carries the cost of the comparison.
     """
     count, server = len(answers), judge_server(config)
     pairs = [(one, (one + 1) % count) for one in range(count if count > 2 else count - 1)]
@@ -151,16 +151,16 @@ def _remember(key: Hashable, ask: Callable[[], Verdict]) -> Verdict:
 
 
 def _classified(config: JudgeConfig, task: Task, answer: str) -> Verdict:
-    """Return the verdict of a classifier on the prompt and the answer."""
-    chat = [*task.messages, {"role": "assistant", "content": answer}]
+    """Return the verdict of a classifier on the request and the answer."""
+    chat = [*task.request, {"role": "assistant", "content": answer}]
 
     def ask() -> Verdict:
         with off_the_clock():
-            found = shared_classifier(config).score(chat, label=config.label, seconds=config.timeout_s)
-        value = 0.5 + 0.5 * math.tanh(found.logit / config.scale / 2)  # the sigmoid, without overflow
-        return Verdict(value=value, requests=1, tokens=found.tokens)
+            logit, tokens = shared_classifier(config).score(chat, seconds=config.timeout_s)
+        value = 0.5 + 0.5 * math.tanh(logit / config.scale / 2)  # the sigmoid, without overflow
+        return Verdict(value=value, requests=1, tokens=tokens)
 
-    return _remember((config.classifier, config.label, config.scale, json.dumps(chat)), ask)
+    return _remember((config.classifier, config.scale, json.dumps(chat)), ask)
 
 
 def _verdict(body: str, server: Server, form: re.Pattern[str], value_of: Callable[[str], float]) -> Verdict:

@@ -2,10 +2,10 @@
 
 from dataclasses import MISSING, dataclass, fields
 
-from temper.envs.core.bounds import positive, whole
+from temper.envs.core.bounds import positive
 from temper.envs.core.setting import free, immutable
 
-CLASSIFIER_SETTINGS = ("classifier", "label", "scale", "threads", "device")
+CLASSIFIER_SETTINGS = ("classifier", "scale", "device")
 SHARED_SETTINGS = ("timeout_s",)
 
 
@@ -34,21 +34,17 @@ class JudgeConfig:
     key_variable: str = free("")
     """Environment variable on every worker with the server's key. Empty sends none."""
     timeout_s: float = free(60.0, unit="seconds")
-    """Deadline of one request, or of one batch of a classifier, in seconds. It does not count for the episode's."""
+    """Deadline of one request, or of one chat of a classifier, in seconds. It does not count for the episode's."""
     retries: int = free(3)
     """Retries after an error of the connection or of the server."""
     classifier: str = immutable("")
-    """A sequence classifier with safetensors and a chat template, by folder or hub name, instead of a server. The part `judge`
-    is the sigmoid of its logit.
+    """A sequence classifier with one output, safetensors and a chat template, by folder or hub name, instead of a server. The
+    part `judge` is the sigmoid of its logit.
     """
-    label: str | None = immutable(None)
-    """The label that the classifier's score belongs to. Null needs a classifier with one label."""
     scale: float = immutable(1.0)
     """The logit is divided by it before the sigmoid."""
-    threads: int = free(1)
-    """Threads of the classifier's process, of which each rollout worker has one."""
-    device: str = free("cpu")
-    """Device of the classifier in torch's words, such as cuda:1. On cpu it runs in float32, elsewhere in its own type."""
+    device: str = immutable("cpu")
+    """Torch device, such as cuda:1. Float32 on cpu, the checkpoint's dtype elsewhere."""
 
     def __post_init__(self) -> None:
         if not self.classifier and not (self.url and self.model):
@@ -64,4 +60,3 @@ class JudgeConfig:
         positive("judge.max_tokens", self.max_tokens)
         positive("judge.scale", self.scale)
         positive("judge.timeout_s", self.timeout_s)
-        whole("judge.threads", self.threads, least=1)

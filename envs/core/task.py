@@ -109,7 +109,7 @@ class Task:
 
     @property
     def request(self) -> tuple[Message, ...]:
-        """The messages that identify the task. Splits, overlap checks and a judge on a server use them."""
+        """The messages that identify the task. Splits, overlap checks and judges use them."""
         return self.full_request or self.messages
 
     @property

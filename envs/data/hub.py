@@ -94,8 +94,10 @@ def _snapshot(
     return Snapshot(folder=path, commit=path.name)
 
 
-def in_cache(name: str, *, file: str, revision: str | None) -> bool:
-    return isinstance(try_to_load_from_cache(name, file, revision=revision), str)
+def cached_file(name: str, *, file: str, revision: str | None) -> Path | None:
+    """Return a file of a model in the cache, or None."""
+    found = try_to_load_from_cache(name, file, revision=revision)
+    return Path(found) if isinstance(found, str) else None
 
 
 def card_of(name: str, revision: str | None) -> Snapshot:

@@ -19,18 +19,21 @@ VARIABLES = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "
 
 
 class NotStarted(GraderError):
-    """The process ended before it was ready."""
+    """The process ended or was late before it was ready."""
 
 
 class LineProcess:
     """Runs a Python file that writes a line when it is ready, and one for each line that it reads. One thread holds `lock`.
 
     It starts on first use and restarts after its loss. `who` names it in messages. A `trusted` one gets the environment
-    variables of this process and has no seal.
+    variables and the stderr of this process and has no seal.
     """
 
-    def __init__(self, child: Path, who: str, arguments: Sequence[str] = (), *, trusted: bool = False) -> None:
+    def __init__(
+        self, child: Path, who: str, arguments: Sequence[str] = (), *, trusted: bool = False, start_s: float = START_S
+    ) -> None:
         self.child, self.who, self.arguments, self.trusted = child, who, tuple(arguments), trusted
+        self.start_s = start_s
         self.lock = threading.Lock()
         self.ready: dict[str, Any] = {}
         self._process: subprocess.Popen[str] | None = None
@@ -47,12 +50,13 @@ class LineProcess:
             encoding="utf-8",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=None if self.trusted else subprocess.DEVNULL,
         )
-        line = self._line(self._process, START_S)
+        line = self._line(self._process, self.start_s)
         if not line:
             self.close()
-            raise NotStarted(f"{self.child.name} did not start; install the packages that it imports")
+            remedy = "read its error in this worker's log" if self.trusted else "install the packages that it imports"
+            raise NotStarted(f"{self.child.name} ended or was not ready in {self.start_s:g} s; {remedy}")
         self.ready = json.loads(line)
         if self.trusted:
             return

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from temper.envs.core.setting import Kind, immutable, required
 from temper.envs.data.config import names_hub, why_no_name
-from temper.envs.data.hub import in_cache, snapshot
+from temper.envs.data.hub import cached_file, snapshot
 
 GGUF = ".gguf"
 PACKAGE = "package:"
@@ -64,7 +64,8 @@ class ModelSource:
     @property
     def is_here(self) -> bool:
         """Whether no download is needed: the model is local, or its configuration is in the cache."""
-        return (not self.on_hub and self.gguf is None) or in_cache(self.path, file=FILES[0], revision=self.revision)
+        local = not self.on_hub and self.gguf is None
+        return local or cached_file(self.path, file=FILES[0], revision=self.revision) is not None
 
     @property
     def place(self) -> Path:

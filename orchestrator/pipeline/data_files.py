@@ -1,12 +1,13 @@
 """The content of data and models that settings name. Their content identifies the run, their path does not."""
 
 import hashlib
-import os.path
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from temper.envs.data.config import DataConfig
+from temper.envs.classifier import classifier_folder
+from temper.envs.data.config import DataConfig, names_hub
 from temper.envs.data.hub import cache_alone, card_of
 from temper.envs.data.rows import data_files, is_on_hub
 from temper.orchestrator.config.model_source import ModelSource
@@ -18,6 +19,8 @@ from temper.rollout.weights.weight_files import require_whole
 MISSING = "no such file"
 WEIGHTS = (".safetensors", ".bin", ".pt")
 """Files of which only the size is compared."""
+END = 2**20
+"""Bytes at the end of a judge's weights that are compared too. Its trained head is there."""
 
 
 def content(config: Config) -> dict[str, str]:
@@ -26,6 +29,7 @@ def content(config: Config) -> dict[str, str]:
     A model directory has the hash of its small files and the sizes of its weights, which may be hundreds of GB.
     """
     found = {key: _described(path, beside) for key, path, beside in _options(config)}
+    found |= {key: _classifier(classifier_folder(path)) for key, path in _classifiers(config)}
     for key, model in _models(config):
         found |= {f"{key}.revision": _commit(model)} if model.on_hub else {f"{key}.path": _described(model.place, ())}
     for key, data, beside in _data(config):
@@ -36,6 +40,7 @@ def content(config: Config) -> dict[str, str]:
 def named_paths(config: Config) -> dict[str, Path]:
     """Return the settings that name local files and folders, by the keys of overrides."""
     found = {key: path for key, path, _ in _options(config)}
+    found |= {key: Path(path) for key, path in _classifiers(config) if not names_hub(path)}
     found |= {f"{key}.path": Path(model.path) for key, model in _models(config) if not model.on_hub}
     found |= {f"{key}.path": Path(data.path) for key, data, _ in _data(config) if not is_on_hub(data)}
     if config.model.chat_template is not None:
@@ -105,6 +110,12 @@ def _options(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
                 yield f"envs.{name}.options.{option}", Path(value), needed
 
 
+def _classifiers(config: Config) -> Iterator[tuple[str, str]]:
+    for name, env in config.envs.items():
+        if env.judge is not None and env.judge.classifier:
+            yield f"envs.{name}.judge.classifier", env.judge.classifier
+
+
 def _parts(config: Config) -> Iterator[tuple[str, Stage[Any], Any]]:
     parts = {name: (all_stages()[name], part) for name, part in config.sections.items()}
     parts |= {one.name: (one.stage, config.settings(one)) for one in config.instances if one.stage.trains}
@@ -143,6 +154,15 @@ def _described(path: Path, beside: tuple[str, ...]) -> str:
     held = further or [inner for inner in folder.iterdir() if inner.is_file()]
     files = [path, *further] if path.is_file() else sorted(held)
     return _listed([("" if file == path else file.name, file) for file in files])
+
+
+def _classifier(folder: Path) -> str:
+    ends = hashlib.sha256()
+    for file in sorted(one for one in folder.iterdir() if one.suffix in WEIGHTS):
+        with file.open("rb") as opened:
+            opened.seek(-min(END, file.stat().st_size), os.SEEK_END)
+            ends.update(opened.read())
+    return f"{_described(folder, ())}, of the ends of its weights {ends.hexdigest()}"
 
 
 def _listed(files: list[tuple[str, Path]]) -> str:

@@ -59,7 +59,13 @@ def readers_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "models" / "qwen3").mkdir(parents=True)
     Tokenizer(WordLevel()).save(str(folder / "models" / "qwen3" / "tokenizer.json"))
     (folder / "models" / "reward_model").mkdir()
-    (folder / "models" / "reward_model" / "config.json").write_text("{}", encoding="ascii")
+    held = {
+        "config.json": '{"id2label": {"0": "good"}}',
+        "chat_template.jinja": "{{ messages }}",
+        "model.safetensors": "",
+    }
+    for name, content in held.items():
+        (folder / "models" / "reward_model" / name).write_text(content, encoding="ascii")
     sys.path.insert(0, str(folder))
     yield folder
     sys.path.remove(str(folder))

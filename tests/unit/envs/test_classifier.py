@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -14,9 +15,9 @@ from support import tiny_models
 from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.classifier import Classifier, shared_classifier
+from temper.envs.classifier import Classifier, check_classifier, shared_classifier
 from temper.envs.classifier_child import BREAK, Scorer
-from temper.envs.core.errors import FailureKind, GraderError
+from temper.envs.core.errors import GraderError
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.source import open_source
 from temper.envs.transcript import score_turns
@@ -58,93 +59,84 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def running(folder: Path) -> Iterator[Classifier]:
     made = shared_classifier(JudgeConfig(classifier=str(folder)))
     yield made
-    made.close()
-
-
-def requests(answers: list[str], label: str | None = None) -> list[dict[str, Any]]:
-    return [{"messages": chat(answer), "label": label} for answer in answers]
+    made._process.close()
 
 
 @pytest.mark.parametrize("pad", [None, byte_tokenizer().pad_token_id, byte_tokenizer().eos_token_id])
 def test_a_padded_batch_scores_like_single_passes(tmp_path: Path, pad: int | None) -> None:
     scorer = Scorer(str(classifier(tmp_path, pad=pad)))
-    found = scorer.score(requests(ANSWERS))
+    found = scorer.score([chat(answer) for answer in ANSWERS])
     expected = [direct(tmp_path, answer) for answer in ANSWERS]
     assert [one["logit"] for one in found] == pytest.approx([float(logits) for logits, _ in expected], abs=1e-5)
     assert [one["tokens"] for one in found] == [tokens for _, tokens in expected]
     assert len({round(one["logit"], 3) for one in found}) == len(ANSWERS)
 
 
-def test_a_label_has_the_odds_of_its_softmax_or_its_own_logit(tmp_path: Path) -> None:
-    names: dict[str, Any] = {"id2label": {0: "bad", 1: "fair", 2: "good"}}
-    folder = classifier(tmp_path / "one", labels=3, **names)
-    (found,) = Scorer(str(folder)).score(requests(["4"], "good"))
-    share = float(direct(folder, "4")[0].softmax(0)[2])
-    assert 1 / (1 + torch.tensor(-found["logit"]).exp()) == pytest.approx(share, abs=1e-5)
-    folder = classifier(tmp_path / "many", labels=3, problem_type="multi_label_classification", **names)
-    (found,) = Scorer(str(folder)).score(requests(["4"], "fair"))
-    assert found["logit"] == pytest.approx(float(direct(folder, "4")[0][1]), abs=1e-5)
+def test_a_chat_that_it_cannot_score_fails_alone(folder: Path) -> None:
+    found = Scorer(str(folder)).score([chat("4" * 2000), chat("4")])
+    assert [sorted(one) for one in found] == [["error"], ["logit", "tokens"]]
+    assert "1024" in found[0]["error"]  # its longest chat
 
 
-def test_requests_that_it_cannot_score_fail_alone(tmp_path: Path) -> None:
-    scorer = Scorer(str(classifier(tmp_path, labels=2, id2label={0: "bad", 1: "good"})))
-    mixed = [*requests(["4"], "good"), *requests(["4"]), *requests(["4"], "best"), *requests(["4" * 2000], "good")]
-    found = scorer.score(mixed)
-    assert "logit" in found[0]
-    assert [sorted(one) for one in found[1:]] == [["error"]] * 3
-    assert "bad, good" in found[1]["error"]
-    assert "1024" in found[3]["error"]  # its longest chat
-
-
-def test_a_model_without_a_trained_head_or_template_is_refused(tmp_path: Path, folder: Path) -> None:
+def test_a_model_without_a_trained_head_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"score\.weight"):
         Scorer(str(tiny_models.llama(tmp_path)))
-    plain = byte_tokenizer()
-    plain.chat_template = None
-    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
-    plain.save_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("labels", [2, 3])
+def test_a_model_with_several_outputs_is_refused(tmp_path: Path, labels: int) -> None:
+    several = str(classifier(tmp_path, labels=labels))
+    for use in (Scorer, check_classifier):
+        with pytest.raises(ValueError, match=f"{labels} outputs"):
+            use(several)
+
+
+def test_a_model_without_a_template_is_refused_before_a_run(tmp_path: Path) -> None:
+    (classifier(tmp_path) / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match="chat template"):
-        Scorer(str(tmp_path))
+        check_classifier(str(tmp_path))
+
+
+def test_a_run_knows_the_absolute_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    judge = bind("math", EnvConfig(judge=JudgeConfig(classifier=folder.name))).ref.settings.judge
+    assert judge == JudgeConfig(classifier=str(folder.resolve()))
 
 
 def test_answers_that_wait_are_scored_by_one_process(folder: Path, running: Classifier) -> None:
     process = running._process
     with ThreadPoolExecutor(len(ANSWERS)) as threads:
         with process.lock:  # so that all of them wait
-            asked = [threads.submit(running.score, chat(one), label=None, seconds=60) for one in ANSWERS]
+            asked = [threads.submit(running.score, chat(one), seconds=60) for one in ANSWERS]
             while len(running._waiting) < len(ANSWERS):
                 sleep(0.01)
         found = [one.result() for one in asked]
     expected = [float(direct(folder, answer)[0]) for answer in ANSWERS]
-    assert [one.logit for one in found] == pytest.approx(expected, abs=1e-5)
+    assert [logit for logit, _ in found] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_lost_or_stopped_process_is_a_fault_and_restarts(folder: Path, running: Classifier) -> None:
     def process() -> Any:
         return running._process._process
 
-    expected = running.score(chat("4"), label=None, seconds=60)
+    expected = running.score(chat("4"), seconds=60)
     process().kill()
     process().wait()
     with pytest.raises(GraderError):
-        running.score(chat("4"), label=None, seconds=60)
-    assert running.score(chat("4"), label=None, seconds=60) == expected
+        running.score(chat("4"), seconds=60)
+    assert running.score(chat("4"), seconds=60) == expected
     os.kill(process().pid, signal.SIGSTOP)
     began = monotonic()
     with pytest.raises(GraderError):
-        running.score(chat("4" * 2**20), label=None, seconds=0.2)  # longer than a pipe holds
+        running.score(chat("4" * 2**20), seconds=0.2)  # longer than a pipe holds
     assert monotonic() - began < 10
-    assert running.score(chat("4"), label=None, seconds=60) == expected
+    assert running.score(chat("4"), seconds=60) == expected
 
 
-def test_a_model_that_cannot_be_loaded_is_a_fault_and_tried_once(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}", encoding="ascii")
-    broken = Classifier(str(tmp_path), device="cpu", threads=1)
-    for _ in range(2):
-        began = monotonic()
-        with pytest.raises(GraderError, match=str(tmp_path)):
-            broken.score(chat("4"), label=None, seconds=60)
-    assert monotonic() - began < 0.1
+    with pytest.raises(GraderError, match=str(tmp_path)):
+        Classifier(str(tmp_path), device="cpu").score(chat("4"), seconds=60)
 
 
 def test_it_is_the_judge_of_environments(folder: Path, running: Classifier) -> None:
@@ -153,7 +145,7 @@ def test_it_is_the_judge_of_environments(folder: Path, running: Classifier) -> N
     task = open_source(bind("math", EnvConfig(judge=judge, thinking=False)), split="train", seed=1).task(0)
     found, again = (score_turns(task, ["nonsense"]) for _ in range(2))
     messages = [*task.messages, {"role": "assistant", "content": "nonsense"}]
-    (expected,) = Scorer(str(folder)).score([{"messages": messages, "label": None}])
+    (expected,) = Scorer(str(folder)).score([messages])
     part = float(torch.tensor(expected["logit"] / 2.0).sigmoid())
     assert found.reward == pytest.approx(part, abs=1e-5)  # the answer itself is wrong
     assert found.score.parts["judge"] == again.score.parts["judge"] == found.reward
@@ -161,16 +153,17 @@ def test_it_is_the_judge_of_environments(folder: Path, running: Classifier) -> N
     assert costs == [[1.0, expected["tokens"]], [0.0, 0.0]]
 
 
-def test_a_wrong_label_is_a_failure_of_the_episode(folder: Path, running: Classifier) -> None:
-    judge = JudgeConfig(classifier=str(folder), label="best")
-    task = open_source(bind("math", EnvConfig(judge=judge, thinking=False)), split="train", seed=1).task(0)
-    failure = score_turns(task, ["4"]).failure
-    assert failure is not None
-    assert failure.kind is FailureKind.GRADER
+def test_it_reads_the_whole_request(folder: Path, running: Classifier) -> None:
+    bound = bind("math", EnvConfig(judge=JudgeConfig(classifier=str(folder)), thinking=False))
+    shown = open_source(bound, split="train", seed=1).task(0)
+    request = {"role": "user", "content": "Exchange the lamp."}
+    (expected,) = Scorer(str(folder)).score([[request, {"role": "assistant", "content": "Done."}]])
+    found = score_turns(replace(shown, full_request=(request,)), ["Done."])
+    assert found.score.parts["judge"] == pytest.approx(float(torch.tensor(expected["logit"]).sigmoid()), abs=1e-5)
 
 
 def test_its_process_ends_with_its_input(running: Classifier) -> None:
-    running.score(chat("4"), label=None, seconds=60)
+    running.score(chat("4"), seconds=60)
     process: Any = running._process._process
     process.stdin.close()
     assert process.wait(timeout=20) == 0

@@ -161,7 +161,8 @@ def test_a_judge_that_is_down_is_a_fault_and_no_reward() -> None:
         ({"classifier": "own/model"}, "model, url"),
         ({"classifier": "own/model", "url": "", "model": "", "compare": True, "rubric": "x"}, "compare, rubric"),
         ({"classifier": "/no/such/folder", "url": "", "model": ""}, "/no/such/folder"),
-        ({"label": "good"}, "label"),
+        ({"classifier": "no/download", "url": "", "model": ""}, "no/download"),
+        ({"scale": 2.0}, "scale"),
         ({"url": ""}, "classifier"),
     ],
 )
