@@ -11,8 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 
 from temper.envs.coding.test_result import Tested, call_text, failed_test, format_value, shorten
-from temper.envs.core.errors import GraderError
-from temper.envs.sandbox.literals import NotPlain
+from temper.envs.core.errors import EnvironmentFault, GraderError
 from temper.envs.sandbox.sandbox import STARTED_AHEAD, Sandbox
 from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
@@ -85,8 +84,8 @@ def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called:
         said = _describe_reply(asked, heard) or said
         try:
             asked = checker.answer(heard.value)
-        except NotPlain as error:
-            return Tested(passed=False, detail=f"{said or 'the result'}: {error}")
+        except EnvironmentFault as error:  # the program's reply is too large to pass on
+            return Tested(passed=False, detail=f"{said or 'the result'}: {error}", policy_fault=True)
     if asked.kind is ReplyKind.VALUE and requests:
         return Tested(passed=True)
     if requests == 0 or not (fresh or asked.kind is ReplyKind.RAISED):

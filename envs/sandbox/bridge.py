@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
+from itertools import islice
 from typing import Any
 
 MARK = "\x00"
@@ -42,6 +43,7 @@ ITERATORS = {"list_iterator", "tuple_iterator", "generator", "map", "filter", "z
 AS_PLAIN: dict[Any, Any] = {deque: list, Decimal: str, bytearray: bytes}
 CHECK = "check"
 NO_ENDS = (StopIteration, StopAsyncIteration)
+MAX_SEARCHED = 1000  # items that `in` tries, since an endless iterator would contain any value
 FORBIDDEN = (PermissionError, MemoryError)
 
 
@@ -236,6 +238,9 @@ class Remote:
     def __iter__(self) -> Iterator[Any]:
         iterator = remote(self, "iterator")
         return iterator if isinstance(iterator, Remote) else iter(iterator)
+
+    def __contains__(self, value: Any) -> bool:
+        return value in islice(self, MAX_SEARCHED)
 
     def __next__(self) -> Any:
         return next(iter(remote(self, "step")))

@@ -1,7 +1,7 @@
 """Generated tasks: a small function with a fault, described in words, with one failing call.
 
 Level 1 shows the file of one function with one-digit constants, so that one replacement solves it. Level 2 has two functions
-with longer names, larger constants and more kinds, and only the name of the file.
+with longer names and larger constants, and only the name of the file.
 """
 
 import random
@@ -11,7 +11,7 @@ from typing import Any
 
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import call_message
-from temper.envs.workspace.tools import TOOLS, WRITTEN, exec_text
+from temper.envs.workspace.tools import TOOLS, WRITTEN
 
 Arguments = list[Any]
 LETTERS = "bcdghjkpqrtuvwxyz"
@@ -37,7 +37,7 @@ class Kind:
     takes: str = "list"
 
 
-EASY = (
+KINDS = (
     Kind(
         words="{x} times {n}, plus {m}",
         code="def {f}({x}):\n    return {x} * {n} + {m}\n",
@@ -72,29 +72,10 @@ EASY = (
         takes="number",
     ),
 )
-HARD = (
-    Kind(
-        words="the sum of the numbers from 1 to {x}, times {n}",
-        code="def {f}({x}):\n    return sum(range(1, {x} + 1)) * {n}\n",
-        bugs=(("range(1, {x} + 1)", "range(1, {x})"),),
-        takes="number",
-    ),
-    Kind(
-        words="the product of {x}, plus {n}",
-        code="def {f}({x}):\n    {y} = 1\n    for {z} in {x}:\n        {y} *= {z}\n    return {y} + {n}\n",
-        bugs=(("{y} = 1", "{y} = 0"), ("return {y}", "return {z}"), ("*= {z}", "+= {z}")),
-    ),
-    Kind(
-        words="the largest of {x}, times {n}",
-        code="def {f}({x}):\n    {y} = {x}[0]\n    for {z} in {x}:\n        if {z} > {y}:\n            {y} = {z}\n"
-        "    return {y} * {n}\n",
-        bugs=(("{y} = {x}[0]", "{y} = 0"), ("{z} > {y}", "{z} < {y}"), ("{y} = {z}", "{z} = {y}")),
-    ),
-)
 
 
 def inputs(kind: Kind, m: int) -> list[Arguments]:
-    """Return arguments on which each bug shows, among them lists around the bound `m`."""
+    """Return arguments that expose each bug, including lists around `m`."""
     if kind.takes == "number":
         return [[-7], [-1], [0], [3], [12]]
     if kind.takes == "pair":
@@ -103,16 +84,10 @@ def inputs(kind: Kind, m: int) -> list[Arguments]:
 
 
 def results(code: str, name: str, calls: list[Arguments]) -> list[Any]:
-    """Return the results of a function of our own code, None for a call that raises."""
+    """Return the results of a function of our own code."""
     namespace: dict[str, Any] = {}
     exec(code, namespace)
-    found = []
-    for arguments in calls:
-        try:
-            found.append(namespace[name](*arguments))
-        except Exception:
-            found.append(None)
-    return found
+    return [namespace[name](*arguments) for arguments in calls]
 
 
 def slots_of(names: list[str], numbers: list[int]) -> dict[str, str]:
@@ -121,7 +96,7 @@ def slots_of(names: list[str], numbers: list[int]) -> dict[str, str]:
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    kind = rng.choice(EASY if level == 1 else EASY + HARD)
+    kind = rng.choice(KINDS)
     words, numbers = (LETTERS, range(2, 10)) if level == 1 else (NAMES, range(10, 20))
     names, module = rng.sample(words, 8), rng.choice(LETTERS if level == 1 else MODULES)
     slots = slots_of(names[:4], rng.sample(numbers, 2))
@@ -129,8 +104,8 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def _other(rng: random.Random, names: list[str]) -> str:
-    """Return a right function before the wrong one. Its numbers are larger, so that no passage of the other is in it."""
-    return rng.choice(EASY).code.format_map(slots_of(names, rng.sample(range(20, 30), 2))) + "\n\n"
+    """Return a correct function that precedes the faulty one. Its numbers differ, so the replaced passage is unique."""
+    return rng.choice(KINDS).code.format_map(slots_of(names, rng.sample(range(30, 40), 2))) + "\n\n"
 
 
 def make_task(kind: Kind, bug: tuple[str, str], slots: Mapping[str, str], module: str, *, other: str = "") -> Task:
@@ -150,7 +125,7 @@ def make_task(kind: Kind, bug: tuple[str, str], slots: Mapping[str, str], module
         "tests": {f"test_{path}": f"from {module} import {name}\n\n{asserts}"},
         "solution": {path: other + right},
         "passages": [old, new],
-        "example": [f'python -c "import {module}; print({module}.{call})"', f"{value}\n"],
+        "example": [f'python -c "import {module}; print({module}.{call})"', f"{value}\n\nexit 0\n"],
     }
     return Task(messages=({"role": "user", "content": prompt},), spec=spec, tools=TOOLS)
 
@@ -161,12 +136,12 @@ def demonstrate(task: Task) -> list[Message]:
         raise ValueError("a row of data has no demonstration; use a generated task")
     spec = task.spec
     ((path, text),) = spec["files"].items()
-    (old, new), (command, printed) = spec["passages"], spec["example"]
+    (old, new), (command, output) = spec["passages"], spec["example"]
     fix = _call(old, "write", WRITTEN, path=path, old=old, new=new)
     done: Message = {"role": "assistant", "reasoning_content": "done", "content": "Done."}
     if text in task.messages[-1]["content"]:
         return [*fix, done]
-    look, tried = _call("look", "read", text, path=path), _call("try", "exec", exec_text(0, printed), command=command)
+    look, tried = _call("look", "read", text, path=path), _call("try", "exec", output, command=command)
     return [*look, *fix, *tried, done]
 
 

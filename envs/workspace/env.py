@@ -7,35 +7,24 @@ from typing import Any
 
 from temper.envs.coding.env import TESTS
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, turn_text
-from temper.envs.task_env import TaskEnv, answer_each
+from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from temper.envs.workspace import bugs
-from temper.envs.workspace.files import MAX_FILES, SandboxWorkspace, Workspace
+from temper.envs.workspace.files import Workspace
 from temper.envs.workspace.hidden_tests import checks_of, module_names, verify
 from temper.envs.workspace.tools import TOOLS, use_tool
 from temper.rewards.score import FORMAT, TOOL_ERRORS, Score, error_rate
 
 MAX_TURNS = 12
 DONE = "Done."
-EQUAL = (
-    "class Equal:\n    __eq__ = __bool__ = __contains__ = lambda *a: True\n    __ne__ = lambda *a: False\n"
-    "    __hash__ = object.__hash__\n    __call__ = __getattr__ = lambda *a, **k: Equal()\n\n\n"
-    "def __getattr__(name):\n    return Equal()\n"
-)
-FAKES = {
-    "exits": "raise SystemExit(0)\n",
-    "ends the process": "import os\n\nprint('OK', flush=True)\nos._exit(0)\n",
-    "equal to everything": EQUAL,
-}
 
 
 class WorkspaceEnv(TaskEnv):
-    """A turn with calls is answered by one tool message per call. A turn without calls ends the episode, and so does the
-    turn limit (12) after the calls of the last turn.
+    """A turn with calls is answered by one tool message per call. A turn without calls ends the episode. At the turn limit
+    (12) it ends after the calls of the last turn.
 
     The hidden tests then run on a copy of the files. Parts: `correct` (all pass), `tests` (the share that passes),
     `tool_errors` (the share of refused calls) and `format` (0 if a call was unreadable).
@@ -46,32 +35,33 @@ class WorkspaceEnv(TaskEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         observation = super().reset(seed=seed, options=options)
         assert self.task is not None
-        try:
-            self.workspace = SandboxWorkspace(self.task.spec["files"])
-        except ValueError as error:
-            raise EnvironmentFault(f"the files of {self.task.label}: {error}") from error
-        self.calls = self.errors = self.unreadable = 0
+        self.workspace = Workspace(self.task.spec["files"])
+        self.calls = self.accepted = self.unreadable = 0
         return observation
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        results = answer_each(parsed.calls, self._answer, most=MAX_FILES)
         if not parsed.calls:
             return self.end(self.score_so_far(task))
-        self.errors += sum(result.startswith("error:") for result in results)
+        results = answer_each(parsed.calls, self._answer)
+        self.calls += len(parsed.calls)
+        self.unreadable += sum(isinstance(call, BadCall) for call in parsed.calls)
         if self.is_last(task):
             return self.truncate(f"after {self.turns} turns")
         messages: list[Message] = [{"role": "tool", "content": result} for result in results]
         return self.continue_with(messages)
 
     def _answer(self, call: Call | BadCall) -> str:
-        self.calls += 1
-        self.unreadable += isinstance(call, BadCall)
         with tool_span(call):
-            return use_tool(self.workspace, call)
+            try:
+                result = use_tool(self.workspace, call)
+            except ValueError as error:
+                return f"error: {error}"
+        self.accepted += 1
+        return result
 
     def score_so_far(self, task: Task) -> Score:
-        score = verify(self.workspace.snapshot(), task.spec, credit=task.env.settings.credit)
-        parts = {FORMAT: float(self.unreadable == 0), TOOL_ERRORS: error_rate(self.errors, self.calls)}
+        score = verify(self.workspace.files, task.spec, credit=task.env.settings.credit)
+        parts = {FORMAT: float(self.unreadable == 0), TOOL_ERRORS: error_rate(self.calls - self.accepted, self.calls)}
         return replace(score, parts=score.parts | parts)
 
 
@@ -81,7 +71,6 @@ def load(row: Row) -> Task:
     spec = {"files": files, "tests": tests}
     if row.get("solution") is not None:
         spec["solution"] = _files(row, "solution")
-        _files({"solution": files | spec["solution"]}, "solution")
     for path, text in tests.items():
         checks_of(text, path)
     request = f"{field(row, 'prompt', str).strip()}\n\nFiles: {', '.join(sorted(files))}"
@@ -89,17 +78,17 @@ def load(row: Row) -> Task:
 
 
 def _files(row: Row, name: str) -> dict[str, str]:
-    """Return the files of a field. Raise `ValueError` for a bad path, too much text or a module that Python has."""
+    """Return the files of a field. Raise `ValueError` for a bad path, too much text or a name of a standard module."""
     given = field(row, name, dict)
     if not given or not all(isinstance(text, str) for item in given.items() for text in item):
         raise ValueError(f"field {name!r} is {given!r:.80}; it must map paths to texts")
     try:
-        files = SandboxWorkspace(given).snapshot()
+        files = Workspace(given).files
     except ValueError as error:
         raise ValueError(f"field {name!r}: {error}") from None
     hidden = sorted(sys.stdlib_module_names & set(module_names(files)))
     if hidden:
-        raise ValueError(f"field {name!r} has {hidden[0]!r}, a module of Python's own; rename it")
+        raise ValueError(f"field {name!r} has {hidden[0]!r}, a name of a standard module; rename it")
     return files
 
 
@@ -111,18 +100,15 @@ def reference(task: Task) -> list[str]:
 
 def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     yield "nothing", [DONE]
-    yield "empty", [""]
     paths = [path for path in task.spec.get("solution", task.spec["files"]) if path.endswith(".py")]
-    for name, text in FAKES.items():
-        yield name, _turns(dict.fromkeys(paths, text))
-    yield "tests of its own", _turns(dict.fromkeys(task.spec["tests"], "assert True\n"))
-    yield "a unittest of its own", _turns({"unittest.py": EQUAL, "sitecustomize.py": EQUAL})
+    yield "exits", _turns(dict.fromkeys(paths, "raise SystemExit(0)\n"))
 
 
 def _turns(files: dict[str, str]) -> list[str]:
     """Return the turns that write these files and end."""
     calls = [call_message("write", {"path": path, "text": text}) for path, text in files.items()]
-    return [turn_text({"content": "", "tool_calls": calls}, thinks=False), DONE]
+    parts = [calls[start : start + MAX_CALLS] for start in range(0, len(calls), MAX_CALLS)]
+    return [*(turn_text({"content": "", "tool_calls": part}, thinks=False) for part in parts), DONE]
 
 
 ENVIRONMENT = EnvDefinition(

@@ -3,70 +3,51 @@
 import posixpath
 import re
 import shlex
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
-from temper.envs.sandbox.sandbox import shared_sandbox
-from temper.envs.sandbox.sealed_process import Limits, ReplyKind
+from temper.envs.sandbox.sandbox import Sandbox, shared_sandbox
+from temper.envs.sandbox.sealed_process import WAITS, Limits, Reply, ReplyKind
 from temper.envs.workspace import importer
 
 MAX_FILES, MAX_FILE_BYTES, MAX_BYTES = 64, 65_536, 262_144
 MAX_PATH = 200
+EXEC_S, EPISODE_S = 10.0, 60.0  # seconds of a program, and of all programs of an episode
 MEMORY_MB = 512
 IMPORTER = Path(importer.__file__).read_text(encoding="utf-8")
-NO_SHELL = "there is no shell; use python FILE, python -c CODE or python -m unittest"
-TIMED_OUT = 124
-UNITTEST_TIME = re.compile(r"^(Ran \d+ tests?) in [\d.]+s$", re.MULTILINE)
+COMMAND = re.compile(r"\s*python3?\s+(-c\s+\S|[^-\s])")
 
 
-class Workspace(Protocol):
-    """The files of one episode. Each method raises `ValueError` for the model's mistake."""
+class Workspace:
+    """The files of one episode, in memory. Commands are Python programs in the sandbox, which can't change the files.
 
-    def exec(self, command: str, *, timeout_s: float) -> tuple[int, str]:
-        """Return the exit code and the output of a command on the files. A time-out has the code 124."""
-        ...
+    The methods raise `ValueError` for the model's mistake. `left_s` are the seconds that programs may still take.
+    """
 
-    def read(self, path: str) -> str: ...
-
-    def write(self, path: str, text: str) -> None: ...
-
-    def snapshot(self) -> dict[str, str]:
-        """Return a copy of the files by path."""
-        ...
-
-
-class SandboxWorkspace:
-    """Files in memory. Commands are Python programs in the sandbox: they read the files, and can't change them."""
-
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self.files: dict[str, str] = {}
+    def __init__(self, files: Mapping[str, str], *, left_s: float = EPISODE_S) -> None:
+        self.files, self.left_s = dict[str, str](), left_s
         for path, text in files.items():
             self.write(path, text)
 
-    def exec(self, command: str, *, timeout_s: float) -> tuple[int, str]:
-        try:
-            words = shlex.split(command)
-        except ValueError as error:
-            raise ValueError(f"the command can't be read: {error}") from None
-        match words:
-            case ["python" | "python3", "-c", _, *_] | ["python" | "python3", "-m", "unittest", *_]:
-                pass
-            case ["python" | "python3", file, *_] if not file.startswith("-"):
-                pass
-            case _:
-                raise ValueError(NO_SHELL)
-        limits = Limits(wall_s=timeout_s, cpu_s=max(1, int(timeout_s)), memory_mb=MEMORY_MB)
-        source = f"{program(self.files)}run(_importer, {words[1:]!r})\n"
-        reply = shared_sandbox().attempt(lambda sandbox: sandbox.run_main(source, "", limits))
-        if reply.kind is not ReplyKind.VALUE:
-            code = TIMED_OUT if reply.kind is ReplyKind.TIME else 1
-            return code, f"{reply.kind.value}: {reply.detail}"
-        before, mark, ending = UNITTEST_TIME.sub(r"\1", reply.value).rpartition(importer.EXIT_MARK)
-        if not mark:  # the program ended its process
-            return 0, ending
-        number, _, after = ending.partition("\n")
-        return int(number) if number.isdecimal() else 1, before + after
+    def exec(self, command: str) -> str:
+        """Return the output of a command. It ends with the exit code, or is the limit that the program exceeded."""
+        if COMMAND.match(command) is None:
+            raise ValueError("there is no shell; use python FILE or python -c CODE")
+        if self.left_s <= 0:
+            raise ValueError("no time left")
+        source = f"{program(self.files)}run(_importer, {shlex.split(command)[1:]!r})\n"
+        reply = shared_sandbox().attempt(lambda sandbox: self._run(sandbox, source))
+        output = reply.value if reply.kind is ReplyKind.VALUE else f"{reply.kind.value}: {reply.detail}"
+        return output.replace(sys.prefix, "/python").replace(sys.base_prefix, "/python")
+
+    def _run(self, sandbox: Sandbox, source: str) -> Reply:
+        limits = Limits(wall_s=min(EXEC_S, self.left_s), cpu_s=int(EXEC_S), memory_mb=MEMORY_MB)
+        start, waited = time.monotonic(), WAITS.seconds
+        reply = sandbox.run_main(source, "", limits)
+        self.left_s -= time.monotonic() - start - (WAITS.seconds - waited)
+        return reply
 
     def read(self, path: str) -> str:
         path = clean_path(path)
@@ -83,17 +64,18 @@ class SandboxWorkspace:
             )
         self.files = after
 
-    def snapshot(self) -> dict[str, str]:
-        return dict(self.files)
-
 
 def clean_path(path: str) -> str:
     """Return the normal form of a path below the workspace's folder. Raise `ValueError` if it leaves the folder."""
     clean = posixpath.normpath(path)
-    if not path or len(path) > MAX_PATH or not path.isprintable() or clean.startswith("/") or clean in (".", ".."):
-        raise ValueError(f"path {path!r:.80} is no path of a file in the workspace; use one such as src/main.py")
-    if clean.startswith("../"):
-        raise ValueError(f"path {path!r:.80} leaves the workspace; use one such as src/main.py")
+    if (
+        not path
+        or len(path) > MAX_PATH
+        or not path.isprintable()
+        or clean.startswith(("/", "../"))
+        or clean in (".", "..")
+    ):
+        raise ValueError(f"path {path!r:.80} is not a file path in the workspace; use one such as src/main.py")
     return clean
 
 

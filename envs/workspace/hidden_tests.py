@@ -1,13 +1,13 @@
-"""Hidden tests of a workspace, judged as the assertions of the `code` environment are.
+"""Hidden tests of a workspace, judged like the assertions of the `code` environment.
 
-The tests run in one sandbox, and the model's files in another one for each test. The tests see proxies for the
-modules of the row's files, so that no file of the model replaces a module of theirs, and no expected value reaches the files.
-A test is a method `test...` of a `TestCase`, a function `test...()` or an assertion, with the statements before it.
+The tests run in one sandbox, and the model's files in another one for each test. The tests see proxies for the modules of
+the row's files. A test may import only modules under test: all files belong to the model. A test is a method `test...` of a
+`TestCase`, a function `test...()` or an assertion, with the statements before it.
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Any, TypeGuard
 
 from temper.envs.coding.env import judge
 from temper.envs.coding.row_source import parse_source
@@ -17,6 +17,8 @@ from temper.envs.workspace.files import program
 from temper.rewards.score import Score
 
 IMPORT = "import_module"
+CASES = {"TestCase", "unittest.TestCase"}
+REMEDY = "use undecorated methods of a TestCase, functions test...() without arguments, or assertions"
 PROXIES = """
 import sys
 import types
@@ -38,45 +40,76 @@ for _name in {names!r}:
 
 
 def verify(files: Mapping[str, str], spec: Mapping[str, Any], *, credit: Credit) -> Score:
-    """Return the score of the model's files by all hidden tests. Their paths are free in the files' fresh copy."""
+    """Return the score of the model's files by all hidden tests. The model's files at the tests' paths are removed."""
     fresh = {path: text for path, text in files.items() if path not in spec["tests"]}
     source = f"{program(fresh)}from importlib import {IMPORT}\n"
     modules = module_names(path for path in (*spec["files"], *spec.get("solution", ())) if path not in spec["tests"])
     checks = [check for path, text in spec["tests"].items() for check in checks_of(text, path)]
-    suite = {
-        "entry_point": IMPORT,
-        "names": [IMPORT],
-        "checks": checks,
-        "setup": PROXIES.format(names=modules),
-    }
-    return shared_sandbox().attempt(lambda sandbox: judge(sandbox, source, suite, credit=credit, failures=len(checks)))[
-        0
-    ]
+    suite = {"entry_point": IMPORT, "names": [IMPORT], "checks": checks, "setup": PROXIES.format(names=modules)}
+    most = len(checks)
+    return shared_sandbox().attempt(lambda sandbox: judge(sandbox, source, suite, credit=credit, failures=most)[0])
 
 
 def checks_of(text: str, path: str) -> list[str]:
-    """Return the tests of a file as sources. Raise `ValueError` if it has none, or is not Python."""
-    before, checks = list[str](), list[str]()
-    for statement in parse_source(text, f"tests.{path}").body:
+    """Return the tests of a file as sources. Raise `ValueError` if it has none, has one that would not run, or is not
+    Python.
+    """
+    tree, before, checks = parse_source(text, f"tests.{path}"), list[str](), list[str]()
+    cases = CASES | {node.name for node in tree.body if isinstance(node, ast.ClassDef) and _bases(node) & CASES}
+    for statement in tree.body:
         source = ast.unparse(statement)
         if not isinstance(statement, ast.Assert):
             before.append(source)
-        checks += ["\n".join([*before, call]) for call in _calls(statement, source)]
+        calls, others = _calls(statement, source)
+        checks += ["\n".join([*before, call]) for call in calls]
+        refused = [name for other in others for name in _tests_in(other, cases)]
+        if refused:
+            raise ValueError(f"tests.{path}: {refused[0]} would not run; {REMEDY}")
     if not checks:
-        raise ValueError(f"tests.{path} has no test; add methods of a TestCase, functions test...() or assertions")
+        raise ValueError(f"tests.{path} has no test; {REMEDY}")
     return checks
 
 
-def _calls(statement: ast.stmt, source: str) -> Iterator[str]:
+def _calls(statement: ast.stmt, source: str) -> tuple[list[str], list[ast.stmt]]:
+    """Return the calls of a statement's tests, and the statements that may have tests of other forms."""
     match statement:
         case ast.Assert():
-            yield source
-        case ast.FunctionDef(name=name, args=ast.arguments(args=[])) if name.startswith("test"):
-            yield f"{name}()"
-        case ast.ClassDef(name=name, bases=[_, *_], body=body):
-            for method in body:
-                if isinstance(method, ast.FunctionDef) and method.name.startswith("test"):
-                    yield f"{name}.setUpClass()\n{name}({method.name!r}).debug()"
+            return [source], []
+        case ast.FunctionDef(name=name) if _is_test(statement, ""):
+            return [f"{name}()"], []
+        case ast.ClassDef(name=name, body=body, bases=[_], keywords=[], decorator_list=[]) if (
+            _bases(statement) <= CASES
+        ):
+            methods = [node.name for node in body if _is_test(node, "self")]
+            calls = [f"{name}.setUpClass()\n{name}({method!r}).debug()" for method in methods]
+            return calls, [node for node in body if not _is_test(node, "self")]
+    return [], [statement]
+
+
+def _is_test(node: ast.stmt, arguments: str) -> TypeGuard[ast.FunctionDef]:
+    """Return whether a node is a function `test...` with these arguments that nothing decorates."""
+    if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test"):
+        return False
+    return not node.decorator_list and ast.unparse(node.args) == arguments
+
+
+def _tests_in(node: ast.AST, cases: Set[str]) -> Iterator[str]:
+    """Yield the tests outside functions, and the imports that may hide some."""
+    match node:
+        case ast.Assert() | ast.ImportFrom(names=[ast.alias(name="*")]):
+            yield ast.unparse(node)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            if name.startswith("test"):
+                yield name
+            return
+        case ast.ClassDef(name=name) if _bases(node) & cases:
+            yield name
+    for child in ast.iter_child_nodes(node):
+        yield from _tests_in(child, cases)
+
+
+def _bases(node: ast.ClassDef) -> set[str]:
+    return {ast.unparse(base) for base in node.bases}
 
 
 def module_names(paths: Iterable[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Imports, opens and runs the files of a workspace inside the sandbox, which has no disk. Standard library only.
 
-Its text precedes every program on the files (`temper.envs.workspace.files`). Modules of the standard library go first.
+Its text precedes every program on the files (`temper.envs.workspace.files`). The standard library takes precedence.
 """
 
 import builtins
@@ -14,7 +14,6 @@ import types
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-EXIT_MARK = "\0exit "
 PROGRAM = "<program>"  # the file name of the text of this file in the sandbox
 
 
@@ -67,43 +66,23 @@ def install(files: dict[str, str]) -> Importer:
 
 
 def run(importer: Importer, words: list[str]) -> None:
-    """Run the words after `python`, with the exit code as last line of the output."""
-    sys.stderr, code = sys.stdout, 0
+    """Run the words after `python`. The output ends with the exit code."""
+    code: object = 0
+    sys.argv, sys.stderr = words, sys.stdout
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     try:
-        execute(importer, words, main)
+        if words[0] == "-c":
+            exec(compile(words[1], "<string>", "exec", dont_inherit=True), main.__dict__)
+        elif (file := os.path.normpath(words[0])) in importer.files:
+            importer.execute(file, main)
+        else:
+            code = f"2: no file {file}"
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            print(end.code)
+        code = int(end.code) if isinstance(end.code, int) else end.code or 0
     except BaseException as error:
         code = 1
         traceback.print_exception(error.with_traceback(inner(error.__traceback__)))
-    print(f"{EXIT_MARK}{code % 256}")
-
-
-def execute(importer: Importer, words: list[str], main: types.ModuleType) -> None:
-    sys.argv = words
-    match words:
-        case ["-c", code, *_]:
-            exec(compile(code, "<string>", "exec", dont_inherit=True), main.__dict__)
-        case ["-m", "unittest", *names]:
-            run_tests(importer, names)
-        case [file, *_] if os.path.normpath(file) in importer.files:
-            importer.execute(os.path.normpath(file), main)
-        case [file, *_]:
-            sys.exit(f"python: can't open file {file!r}: No such file")
-
-
-def run_tests(importer: Importer, words: list[str]) -> None:
-    """Run these tests, or all tests of the files `test*.py`."""
-    import unittest
-
-    given = [word for word in words if word != "discover"]
-    if all(word.startswith("-") for word in given):
-        given += sorted(file for file in importer.files if os.path.basename(file).startswith("test"))
-    names = [word[:-3].replace("/", ".") if word.endswith(".py") else word for word in given]
-    unittest.main(module=None, argv=["python -m unittest", *names])
+    print(f"\nexit {code}")
 
 
 def inner(trace: types.TracebackType | None) -> types.TracebackType | None:

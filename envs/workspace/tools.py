@@ -8,7 +8,6 @@ from temper.envs.core.turn_text import BadCall, Call
 from temper.envs.workspace.files import Workspace
 from temper.rewards.json_schemas import first_error
 
-EXEC_S = 10.0
 MAX_RESULT_CHARACTERS = 4000
 WRITTEN = "ok"
 TEXT, LINE = {"type": "string"}, {"type": "integer", "minimum": 1}
@@ -20,16 +19,11 @@ def _tool(name: str, description: str, properties: Mapping[str, Any], *required:
 
 
 TOOLS = (
-    _tool(
-        "exec",
-        "Runs python FILE, -c CODE or -m unittest. No shell, no changes.",
-        {"command": TEXT},
-        "command",
-    ),
+    _tool("exec", "Runs python FILE or python -c CODE. No shell, no changes.", {"command": TEXT}, "command"),
     _tool("read", "A file, or its lines.", {"path": TEXT, "first": LINE, "last": LINE}, "path"),
     _tool(
         "write",
-        "Replaces old by new, or the file by text.",
+        "Replaces old with new, or the whole file with text.",
         {"path": TEXT, "old": TEXT, "new": TEXT, "text": TEXT},
         "path",
     ),
@@ -38,28 +32,25 @@ PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool 
 
 
 def use_tool(workspace: Workspace, call: Call | BadCall) -> str:
-    """Return the result of a call, shortened. A mistake of the model gets a line that starts with `error:`."""
+    """Return the result of a call, shortened. Raise `ValueError` for a mistake of the model."""
     if isinstance(call, BadCall):
-        return call.error
+        raise ValueError(call.error.removeprefix("error: "))
     if call.name not in PARAMETERS:
-        return f"error: unknown tool; there are {', '.join(PARAMETERS)}"
-    arguments = call.arguments
-    try:
-        if (fault := first_error(arguments, PARAMETERS[call.name] | {"additionalProperties": False})) is not None:
-            raise ValueError(fault)
-        match call.name:
-            case "exec":
-                return exec_text(*workspace.exec(arguments["command"], timeout_s=EXEC_S))
-            case "read":
-                return shorten(_lines(workspace.read(arguments["path"]), **_without_path(arguments)))
-        _write(workspace, arguments["path"], _without_path(arguments))
-    except ValueError as error:
-        return f"error: {error}"
+        raise ValueError(f"unknown tool; there are {', '.join(PARAMETERS)}")
+    if (fault := first_error(call.arguments, PARAMETERS[call.name] | {"additionalProperties": False})) is not None:
+        raise ValueError(fault)
+    match call.name, call.arguments:
+        case "exec", {"command": command}:
+            return shorten(workspace.exec(command))
+        case "read", {"path": path, **lines}:
+            return shorten(_lines(workspace.read(path), **lines))
+        case "write", {"path": path, "text": text, **rest} if not rest:
+            workspace.write(path, text)
+        case "write", {"path": path, "old": old, "new": new, **rest} if not rest:
+            workspace.write(path, _replaced(workspace.read(path), old, new, path))
+        case _:
+            raise ValueError("write takes a path with old and new, or with text")
     return WRITTEN
-
-
-def exec_text(code: int, output: str) -> str:
-    return f"exit {code}\n{shorten(output)}"
 
 
 def shorten(text: str) -> str:
@@ -70,23 +61,13 @@ def shorten(text: str) -> str:
     return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
 
 
-def _without_path(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in arguments.items() if key != "path"}
+def _lines(text: str, first: float = 1, last: float | None = None) -> str:
+    """Return these lines. JSON allows 1.0 as an integer."""
+    return "".join(text.splitlines(keepends=True)[int(first) - 1 : None if last is None else int(last)])
 
 
-def _lines(text: str, first: int = 1, last: int | None = None) -> str:
-    return "".join(text.splitlines(keepends=True)[first - 1 : last])
-
-
-def _write(workspace: Workspace, path: str, given: dict[str, str]) -> None:
-    match given:
-        case {"text": text, **rest} if not rest:
-            workspace.write(path, text)
-        case {"old": old, "new": new, **rest} if not rest:
-            text = workspace.read(path)
-            found = text.count(old) if old else 0
-            if found != 1:
-                raise ValueError(f"old is {found} times in {path}; give a passage that is in it once")
-            workspace.write(path, text.replace(old, new))
-        case _:
-            raise ValueError("write takes a path with old and new, or with text")
+def _replaced(text: str, old: str, new: str, path: str) -> str:
+    found = text.count(old) if old else 0
+    if found != 1:
+        raise ValueError(f"old occurs {found} times in {path}; give a passage that occurs once")
+    return text.replace(old, new)

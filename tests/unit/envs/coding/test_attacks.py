@@ -115,6 +115,12 @@ ATTACKS = {
     "wants what the check keeps": BRIDGE.format("return ask(('do', 'attribute', ('\\0', 'own', 0), ['__globals__']))"),
     "wants the names of the check": BRIDGE.format("return ask(('do', 'call', ('\\0', 'named', 'f'), [[], {}]))"),
     "deep rubbish": BRIDGE.format("r = 1\n    for _ in range(49):\n        r = (r,)\n    ask(r)"),
+    "a flood of NaN": (
+        "import os, struct\nbody = b'{\"ask\":[[\"value\",[],[' + b'NaN,' * 10**6 + b'1]]]}'\n"
+        "data = memoryview(struct.pack('>I', len(body)) + body)\ndef f(x):\n    for fd in range(3, 20):\n        left = data\n"
+        "        try:\n            while left:\n                left = left[os.write(fd, left):]\n"
+        "        except OSError:\n            pass\n    return 0"
+    ),
     "marks": "def f(x):\n    return ('\\0', 'own', 0)",
 }  # fmt: skip
 
@@ -179,6 +185,17 @@ def test_checks_that_take_long_together_do_not_fail_for_it() -> None:
     assert [tested.passed for tested in results] == [True] * 6
     results = run_checks(shared_sandbox(), "def f(x):\n    return 3", [check] * 2, ["f"], limits=limits)
     assert [(tested.passed, tested.out_of_time) for tested in results] == [(False, True)] * 2
+
+
+def test_a_reply_too_large_to_pass_on_is_the_programs_fault() -> None:
+    (tested,) = run_checks(shared_sandbox(), ATTACKS["a flood of NaN"], ["assert f(1) == 2"], ["f"])
+    assert (tested.passed, tested.policy_fault) == (False, True)
+
+
+def test_an_endless_iterator_does_not_contain_any_value() -> None:
+    source = "import itertools\ndef f():\n    return itertools.count()"
+    results = run_checks(shared_sandbox(), source, ["assert 5 in f()", "assert 4321 in f()"], ["f"])
+    assert [tested.passed for tested in results] == [True, False]
 
 
 def test_endless_programs_end_the_tests_early() -> None:

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from support.bound import bound, opened, say
 
-from temper.envs.core.errors import EnvironmentFault, GraderError
+from temper.envs.core.errors import GraderError
 from temper.envs.core.row_format import load_row
 from temper.envs.core.step_result import GymStep
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import turn_text
-from temper.envs.workspace.bugs import EASY, HARD, Kind, demonstrate, generate, make_task, slots_of
-from temper.envs.workspace.env import ENVIRONMENT, EQUAL, reference
+from temper.envs.workspace.bugs import KINDS, Kind, demonstrate, generate, make_task, slots_of
+from temper.envs.workspace.env import ENVIRONMENT, reference
+from temper.envs.workspace.hidden_tests import checks_of
 
 TESTS = """
 import unittest
@@ -95,7 +96,7 @@ def test_the_model_sees_no_hidden_test() -> None:
         *(message["content"] for message in task.messages),
         env.step(say("", ("read", {"path": "tests/test_cart.py"})))[0],
     ]
-    seen.append(env.step(say("", ("exec", {"command": "python -m unittest tests/test_cart.py"})))[0])
+    seen.append(env.step(say("", ("exec", {"command": "python tests/test_cart.py"})))[0])
     assert seen[1] == "assert False\n"
     assert not any("4321" in text or "4300" in text for text in seen)
 
@@ -107,6 +108,20 @@ def test_mistakes_and_unreadable_calls_lower_their_parts() -> None:
     assert parts == {"correct": 1.0, "tests": 1.0, "tool_errors": pytest.approx(2 / 3), "format": 0.0}
 
 
+def test_the_share_of_errors_counts_refusals_of_all_calls() -> None:
+    """A file that begins with `error:` is no error, and a turn has at most 8 calls."""
+    notes = (
+        write(cart=RIGHT),
+        say("", *[("write", {"path": "n", "text": "error: none"}), *[("read", {"path": "n"})] * 9]),
+    )
+    assert play(task_of(ROW), *notes, "Done.")[4]["parts"]["tool_errors"] == pytest.approx(2 / 11)
+
+
+def test_a_reference_of_many_files_takes_several_turns() -> None:
+    more = {f"m{number}.py": "" for number in range(20)}
+    assert play(task_of(ROW), *reference(task_of(ROW | {"solution": more | ROW["solution"]})))[1] == 1.0
+
+
 def test_the_files_count_at_the_turn_limit() -> None:
     _, reward, _, truncated, info = play(task_of(ROW, max_turns=1), write(cart=RIGHT))
     assert (reward, truncated, info["outcome"]) == (1.0, True, "cut")
@@ -116,6 +131,11 @@ def test_a_fraction_gives_credit_for_the_share() -> None:
     assert play(task_of(ROW, credit="fraction"), "Done.")[1] == 0.5
 
 
+EQUAL = (
+    "class Equal:\n    __eq__ = __bool__ = __contains__ = lambda *a: True\n    __ne__ = lambda *a: False\n"
+    "    __hash__ = object.__hash__\n    __call__ = __getattr__ = lambda *a, **k: Equal()\n\n\n"
+    "def __getattr__(name):\n    return Equal()\n"
+)
 FRAMES = (
     "import gc, sys\ndef total(prices):\n    seen, frame = list(gc.get_objects()), sys._getframe()\n    while frame:\n"
     "        seen += [*frame.f_locals.values(), *frame.f_globals.values()]\n        frame = frame.f_back\n"
@@ -186,13 +206,38 @@ def test_a_test_that_never_uses_the_files_is_a_fault_of_the_row() -> None:
         play(task_of(ROW | {"tests": {"t.py": "assert 1 + 1 == 2\n"}}), "Done.")
 
 
-def test_bad_files_of_a_task_are_a_fault_of_the_environment() -> None:
-    task = task_of(ROW)
-    with pytest.raises(EnvironmentFault):
-        opened(replace(task, spec=task.spec | {"files": {"../a": ""}}))
+def test_a_test_that_would_not_run_is_named() -> None:
+    tests = {
+        "class TestX:\n    def test_a(self): pass\n": "test_a",
+        "class T(TestCase):\n    async def test_a(self): pass\n": "test_a",
+        "class T(unittest.IsolatedAsyncioTestCase):\n    def test_a(self): pass\n": "test_a",
+        "class M:\n    def test_a(self): pass\nclass T(M, TestCase): pass\n": "test_a",
+        "class T(TestCase):\n    def test_a(self): pass\nclass U(T): pass\n": "U",
+        "class T(M, TestCase): pass\n": "T",
+        "class T(TestCase):\n    @unittest.skip('')\n    def test_a(self): pass\n": "test_a",
+        "@unittest.skip('')\nclass T(TestCase):\n    def test_a(self): pass\n": "test_a|T",
+        "class T(TestCase):\n    def test_a(self, x=1): pass\n": "test_a",
+        "class T(TestCase):\n    if x:\n        def test_a(self): pass\n": "test_a",
+        "async def test_a(): pass\n": "test_a",
+        "def test_a(x): pass\n": "test_a",
+        "def test_a(*x): pass\n": "test_a",
+        "@skip\ndef test_a(): pass\n": "test_a",
+        "for x in y:\n    assert x\n": "assert x",
+        "with y:\n    assert x\n": "assert x",
+        "if y:\n    def test_a(): pass\n": "test_a",
+        "from m import *\n": "from m import",
+    }
+    for text, named in tests.items():
+        with pytest.raises(ValueError, match=named):
+            checks_of(f"assert 1\n{text}", "t.py")
 
 
-BUGS = [(kind, bug) for kind in EASY + HARD for bug in kind.bugs]
+def test_helpers_of_a_test_file_are_no_tests() -> None:
+    text = "class Fake(dict):\n    def of(self):\n        assert self\ndef has(x):\n    assert x\nassert 1\n"
+    assert len(checks_of(f"{text}if __name__ == '__main__':\n    unittest.main()\n", "t.py")) == 1
+
+
+BUGS = [(kind, bug) for kind in KINDS for bug in kind.bugs]
 
 
 @pytest.mark.parametrize(("kind", "bug"), BUGS, ids=[f"{kind.words}: {bug[1]}" for kind, bug in BUGS])
@@ -225,9 +270,9 @@ def test_every_wrong_passage_is_in_its_file_once(level: int) -> None:
 def test_an_answer_for_the_shown_call_alone_is_wrong() -> None:
     for seed in range(3):
         task = bound(generate(random.Random(seed), 1), "workspace")
-        ((path, text),), (_, printed) = task.spec["files"].items(), task.spec["example"]
+        ((path, text),), (_, output) = task.spec["files"].items(), task.spec["example"]
         head = text.partition("\n")[0]
-        fixed = say("", ("write", {"path": path, "text": f"{head}\n    return {printed}"}))
+        fixed = say("", ("write", {"path": path, "text": f"{head}\n    return {output.split()[0]}\n"}))
         assert play(task, fixed, "Done.")[1] == 0.0
 
 
