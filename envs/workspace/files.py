@@ -46,7 +46,8 @@ class Workspace:
         limits = Limits(wall_s=min(EXEC_S, self.left_s), cpu_s=int(EXEC_S), memory_mb=MEMORY_MB)
         start, waited = time.monotonic(), WAITS.seconds
         reply = sandbox.run_main(source, "", limits)
-        self.left_s -= time.monotonic() - start - (WAITS.seconds - waited)
+        used = time.monotonic() - start - (WAITS.seconds - waited)
+        self.left_s -= max(used, limits.wall_s) if reply.kind is ReplyKind.TIME else used
         return reply
 
     def read(self, path: str) -> str:
