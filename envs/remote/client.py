@@ -242,7 +242,7 @@ def writable(text: str) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Return what the model sees of a value: a text, or JSON."""
+    """Return a value as the model sees it: a text, or JSON."""
     return (value if isinstance(value, str) else json.dumps(value))[:MAX_RESULT_CHARACTERS]
 
 

@@ -144,7 +144,7 @@ def set_mode(messages: Sequence[Message], text: str) -> list[Message]:
 
 
 def with_line(message: Message, text: str, *, kind: str = "text") -> Message:
-    """Return a message with one more line. Its content may be text or a list of parts, where the line is of this type."""
+    """Return a message with one more line. Its content may be text, or a list of parts. Then `kind` is the new part's type."""
     content = message["content"]
     changed = [*content, {"type": kind, "text": text}] if isinstance(content, list) else f"{content}\n{text}"
     return {**message, "content": changed}
