@@ -105,6 +105,7 @@ class OpenEnvSession:
     def close(self) -> None:
         with suppress(OSError, WebSocketException):
             self._socket.send(json.dumps({"type": "close"}))
+            self._socket.recv(CLOSE_S)  # if the server does not close first, it logs an error
         self._socket.close()
 
 
