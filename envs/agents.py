@@ -42,7 +42,8 @@ class Endpoint:
 
 @dataclass(slots=True, kw_only=True)
 class AgentEpisode:
-    """The task, the endpoint and an empty folder for an agent. The folder is removed after the episode.
+    """The task, the endpoint and a folder for an agent, with the files of the environment, if it has any. The folder is
+    removed after the episode.
 
     `row` is a copy of the row of data, or of the spec of a generated task: it may hold the expected answer. `url` is the base
     of OpenAI's routes /chat/completions and /responses, and of Anthropic's /messages.

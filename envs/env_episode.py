@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium
 
@@ -63,6 +64,18 @@ class EnvEpisode:
         """End the episode between two turns at a limit, and return its result."""
         with self._lock:
             return self._over(self._truncate(self._opened, limit, ""))
+
+    def write_files(self, folder: Path) -> None:
+        """Write the files of the environment to the folder of an agent."""
+        with self._lock:
+            if self._env is not None and isinstance(self._env.unwrapped, TaskEnv):
+                self._env.unwrapped.write_files(folder)
+
+    def read_files(self, folder: Path) -> None:
+        """Take over the files of an agent's folder, unless the episode is over."""
+        with self._lock:
+            if self._env is not None and isinstance(self._env.unwrapped, TaskEnv):
+                self._env.unwrapped.read_files(folder)
 
     def close(self) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -102,6 +103,12 @@ class TaskEnv(gymnasium.Env[str, str]):
 
     def observe(self, parsed: ParsedTurn) -> None:
         """Record a readable turn before it is answered, for environments that score all of the model's text."""
+
+    def write_files(self, folder: Path) -> None:
+        """Write the episode's files for an agent, which works in this folder."""
+
+    def read_files(self, folder: Path) -> None:
+        """Take over the files that an agent leaves in the folder. A model wrote them: follow no link, and limit the size."""
 
     def is_last(self, task: Task) -> bool:
         """Return whether no turn may follow the present one."""

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from temper.envs.coding.env import TESTS
@@ -13,7 +14,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, turn_text
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from temper.envs.workspace import bugs
-from temper.envs.workspace.files import Workspace
+from temper.envs.workspace.files import Workspace, files_in
 from temper.envs.workspace.hidden_tests import checks_of, module_names, verify
 from temper.envs.workspace.tools import TOOLS, use_tool
 from temper.rewards.score import FORMAT, TOOL_ERRORS, Score, error_rate
@@ -23,8 +24,9 @@ DONE = "Done."
 
 
 class WorkspaceEnv(TaskEnv):
-    """A turn with calls is answered by one tool message per call. A turn without calls ends the episode. At the turn limit
-    (12) it ends after the calls of the last turn.
+    """The files are in memory, or in the folder of an agent. A turn with calls is answered by one tool message per call.
+
+    A turn without calls ends the episode. At the turn limit (12) it ends after the calls of the last turn.
 
     The hidden tests then run on a copy of the files. Parts: `correct` (all pass), `tests` (the share that passes),
     `tool_errors` (the share of refused calls) and `format` (0 if a call was unreadable).
@@ -58,6 +60,18 @@ class WorkspaceEnv(TaskEnv):
                 return f"error: {error}"
         self.accepted += 1
         return result
+
+    def write_files(self, folder: Path) -> None:
+        for path, text in self.workspace.files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+
+    def read_files(self, folder: Path) -> None:
+        """See `TaskEnv.read_files`. Beyond the quotas the workspace is empty, and passes no test."""
+        try:
+            self.workspace = Workspace(files_in(folder))
+        except ValueError:
+            self.workspace = Workspace({})
 
     def score_so_far(self, task: Task) -> Score:
         score = verify(self.workspace.files, task.spec, credit=task.env.settings.credit)

@@ -1,11 +1,13 @@
 """The files of an episode, in memory with quotas, and programs on them in the sandbox."""
 
+import os
 import posixpath
 import re
 import shlex
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from temper.envs.sandbox.sandbox import Sandbox, shared_sandbox
@@ -64,6 +66,23 @@ class Workspace:
                 f"too large: at most {MAX_FILES} files, {MAX_FILE_BYTES} bytes a file, {MAX_BYTES} bytes in all"
             )
         self.files = after
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    """Return the text files of a folder by path, without links and hidden or compiled files. Raise `ValueError` for more
+    than a workspace holds.
+    """
+    found: dict[str, str] = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        for path in (Path(place, name) for name in names if not name.startswith(".")):
+            if path.is_symlink() or not path.is_file():
+                continue
+            if path.stat().st_size > MAX_FILE_BYTES or len(found) == MAX_FILES:
+                raise ValueError(f"{path.relative_to(folder)} is beyond the quotas of a workspace")
+            with suppress(UnicodeDecodeError):
+                found[path.relative_to(folder).as_posix()] = path.read_text(encoding="utf-8")
+    return found
 
 
 def clean_path(path: str) -> str:

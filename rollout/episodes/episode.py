@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -366,7 +366,7 @@ class EpisodeRunner:
         async with self._agents.open(session) as endpoint:
             agent = AgentEpisode.of(task, first, endpoint)
             try:
-                playing = functools.partial(call_agent, name, agent)
+                playing = functools.partial(_work_on_files, name, agent, episode.env)
                 returned = await self._in_thread(episode, playing, waits=lambda: session.is_answering)
             except EpisodeTimeout:
                 raise
@@ -520,6 +520,15 @@ class EpisodeRunner:
             )
         finally:
             self._on_step()
+
+
+def _work_on_files(name: str, agent: AgentEpisode, env: EnvEpisode) -> Any:
+    """Return the result of the user's agent, which works on the environment's files. Raise as `call_agent`."""
+    env.write_files(agent.folder)
+    try:
+        return call_agent(name, agent)
+    finally:
+        env.read_files(agent.folder)
 
 
 def _with_verdict(answer: Trajectory, verdict: Verdict) -> Trajectory:

@@ -103,3 +103,24 @@ def outlives(episode: AgentEpisode) -> float:
     chat(episode)
     Path(episode.row["note"]).write_text(f"{episode.url} {episode.key}", encoding="ascii")
     return 1.0
+
+
+def repair(episode: AgentEpisode) -> str:
+    """Asks once, checks the files of the environment in its folder, and writes the solution into them."""
+    answer = chat(episode)
+    for path, text in episode.row["files"].items():
+        assert (episode.folder / path).read_text(encoding="utf-8") == text
+    for path, text in episode.row["solution"].items():
+        (episode.folder / path).write_text(text, encoding="utf-8")
+    (episode.folder / "link.py").symlink_to("/etc/passwd")
+    return answer
+
+
+def ignore_files(episode: AgentEpisode) -> str:
+    return chat(episode)
+
+
+def fill_the_folder(episode: AgentEpisode) -> str:
+    repair(episode)
+    (episode.folder / "large.py").write_text("#" * 2**20, encoding="utf-8")
+    return chat(episode)

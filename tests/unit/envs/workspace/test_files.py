@@ -1,11 +1,13 @@
 """The files of a workspace: quotas, paths, and programs on them."""
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from temper.envs.core.turn_text import BadCall, Call
-from temper.envs.workspace.files import MAX_BYTES, MAX_FILE_BYTES, MAX_FILES, Workspace
+from temper.envs.workspace.files import MAX_BYTES, MAX_FILE_BYTES, MAX_FILES, Workspace, files_in
 from temper.envs.workspace.tools import MAX_RESULT_CHARACTERS, use_tool
 
 FILES = {
@@ -182,3 +184,19 @@ def test_long_output_keeps_its_ends() -> None:
     assert output.startswith("a---")
     assert output.endswith("---z\n\nexit 0\n")
     assert len(output) < MAX_RESULT_CHARACTERS + 100
+
+
+def test_files_of_a_folder_are_texts_within_the_quotas(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / ".git").mkdir()
+    texts = {"m.py": "x = 1\n", "src/n.py": "y = 2\n", ".git/config": "z", "src/.hidden": "z"}
+    for path, text in texts.items():
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    (tmp_path / "picture.png").write_bytes(b"\x89\xff")
+    (tmp_path / "link.py").symlink_to("/etc/passwd")
+    (tmp_path / "linked").symlink_to("/etc")
+    os.mkfifo(tmp_path / "pipe")
+    assert files_in(tmp_path) == {"m.py": "x = 1\n", "src/n.py": "y = 2\n"}
+    (tmp_path / "large.py").write_text("#" * 65_537, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"large\.py"):
+        files_in(tmp_path)

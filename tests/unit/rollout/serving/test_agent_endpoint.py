@@ -61,9 +61,10 @@ class Setup:
         thinking: Thinking = OFF,
         spec: dict[str, Any] | None = None,
         max_turns: int | None = None,
+        env: str = "math",
     ) -> Group:
         named = agent if ":" in agent else f"support.user_agents.{agent}"
-        made = open_source(bind("math", EnvConfig(agent=named, max_turns=max_turns)), split="train", seed=1).task(0)
+        made = open_source(bind(env, EnvConfig(agent=named, max_turns=max_turns)), split="train", seed=1).task(0)
         task: Task = replace(made, thinking=thinking, spec=made.spec | (spec or {}))
         ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
         return self.runner.run(self.worker.run_group(ticket, samples))
@@ -102,6 +103,13 @@ def test_a_request_of_each_client_is_a_turn_and_its_text_is_the_answer(agent: st
         assert turn.answer
         assert len(turn.sampled_ids) == CONFIG.limits.turn_tokens
         assert one.reward == 0.0  # the environment has judged these letters
+
+
+@pytest.mark.parametrize(("agent", "reward"), [("repair", 1.0), ("ignore_files", 0.0), ("fill_the_folder", 0.0)])
+def test_hidden_tests_judge_the_files_in_the_folder_of_an_agent(agent: str, reward: float, setup: Setup) -> None:
+    group = setup.play(agent, samples=1, env="workspace")
+    assert [one.failure for one in group.failed] == []
+    assert [one.reward for one in group.trajectories] == [reward]
 
 
 def test_turns_continue_their_conversation_and_another_one_is_a_branch(setup: Setup) -> None:

@@ -223,6 +223,7 @@ def test_the_command_serves_the_run_until_it_is_interrupted(page: "Page", run: R
         refused = urllib.request.Request(found[0], headers={"Host": "evil.example"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(refused, timeout=10)
+        page.goto("about:blank")  # else a request of the page may meet the end of the server
         serve.send_signal(signal.SIGINT)
         assert serve.wait(timeout=10) == 0
     finally:
