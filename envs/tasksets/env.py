@@ -235,7 +235,7 @@ def configure(options: Options) -> EnvDefinition:
     return replace(ENVIRONMENT, generate=partial(generate, options=options), options=dict(options))
 
 
-ENVIRONMENT: EnvDefinition = EnvDefinition(
+ENVIRONMENT = EnvDefinition(
     id="verifiers",
     entry_point="temper.envs.tasksets.env:TasksetEnv",
     configure=configure,
