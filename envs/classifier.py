@@ -67,8 +67,8 @@ SHARED: PerProcess[dict[object, Classifier]] = PerProcess(dict)
 
 def shared_classifier(config: JudgeConfig) -> Classifier:
     """Return this process's classifier with these settings."""
-    made = Classifier(config.classifier, device=config.device)
-    return SHARED.get().setdefault((config.classifier, config.device), made)
+    made, key = SHARED.get(), (config.classifier, config.device)
+    return made[key] if key in made else made.setdefault(key, Classifier(config.classifier, device=config.device))
 
 
 def check_classifier(path: str) -> str:

@@ -228,9 +228,8 @@ def chat_reply(server: Server, body: Mapping[str, Any]) -> ChatReply:
     )
 
 
-def read_number(reply: Mapping[str, Any], name: str) -> float:
-    """Return a finite number of a reply. Raise `EnvironmentFault` for anything else."""
-    value = reply.get(name)
+def read_number(value: Any, name: str) -> float:
+    """Return a finite number of a reply, which `name` names. Raise `EnvironmentFault` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise EnvironmentFault(f"the server's {name} is {str(value)[:100]}; it must be a finite number")
     return float(value)

@@ -107,14 +107,14 @@ class HttpEnv(TaskEnv):
         )
         if reply.get("_ng_failure_class"):
             raise EnvironmentFault(f"verify failed: {reply['_ng_failure_class']}")
-        self.total = read_number(reply, "reward")
+        self.total = read_number(reply.get("reward"), "reward")
 
     def _step(self, task: Task, answer: str, turn: ResponseTurn) -> StepResult:
         assert self.session is not None
         row = task.spec["row"]
         body = row | {"response": response([turn], row[PARAMS]), "action": answer} | self.ids
         reply = self.session.post_json("step", body, repeatable=False)
-        self.total += read_number(reply, "reward")
+        self.total += read_number(reply.get("reward"), "reward")
         terminated, truncated = reply.get("terminated", False), reply.get("truncated", False)
         if not isinstance(terminated, bool) or not isinstance(truncated, bool):
             raise EnvironmentFault(

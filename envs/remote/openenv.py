@@ -92,8 +92,8 @@ class OpenEnvSession:
             raise EnvironmentFault(f"{self._url}: {kind}: the reply is not JSON") from error
         match reply:
             case {"type": "observation", "data": {"observation": dict(seen), "done": bool(done), **others}}:
-                paid = others.get("reward") or 0.0  # it may be None or a bool
-                reward = read_number({"reward": float(paid) if paid is True else paid}, "reward")
+                paid = others.get("reward")
+                reward = float(paid or 0) if paid is None or isinstance(paid, bool) else read_number(paid, "reward")
                 return Observed(observation=seen, reward=reward, done=done)
             case {"type": "error", "data": {"code": str(code), "errors": [*errors]}} if (
                 code == REFUSED and kind == "step"
