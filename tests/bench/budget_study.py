@@ -2,15 +2,17 @@
 
 `python -m bench.budget_study configs/budget_study.yaml --arms free,random,nested --seeds 1,2` trains the missing arms,
 then prints the tables and the tests of each environment. You can stop it at any time. The same command continues.
+Results are small files in `--results`. An arm that has one is not trained again, on any machine.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from bench.forks import base_run, fork_run
@@ -41,6 +43,10 @@ TESTED = (8, 48)
 """Lowest and highest budget of the test at every budget."""
 RESAMPLES = 2000
 
+RESULTS = Path("docs/budget_study")
+FREE = "free"
+"""The unlimited budget in a file of results."""
+
 Scores = dict[int | None, dict[str, float]]
 """The accuracy of each task by its key, for each budget. Budget None is unlimited."""
 
@@ -51,6 +57,8 @@ class EnvMeasures:
 
     scores: Scores
     tokens: dict[int | None, float]
+    reference: dict[int, float] | None = None
+    """The accuracies of the reference on the same tasks, by budget, if the environment has one."""
 
     @property
     def budgets(self) -> list[int]:
@@ -64,14 +72,43 @@ class EnvMeasures:
         return area({budget: self.accuracy(budget) for budget in self.budgets if budget})
 
 
+def to_data(measures: EnvMeasures) -> dict[str, Any]:
+    """Return the plain data of measures: for each budget a row of accuracies, in the order of `keys`."""
+    named = {FREE if budget is None else str(budget): budget for budget in measures.scores}
+    keys = sorted(set[str]().union(*measures.scores.values()))
+    scores = {name: [measures.scores[budget].get(key) for key in keys] for name, budget in named.items()}
+    tokens = {name: round(measures.tokens[budget], 2) for name, budget in named.items()}
+    return {"keys": keys, "scores": scores, "tokens": tokens, "reference": measures.reference}
+
+
+def from_data(given: dict[str, Any]) -> EnvMeasures:
+    """Return the measures of `to_data`."""
+
+    def by_budget(found: dict[str, Any]) -> dict[int | None, Any]:
+        return {None if name == FREE else int(name): value for name, value in found.items()}
+
+    scores = {
+        budget: {key: value for key, value in zip(given["keys"], row, strict=True) if value is not None}
+        for budget, row in by_budget(given["scores"]).items()
+    }
+    best = given["reference"]
+    return EnvMeasures(
+        scores=scores,
+        tokens=by_budget(given["tokens"]),
+        reference=None if best is None else {int(name): value for name, value in best.items()},
+    )
+
+
 def area(accuracies: dict[int, float]) -> float:
     places = [log2(budget) for budget in accuracies]
     return float(np.trapezoid(list(accuracies.values()), places) / (places[-1] - places[0]))
 
 
 def measure(file: Path) -> dict[str, EnvMeasures]:
-    """Return the measures of an evaluation by environment."""
-    found = {}
+    """Return the measures of an evaluation in the folder of its run, by environment."""
+    found, run = {}, RunDir(file.parents[1])
+    config = load_config(run.root / "config.yaml", [])
+    heldout = heldout_tasks(config, config.section(EvalConfig).tasks)
     for env, points in read_evaluation(file).curve.items():
         limited = [point for point in points if point.mode in (Mode.BUDGET, Mode.UNLIMITED)]
         found[env] = EnvMeasures(
@@ -81,6 +118,10 @@ def measure(file: Path) -> dict[str, EnvMeasures]:
             },
             tokens={point.budget: point.tokens for point in limited},
         )
+        tasks = [task for task in heldout if task.env.name == env]
+        if "best_lines" in tasks[0].spec:
+            best = reference(tasks, found[env].budgets, run.newest_model())
+            found[env] = replace(found[env], reference=best)
     return found
 
 
@@ -148,8 +189,8 @@ def train(config: str, arm: str, seed: int) -> Path:
     return fork_run(base, f"budget-{arm}-{seed}", ARMS[arm]) / "eval" / "rl.json"
 
 
-def arms_table(env: str, found: dict[str, list[EnvMeasures]], best: dict[int, float] | None) -> str:
-    """Return the table of an environment: means over the seeds. `best` is the reference."""
+def arms_table(env: str, found: dict[str, list[EnvMeasures]]) -> str:
+    """Return the table of an environment: means over the seeds."""
     budgets = next(iter(found.values()))[0].budgets
     head = ["arm", "free accuracy", "free tokens", "area", *(f"at {budget}" for budget in budgets)]
     rows = []
@@ -157,7 +198,9 @@ def arms_table(env: str, found: dict[str, list[EnvMeasures]], best: dict[int, fl
         free = [fmean(run.accuracy(None) for run in runs), fmean(run.tokens[None] for run in runs)]
         at = [f"{fmean(run.accuracy(budget) for run in runs):.2f}" for budget in budgets]
         rows.append([arm, f"{free[0]:.3f}", f"{free[1]:.0f}", f"{fmean(run.area() for run in runs):.3f}", *at])
-    if best is not None:
+    references = [run.reference for run in next(iter(found.values())) if run.reference]
+    if references:
+        best = {budget: fmean(one[budget] for one in references) for budget in budgets}
         whole = area({budget: best[budget] for budget in budgets if budget})
         rows.append(["reference", "", "", f"{whole:.3f}", *(f"{best[budget]:.2f}" for budget in budgets)])
     lines = [f"### {env}", "", *("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)), ""]
@@ -190,48 +233,55 @@ def tests_table(env: str, found: dict[str, list[EnvMeasures]], *, base: str) -> 
     return "\n".join([*lines, ""])
 
 
-def sampled_tokens(folder: Path) -> int:
-    """Return the tokens that the engines sampled in `rl`."""
-    return round(sum(read_run(folder).series("rl", "engine/sampled_tokens")[1]))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmResult:
+    """One arm of a seed. `sampled_tokens` counts the tokens that the engines sampled in `rl`."""
+
+    envs: dict[str, EnvMeasures]
+    sampled_tokens: int
+    commits: list[str]
+
+    def write(self, file: Path) -> None:
+        envs = {env: to_data(found) for env, found in self.envs.items()}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"commits": self.commits, "sampled_tokens": self.sampled_tokens, "envs": envs}))
+
+    @classmethod
+    def read(cls, file: Path) -> "ArmResult":
+        given = json.loads(file.read_text())
+        envs = {env: from_data(found) for env, found in given["envs"].items()}
+        return cls(envs=envs, sampled_tokens=given["sampled_tokens"], commits=given["commits"])
+
+
+def _result(config: str, folder: Path, arm: str, seed: int) -> ArmResult:
+    """Return an arm's result: from its file, or else from its run, which is trained if it is missing."""
+    file = folder / f"{arm}-{seed}.json"
+    if not file.exists():
+        evaluation = train(config, arm, seed)
+        run = read_run(evaluation.parents[1])
+        tokens = 0 if arm == SFT else round(sum(run.series("rl", "engine/sampled_tokens")[1]))
+        ArmResult(envs=measure(evaluation), sampled_tokens=tokens, commits=run.commits).write(file)
+    return ArmResult.read(file)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("--arms", default=",".join((SFT, *ARMS)), help="comma-separated (default: %(default)s)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results (default: %(default)s)")
     parser.add_argument("--seeds", default="1,2,3", help="comma-separated (default: %(default)s)")
     given = parser.parse_args()
     seeds, arms = [int(seed) for seed in given.seeds.split(",")], given.arms.split(",")
     order = [(arm, seed) for seed in seeds for arm in arms]
-    files = {pair: train(given.config, *pair) for pair in order}
-    measured = {pair: measure(file) for pair, file in files.items()}
+    found = {pair: _result(given.config, given.results, *pair) for pair in order}
     for arm in [arm for arm in arms if arm != SFT]:
-        tokens = [f"{sampled_tokens(files[arm, seed].parents[1]) / 1e6:.2f} M" for seed in seeds]
+        tokens = [f"{found[arm, seed].sampled_tokens / 1e6:.2f} M" for seed in seeds]
         print(f"{arm}: tokens sampled in training by seed: {', '.join(tokens)}")
-    for env in sorted(next(iter(measured.values()))):
-        found = {arm: [measured[arm, seed][env] for seed in seeds] for arm in arms}
-        print(f"\n{arms_table(env, found, _reference(env, seeds, next(iter(found.values()))[0].budgets))}")
+    for env in sorted(found[order[0]].envs):
+        by_arm = {arm: [found[arm, seed].envs[env] for seed in seeds] for arm in arms}
+        print(f"\n{arms_table(env, by_arm)}")
         for base in [base for base in BASES if base in arms]:
-            print(tests_table(env, found, base=base))
-
-
-@cache
-def _heldout(folder: Path) -> list[Task]:
-    """Return the tasks of a run's evaluations."""
-    config = load_config(folder / "config.yaml", [])
-    return heldout_tasks(config, config.section(EvalConfig).tasks)
-
-
-def _reference(env: str, seeds: Sequence[int], budgets: Sequence[int]) -> dict[int, float] | None:
-    """Return the reference over the held-out tasks of all seeds, None for an environment without one."""
-    by_seed = []
-    for seed in seeds:
-        folder = Path("runs") / f"{BASE}-{seed}"
-        tasks = [task for task in _heldout(folder) if task.env.name == env]
-        if not tasks or "best_lines" not in tasks[0].spec:
-            return None
-        by_seed.append(reference(tasks, budgets, RunDir(folder).newest_model()))
-    return {budget: fmean(one[budget] for one in by_seed) for budget in budgets}
+            print(tests_table(env, by_arm, base=base))
 
 
 if __name__ == "__main__":

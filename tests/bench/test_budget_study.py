@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.budget_study import EnvMeasures, area, differences, reference, simultaneous_band
+from bench.budget_study import ArmResult, EnvMeasures, area, differences, reference, simultaneous_band
 from support.tiny_models import qwen3
 
 from temper.envs.core.task import Task
@@ -24,6 +24,22 @@ def test_an_area_is_a_mean_over_the_logarithm_of_the_budget() -> None:
 def test_differences_are_of_the_tasks_that_both_scored() -> None:
     one, other = measured(b4={"a": 1.0, "b": 0.5}), measured(b4={"b": 0.25, "c": 1.0})
     assert differences(one, other, [4]).tolist() == [[0.25]]
+
+
+def test_a_file_of_results_keeps_every_score(tmp_path: Path) -> None:
+    scores = {
+        None: {"a": 1.0, "b": 0.5},
+        0: {"a": 0.0},
+        16: {"b": 1.0, "c": 0.25},
+    }  # an answer without a score is missing
+    tokens, best = {None: 40.25, 0: 0.0, 16: 14.5}, {0: 0.25, 16: 0.75}
+    envs = {
+        "tally": EnvMeasures(scores=scores, tokens=tokens, reference=best),
+        "chain": EnvMeasures(scores=scores, tokens=tokens),
+    }
+    result = ArmResult(envs=envs, sampled_tokens=12, commits=["abc"])
+    result.write(tmp_path / "results" / "free-1.json")
+    assert ArmResult.read(tmp_path / "results" / "free-1.json") == result
 
 
 def test_a_band_covers_the_true_difference_and_shrinks_with_tasks() -> None:
