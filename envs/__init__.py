@@ -8,10 +8,10 @@ A package imports itself and the packages above it in this list. Families do not
     sandbox       sandboxed processes for model-written programs
     tools         text tools that environments share
     task_env      the base class of all environments
-    service       customer service on a database of records: the base of retail and airline
-    mathematics, coding, tool_use, retail, airline, puzzles, games, questions, remote      the families
+    mathematics, coding, tool_use, puzzles, games, questions, remote      the families
     multi_turn_calls       calls over several user turns on the leaderboard's simulators, above tool_use
     workspace     files and programs with hidden tests, above coding
+    retail        a shop and its customer, above remote
     catalog       the environments by id
     binding       an environment with the name and settings of a run
     source        the tasks of a run: generated, or rows of data

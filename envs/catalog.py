@@ -16,7 +16,6 @@ from typing import Any
 
 import gymnasium
 
-from temper.envs.airline import env as airline
 from temper.envs.coding import env as coding
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import EnvRef, Task
@@ -51,7 +50,6 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         workspace.ENVIRONMENT,
         multi_turn_calls.ENVIRONMENT,
         retail.ENVIRONMENT,
-        airline.ENVIRONMENT,
         puzzles.ENVIRONMENT,
         games.ENVIRONMENT,
         anytime.ENVIRONMENT,

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from temper.envs.presets import coding, mathematics, questions, service, tool_use
+from temper.envs.presets import coding, mathematics, questions, retail, tool_use
 from temper.envs.presets.preset import Preset
 
 PRESETS: dict[str, Preset] = {
@@ -22,8 +22,7 @@ PRESETS: dict[str, Preset] = {
         questions.IFEVAL,
         *tool_use.BFCL,
         *tool_use.BFCL_TURNS,
-        service.RETAIL,
-        service.AIRLINE,
+        retail.TAU_RETAIL,
     )
 }
 

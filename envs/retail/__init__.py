@@ -1,1 +1,1 @@
-"""A shop with a database, sixteen tools and one user (tau-bench, retail)."""
+"""A shop that an agent serves: a database, sixteen tools and one customer (tau-bench, Yao et al., 2024, retail)."""

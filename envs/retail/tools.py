@@ -4,17 +4,54 @@ A tool that changes the database checks everything first, so that a refused call
 at every sum. Replacements follow a fixed order, so the items of a call may come in any order.
 """
 
+import inspect
 import json
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from temper.envs.retail.database import GIFT_CARD, Database
-from temper.envs.service import tools as service
-from temper.envs.service.records import Record
-from temper.envs.service.tools import Refusal, require_record
+from temper.envs.core.turn_text import BadCall, Call
+from temper.envs.retail.database import GIFT_CARD, Database, Record
+from temper.envs.tools.calculator import calculate as value_of
 
+Action = dict[str, Any]
+TRANSFER = "transfer_to_human_agents"
 REASONS = ("no longer needed", "ordered by mistake")
 ITEMS_MODIFIED = "pending (item modified)"
 Swap = tuple[int, Record]
+
+
+class Refusal(Exception):
+    """A call that a tool refuses, with the answer to the model. Nothing was changed."""
+
+
+def calculate(database: Database, *, expression: str) -> str:
+    """Return the value rounded to cents, always with a decimal point."""
+    try:
+        return str(round(float(value_of(expression)), 2))
+    except ValueError as error:
+        raise Refusal(str(error)) from None
+
+
+def get_user_details(database: Database, *, user_id: str) -> str:
+    return json.dumps(require_record(database, "users", user_id))
+
+
+def require_record(database: Database, table: str, key: str) -> Record:
+    """Return the current record. Raise `Refusal` if there is none of this id."""
+    record = database.find(table, key)
+    if record is None:
+        raise Refusal(f"{table.removesuffix('s')} not found")
+    return record
+
+
+def think(database: Database, *, thought: str) -> str:
+    return ""
+
+
+def transfer_to_human_agents(database: Database, *, summary: str) -> str:
+    """End the dialogue. The environment does that."""
+    return "Transfer successful"
 
 
 def find_user_id_by_email(database: Database, *, email: str) -> str:
@@ -221,8 +258,9 @@ def _address(address1: str, address2: str, city: str, state: str, country: str, 
     return given | {"country": country, "state": state, "zip": zip}
 
 
-TOOLS = service.ToolSet(
-    writing=(
+WRITING: dict[str, Callable[..., str]] = {
+    tool.__name__: tool
+    for tool in (
         cancel_pending_order,
         exchange_delivered_order_items,
         modify_pending_order_address,
@@ -230,16 +268,56 @@ TOOLS = service.ToolSet(
         modify_pending_order_payment,
         modify_user_address,
         return_delivered_order_items,
-    ),
-    reading=(
-        service.calculate,
+    )
+}
+TOOLS = WRITING | {
+    tool.__name__: tool
+    for tool in (
+        calculate,
         find_user_id_by_email,
         find_user_id_by_name_zip,
         get_order_details,
         get_product_details,
-        service.get_user_details,
+        get_user_details,
         list_all_product_types,
-        service.think,
-        service.transfer_to_human_agents,
-    ),
-)
+        think,
+        transfer_to_human_agents,
+    )
+}
+ARGUMENTS = {
+    name: {key: known.annotation for key, known in inspect.signature(tool).parameters.items() if key != "database"}
+    for name, tool in TOOLS.items()
+}
+"""The types of each tool's arguments, texts or lists of texts. All are required."""
+
+
+def run_call(database: Database, call: Call | BadCall) -> str:
+    """Return the tool's answer. Raise `Refusal`, with nothing changed, for an unreadable or refused call."""
+    if isinstance(call, BadCall):
+        raise Refusal(call.error.removeprefix("error: "))
+    if call.name not in TOOLS:
+        raise Refusal("unknown tool")
+    _check_arguments(ARGUMENTS[call.name], call.arguments)
+    return TOOLS[call.name](database, **call.arguments)
+
+
+def replay(database: Database, actions: Sequence[Action]) -> list[int]:
+    """Execute actions (`name`, `arguments`) in order and return the indices of the refused ones."""
+    refused = []
+    for index, action in enumerate(actions):
+        try:
+            run_call(database, Call(name=action["name"], arguments=action["arguments"]))
+        except Refusal:
+            refused.append(index)
+    return refused
+
+
+def _check_arguments(types: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    for key, kind in types.items():
+        if key not in arguments:
+            raise Refusal(f"missing argument {key}")
+        texts = [arguments[key]] if kind is str else arguments[key]
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise Refusal(f"{key} must be {'a string' if kind is str else 'a list of strings'}")
+    if len(arguments) > len(types):
+        raise Refusal(f"unknown argument; there are {', '.join(types) or 'none'}")

@@ -22,9 +22,8 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from temper.envs.core.turn_text import Call, call_message, parse_turn
 from temper.envs.mathematics import arithmetic
-from temper.envs.retail.env import DOMAIN
-from temper.envs.service import reference
-from temper.envs.service.env import with_folder
+from temper.envs.retail import reference, rows
+from temper.envs.retail.env import with_folder
 from temper.envs.tool_use import lookups
 from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
@@ -173,7 +172,7 @@ def _play_shop(family: Family) -> None:
 def shop_task() -> Task:
     """The shop's row for the rollout."""
     line = (RETAIL / "tasks_train.jsonl").read_text(encoding="utf-8").splitlines()[RETAIL_ROW]
-    return bound(DOMAIN.load(json.loads(line), folder=RETAIL), with_folder(RETAIL, domain=DOMAIN))
+    return bound(rows.load(json.loads(line), folder=RETAIL), with_folder(RETAIL))
 
 
 def shop_reference() -> list[Message]:

@@ -8,7 +8,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from support.tiny_airline import write_airline
 from support.tiny_shop import write_shop
 from support.tiny_simulators import FILES, dialogue
 
@@ -244,21 +243,19 @@ def add_dialogues() -> None:
         BESIDE[preset.name] = FILES | {f"possible_answer/BFCL_v4_{category}.json": json.dumps(answer)}
 
 
-def add_services() -> None:
-    """Add a shop and an airline with their files, the small databases of other tests."""
-    cancels = {"retail": "cancel_pending_order", "airline": "cancel_reservation"}
-    asked = {"retail": {"order_id": "#W1", "reason": "no longer needed"}, "airline": {"reservation_id": "AAA"}}
-    for domain, write in (("retail", write_shop), ("airline", write_airline)):
-        name, call = f"tau_{domain}", {"name": cancels[domain], "kwargs": asked[domain]}
-        ASKED[name] = "You are Ann Lee. Cancel it."
-        ROWS[name] = [{"user_id": "ann_lee_1", "instruction": ASKED[name], "actions": [call], "outputs": []}]
-        called = json.dumps({"name": call["name"], "arguments": call["kwargs"]})
-        RIGHT[name], WRONG[name] = f"<tool_call>{called}</tool_call>", "I have cancelled it."
-        LATER[name] = ["Done.", "Bye."]
-        with tempfile.TemporaryDirectory() as folder:
-            BESIDE[name] = {file.name: file.read_text() for file in write(Path(folder)).iterdir()}
+def add_shop() -> None:
+    """Add a shop with its files, the small database of other tests."""
+    name, asked = "tau_retail", {"order_id": "#W1", "reason": "no longer needed"}
+    ASKED[name] = "You are Ann Lee. Cancel it."
+    call = {"name": "cancel_pending_order", "kwargs": asked}
+    ROWS[name] = [{"user_id": "ann_lee_1", "instruction": ASKED[name], "actions": [call], "outputs": []}]
+    called = json.dumps({"name": call["name"], "arguments": asked})
+    RIGHT[name], WRONG[name] = f"<tool_call>{called}</tool_call>", "I have cancelled it."
+    LATER[name] = ["Done.", "Bye."]
+    with tempfile.TemporaryDirectory() as folder:
+        BESIDE[name] = {file.name: file.read_text() for file in write_shop(Path(folder)).iterdir()}
 
 
 add_function_calls()
 add_dialogues()
-add_services()
+add_shop()

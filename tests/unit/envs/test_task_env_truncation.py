@@ -13,8 +13,8 @@ from support.tiny_shop import write_shop
 from temper.envs.catalog import configure_env, environment
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import call_message, turn_text
-from temper.envs.retail.env import DOMAIN
-from temper.envs.service.env import with_folder
+from temper.envs.retail import rows
+from temper.envs.retail.env import with_folder
 from temper.envs.transcript import score_turns
 from temper.rewards.score import Outcome
 from temper.rollout.episodes.episode import EpisodeLimits
@@ -100,7 +100,7 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
         "outputs": [],
     }
     shop = write_shop(tmp_path)
-    task = bound(DOMAIN.load(row, folder=shop), with_folder(shop, domain=DOMAIN))
+    task = bound(rows.load(row, folder=shop), with_folder(shop))
     limits = replace(ROOM, turns=1) if after == "turns" else replace(ROOM, turn_tokens=200)
     thinks = ["so " * 100]
     done, undone = (play(task, [call(*what), *thinks], limits=limits) for what in (CANCEL, LOOK))
@@ -112,8 +112,8 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
 
 def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_before(tmp_path: Path) -> None:
     shop = write_shop(tmp_path)
-    task = DOMAIN.load({"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}, folder=shop)
-    task = weighing(bound(task, with_folder(shop, domain=DOMAIN)), {"correct": 1.0, "tool_errors": -0.2})
+    task = rows.load({"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}, folder=shop)
+    task = weighing(bound(task, with_folder(shop)), {"correct": 1.0, "tool_errors": -0.2})
     bad = score_turns(task, [call("get_order_details", {"order_id": "#W99"}), f"<think>{NO_CLOSING}"])
     assert (bad.reward, bad.score.parts["correct"], bad.score.parts["format"], bad.score.outcome) == (
         -0.2,

@@ -12,10 +12,9 @@ from support.bound import bound, opened
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import call_message, turn_text
-from temper.envs.retail.env import DOMAIN
-from temper.envs.retail.tools import TOOLS
-from temper.envs.service import reference
-from temper.envs.service.env import with_folder
+from temper.envs.retail import reference, rows
+from temper.envs.retail.env import with_folder
+from temper.envs.retail.tools import WRITING, replay
 
 DATA = Path(__file__).parents[4] / ".." / "shared" / "data" / "tau_retail"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -28,7 +27,7 @@ def tasks() -> dict[tuple[str, int], Task]:
     for name in ("tasks_train", "tasks_dev"):
         with (DATA / f"{name}.jsonl").open(encoding="utf-8") as file:
             for number, line in enumerate(file):
-                task = bound(DOMAIN.load(json.loads(line), folder=DATA), with_folder(DATA, domain=DOMAIN))
+                task = bound(rows.load(json.loads(line), folder=DATA), with_folder(DATA))
                 found[name, number] = dataclasses.replace(task, thinking=OFF)
     return found
 
@@ -64,9 +63,7 @@ def test_reference_actions_are_right_in_one_turn_and_one_by_one() -> None:
 def refused() -> set[tuple[tuple[str, int], int]]:
     """Return row and position of the reference actions that the shop refuses."""
     return {
-        (key, index)
-        for key, task in tasks().items()
-        for index in TOOLS.replay(DOMAIN.fresh_for(task), task.spec["actions"])
+        (key, index) for key, task in tasks().items() for index in replay(rows.database_of(task), task.spec["actions"])
     }
 
 
@@ -78,9 +75,9 @@ def test_few_reference_actions_are_refused_and_all_for_want_of_balance() -> None
 
 def test_leaving_out_altering_or_adding_a_writing_action_is_wrong_for_every_one_that_is_not_refused() -> None:
     for key, task in tasks().items():
-        positions = [index for index, action in enumerate(task.spec["actions"]) if action["name"] in TOOLS.writing]
+        positions = [index for index, action in enumerate(task.spec["actions"]) if action["name"] in WRITING]
         effective = [index for index in positions if (key, index) not in refused()]
-        negatives = dict(reference.negatives(task, domain=DOMAIN))
+        negatives = dict(reference.negatives(task))
         for index in effective:
             label = f"{task.spec['actions'][index]['name']} ({index})"
             assert f"{label} left out" in negatives, key

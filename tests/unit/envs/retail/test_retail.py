@@ -15,11 +15,10 @@ from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig
-from temper.envs.retail.env import DOMAIN, ENVIRONMENT, RetailEnv
-from temper.envs.service import reference
-from temper.envs.service.customer import USER_REPLY
-from temper.envs.service.domain import contains_output, outputs_in
-from temper.envs.service.env import with_folder
+from temper.envs.retail import reference, rows
+from temper.envs.retail.customer import USER_REPLY
+from temper.envs.retail.env import ENVIRONMENT, RetailEnv, with_folder
+from temper.envs.retail.outputs import contains_output, outputs_in
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})
@@ -42,9 +41,7 @@ def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> 
 
 
 def task_of(shop: Path, row: dict[str, Any], **settings: Any) -> Task:
-    return bound(
-        dataclasses.replace(DOMAIN.load(row, folder=shop), thinking=OFF), with_folder(shop, domain=DOMAIN), **settings
-    )
+    return bound(dataclasses.replace(rows.load(row, folder=shop), thinking=OFF), with_folder(shop), **settings)
 
 
 def play(task: Task, *turns: str) -> dict[str, Any]:
@@ -172,7 +169,7 @@ def test_the_numbers_of_a_list_are_neither_said_nor_guesses() -> None:
 
 
 def test_outputs_are_any_part_of_the_text_where_the_published_rule_is_asked_for(shop: Path) -> None:
-    given = DOMAIN.load(row(CANCEL, outputs=("10", "blue")), folder=shop)
+    given = rows.load(row(CANCEL, outputs=("10", "blue")), folder=shop)
     env = configure_env("retail", {"database": str(shop), "outputs": "part"})
     task = bound(dataclasses.replace(given, thinking=OFF), env)
     many = " ".join(map(str, range(100, 150)))
@@ -208,7 +205,7 @@ def test_an_unreadable_call_costs_the_format_and_counts_as_a_tool_error(shop: Pa
 def test_reference_actions_that_are_refused_change_nothing_in_the_reference_either(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, CANCEL))
     assert play(task, say("", CANCEL), "Done.", "Done.")["reward"] == 1.0
-    negatives = [name for name, _ in reference.negatives(task, domain=DOMAIN)]
+    negatives = [name for name, _ in reference.negatives(task)]
     assert negatives == ["one change more"]
 
 
@@ -216,7 +213,7 @@ def test_the_reference_script_is_right_and_every_negatives_wrong(shop: Path) -> 
     address = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
     task = task_of(shop, row(DETAILS, CANCEL, TRANSFER, address, outputs=("10.1", "Mug")))
     assert play(task, *reference.reference(task))["reward"] == 1.0
-    negatives = dict(reference.negatives(task, domain=DOMAIN))
+    negatives = dict(reference.negatives(task))
     named = ("cancel_pending_order (1) left out", "modify_user_address (3) with zip '802799'", "one change more")
     assert {*named, "output '10.1' unsaid", "output 'Mug' unsaid"} <= negatives.keys()
     assert [name for name, turns in negatives.items() if play(task, *turns)["reward"] != 0.0] == []
@@ -235,7 +232,7 @@ def test_the_reference_script_is_right_and_every_negatives_wrong(shop: Path) -> 
 )
 def test_a_broken_row_is_named(shop: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        DOMAIN.load(row(CANCEL) | change, folder=shop)
+        rows.load(row(CANCEL) | change, folder=shop)
 
 
 def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_when_they_are_played(
@@ -247,7 +244,7 @@ def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_w
     with pytest.raises(EnvironmentFault, match="gone/users.json"):
         RetailEnv().reset(options={"task": task})
     with pytest.raises(ValueError, match="gone/users.json"):
-        DOMAIN.load(row(CANCEL), folder=tmp_path / "gone")
+        rows.load(row(CANCEL), folder=tmp_path / "gone")
 
 
 def test_the_option_database_names_the_folder(shop: Path) -> None:

@@ -9,8 +9,7 @@ from support.tiny_shop import ADDRESS, NEW_ADDRESS, ORDERS, USERS, write_shop
 
 from temper.envs.core.turn_text import Call
 from temper.envs.retail.database import Database, open_shop
-from temper.envs.retail.tools import TOOLS
-from temper.envs.service.tools import Refusal
+from temper.envs.retail.tools import Refusal, replay, run_call
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def database(tmp_path: Path) -> Database:
 
 def use(database: Database, name: str, **arguments: Any) -> Any:
     """Return the tool's answer, parsed if it is JSON."""
-    text = TOOLS.run(database, Call(name=name, arguments=arguments))
+    text = run_call(database, Call(name=name, arguments=arguments))
     return json.loads(text) if text.startswith(("{", "[")) else text
 
 
@@ -230,10 +229,10 @@ def test_a_delivered_order_is_returned_or_exchanged_once_and_a_payment_moved_onc
 def test_views_of_one_shop_do_not_touch_each_other(database: Database) -> None:
     other = Database(database.records)
     actions = [{"name": "cancel_pending_order", "arguments": CANCEL}] * 2
-    assert TOOLS.replay(database, actions) == [1]
+    assert replay(database, actions) == [1]
     assert not database.same_state(other)
     assert not other.same_state(database)
-    assert TOOLS.replay(other, actions[:1]) == []
+    assert replay(other, actions[:1]) == []
     assert database.same_state(other)
     assert database.records.tables["orders"] == ORDERS
 

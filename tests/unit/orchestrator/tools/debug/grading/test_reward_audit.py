@@ -12,8 +12,8 @@ from temper.envs.all_tasks import generated_tasks
 from temper.envs.catalog import configure_env, environment
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
-from temper.envs.retail.env import DOMAIN
-from temper.envs.service import env as service
+from temper.envs.retail import rows
+from temper.envs.retail.env import with_folder
 from temper.orchestrator.tools.debug.grading.reward_audit import FEWEST, CaseCheck, audit
 
 NOTHING, AMONG_MANY, COPIED, ONE_ANSWER, OTHER_ANSWERS = range(5)
@@ -72,6 +72,6 @@ def _with(task: Task, **settings: Any) -> Task:
 def _shop(
     folder: Path, actions: list[dict[str, Any]], outputs: list[str], *, counted: str = "whole"
 ) -> tuple[EnvDefinition, list[Task]]:
-    env = service.with_folder(folder, domain=DOMAIN, outputs=counted)
+    env = with_folder(folder, outputs=counted)
     row = {"user_id": "bob_ray_2", "instruction": "Cancel it.", "actions": actions, "outputs": outputs}
-    return env, [replace(DOMAIN.load(row, folder=folder), env=env.ref(), key="0")]
+    return env, [replace(rows.load(row, folder=folder), env=env.ref(), key="0")]

@@ -1,6 +1,6 @@
-"""Converts tau-bench's published files (github.com/sierra-research/tau-bench) to the folder of a service.
+"""Converts tau-bench's published files (github.com/sierra-research/tau-bench) to the folder of the shop.
 
-    python -m temper.envs.service.published tau-bench/tau_bench/envs/airline FOLDER
+    python -m temper.envs.retail.published tau-bench/tau_bench/envs/retail FOLDER
 
 It reads the tables, `wiki.md`, the schemas in `tools/*.py` and the tasks in `tasks_*.py`, and writes `users.json` and the
 other tables, `policy.md`, `tools.json`, and files such as `tasks_test.jsonl`. Python files are read as text, never run.
@@ -13,16 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from temper.envs.service.records import POLICY, TOOLS
+from temper.envs.retail.database import POLICY, TOOLS
 
 
 def convert(source: Path, folder: Path) -> list[str]:
-    """Convert a domain of tau-bench to a service folder and return the written files. Raise `ValueError` for another
-    folder.
-    """
+    """Convert a domain of tau-bench and return the written files. Raise `ValueError` for another folder."""
     tables = sorted((source / "data").glob("*.json"))
     if not tables or not (source / "wiki.md").is_file():
-        raise ValueError(f"{source} is not a tau-bench domain; use a folder such as tau-bench/tau_bench/envs/airline")
+        raise ValueError(f"{source} is not a tau-bench domain; use a folder such as tau-bench/tau_bench/envs/retail")
     made = {table.name: table.read_text(encoding="utf-8") for table in tables}
     made[POLICY] = (source / "wiki.md").read_text(encoding="utf-8")
     made[TOOLS] = json.dumps([_schema(source / "tools" / f"{name}.py") for name in _tool_files(source)], indent=1)
@@ -82,9 +80,7 @@ def _parsed(file: Path) -> ast.Module:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "source", type=Path, help="a domain of tau-bench: tau-bench/tau_bench/envs/retail or .../airline"
-    )
+    parser.add_argument("source", type=Path, help="a domain of tau-bench: tau-bench/tau_bench/envs/retail")
     parser.add_argument("folder", type=Path, help="where to write")
     given = parser.parse_args()
     print(f"{given.folder}: {', '.join(convert(given.source, given.folder))}")

@@ -1,11 +1,11 @@
-"""The folder of a service made of tau-bench's files, which are read and never run."""
+"""The folder of the shop made of tau-bench's files, which are read and never run."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from temper.envs.service.published import convert
+from temper.envs.retail.published import convert
 
 TASKS = """
 from tau_bench.types import Action, Task
@@ -46,7 +46,7 @@ def published(folder: Path, tasks: str = TASKS, tool: str = TOOL) -> Path:
 
 
 def test_tables_policy_schemas_and_tasks_are_written(tmp_path: Path) -> None:
-    made = convert(published(tmp_path / "airline"), tmp_path / "out")
+    made = convert(published(tmp_path / "retail"), tmp_path / "out")
     assert sorted(made) == ["policy.md", "tasks_test.jsonl", "tools.json", "users.json"]
     assert (tmp_path / "out" / "policy.md").read_text() == "Be kind."
     (tool,) = json.loads((tmp_path / "out" / "tools.json").read_text())

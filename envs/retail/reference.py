@@ -1,4 +1,4 @@
-"""Right and wrong turns in a service, from a task's actions."""
+"""Right and wrong turns in the shop, from a task's actions."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -6,9 +6,11 @@ from typing import Any
 
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CALL_BLOCK, call_message, turn_text
-from temper.envs.service.customer import SCRIPT, USER_REPLIES, has_simulated_customer, is_model
-from temper.envs.service.domain import Domain, contains_output, takes_parts
-from temper.envs.service.tools import TRANSFER, Action
+from temper.envs.retail.customer import SCRIPT, USER_REPLIES, has_simulated_customer, is_model
+from temper.envs.retail.database import Database
+from temper.envs.retail.outputs import contains_output, takes_parts
+from temper.envs.retail.rows import database_of
+from temper.envs.retail.tools import TRANSFER, WRITING, Action, replay, require_record
 
 GREETING = "Hello, how can I help you?"
 CLOSING = "That is all. Good-bye."
@@ -21,24 +23,37 @@ def reference(task: Task) -> list[str]:
     return _turns(task, task.spec["actions"])
 
 
-def negatives(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[str]]]:
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     actions: list[Action] = task.spec["actions"]
-    after = domain.after(task, actions)
+    after = _after(task, actions)
     for index, action in enumerate(actions):
-        if action["name"] not in domain.tools.writing:
+        if action["name"] not in WRITING:
             continue
         for name, other in _others(action):
             changed = [*actions[:index], *other, *actions[index + 1 :]]
-            if not domain.after(task, changed).same_state(after):
+            if not _after(task, changed).same_state(after):
                 yield f"{action['name']} ({index}) {name}", _turns(task, changed)
     if has_simulated_customer(task):
         yield "a transfer at once", [_turn(CLOSING, {"name": TRANSFER, "arguments": {"summary": CLOSING}})]
-    yield "one change more", _turns(task, [*actions, domain.further(after, task.spec["user_id"])])
+    yield "one change more", _turns(task, [*actions, _further(after, task.spec["user_id"])])
     said_in = partial(contains_output, part=takes_parts(task))
     for output in task.spec["outputs"]:
         unsaid = _turns(task, actions, [other for other in task.spec["outputs"] if not said_in(other, output)])
         if not said_in("\n".join(CALL_BLOCK.sub("", turn) for turn in unsaid), output):
             yield f"output {output!r} unsaid", unsaid
+
+
+def _after(task: Task, actions: list[Action]) -> Database:
+    database = database_of(task)
+    replay(database, actions)
+    return database
+
+
+def _further(database: Database, user_id: str) -> Action:
+    """Return an action that changes the current database for this user."""
+    address = require_record(database, "users", user_id)["address"]
+    changed = address | {"address2": f"{address['address2']} B"}
+    return {"name": "modify_user_address", "arguments": {"user_id": user_id, **changed}}
 
 
 def _others(action: Action) -> Iterator[tuple[str, list[Action]]]:

@@ -1,4 +1,4 @@
-"""The customer of a service: a list of replies, or a model that plays the instruction of the row."""
+"""The customer of the shop: a list of replies, or a model that plays the instruction of the row."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol

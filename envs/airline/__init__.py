@@ -1,1 +1,0 @@
-"""An airline with a database, fourteen tools and one customer (tau-bench, airline)."""

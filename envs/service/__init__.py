@@ -1,1 +1,0 @@
-"""Base of service environments: records that an agent changes by tools for one customer, and their scoring (tau-bench)."""

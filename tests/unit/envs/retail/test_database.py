@@ -1,0 +1,31 @@
+"""The records of the shop that many episodes share."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from support.tiny_shop import write_shop
+
+from temper.envs.retail.database import Database, fresh, open_shop
+
+THREADS = 8
+
+
+def test_threads_that_open_a_folder_at_once_have_the_same_records(tmp_path: Path) -> None:
+    folder, together = write_shop(tmp_path), threading.Barrier(THREADS)
+
+    def open_one(_: int) -> Database:
+        together.wait(timeout=60)
+        return fresh(folder)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        databases = list(pool.map(open_one, range(THREADS)))
+    assert all(each.records is databases[0].records for each in databases)
+
+
+def test_an_episode_is_compared_with_the_records_that_it_began_with(tmp_path: Path) -> None:
+    database = fresh(write_shop(tmp_path))
+    open_shop.cache_clear()
+    assert database.same_state(database.before())
+    database.edit("users", "ann_lee_1")["name"] = {}
+    assert not database.same_state(database.before())
