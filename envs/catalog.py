@@ -33,8 +33,7 @@ from temper.envs.questions import (
     short_answer,
     structured_output,
 )
-from temper.envs.remote import env as remote
-from temper.envs.remote import openenv
+from temper.envs.remote import nemo_gym, openenv
 from temper.envs.retail import env as retail
 from temper.envs.task_env import TaskEnv
 from temper.envs.tasksets import env as tasksets
@@ -60,11 +59,17 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
         search.ENVIRONMENT,
         short_answer.ENVIRONMENT,
         structured_output.ENVIRONMENT,
-        remote.ENVIRONMENT,
+        nemo_gym.ENVIRONMENT,
         openenv.ENVIRONMENT,
         tasksets.ENVIRONMENT,
     )
 }
+
+REMOVED = {
+    "airline": "use kind: verifiers with a task set of tau-bench",
+    "http": "use kind: nemo_gym without options.protocol, or kind: openenv for a server with `step`",
+}
+"""Environments of earlier versions, with the remedy."""
 
 
 def environment(env_id: str) -> EnvDefinition:
@@ -91,6 +96,8 @@ def _own(module: str) -> EnvDefinition:
     env = getattr(_imported(module), "ENVIRONMENT", None) if found else None
     if isinstance(env, EnvDefinition):
         return env
+    if module in REMOVED:
+        raise ValueError(f"the environment {module!r} is removed; {REMOVED[module]}")
     nearest = difflib.get_close_matches(module, ENVIRONMENTS, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise ValueError(

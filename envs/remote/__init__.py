@@ -1,1 +1,1 @@
-"""Environments on HTTP servers."""
+"""Environments on servers."""

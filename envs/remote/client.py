@@ -1,8 +1,8 @@
-"""POST requests to an environment server: deadlines, retries with backoff, typed faults.
+"""POST requests to a server: deadlines, retries with backoff, typed faults.
 
 Requests that never reached the server (connection refused), or that it turned away (429, 503), are retried with growing,
 jittered pauses. A request with an unknown result (time-out, broken connection, 5xx) is retried only on an idempotent route:
-`seed_session`, `reset`, `verify`, never on a tool call or a `step`.
+`seed_session`, `verify` and chat completions, never on a tool call.
 
 Redirects are not followed. The machine's proxy settings and credentials are not used. Compression is not requested. Cookies
 last for a session.
@@ -160,9 +160,9 @@ class Session:
                 break
         raise EnvironmentFault(f"POST {self._url(route)}: {problem} (attempts: {attempt + 1})")
 
-    def post_json(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> dict[str, Any]:
-        """Return the JSON object of a 2xx reply. Raise `EnvironmentFault` for any other."""
-        reply = self.post(route, body, repeatable=repeatable)
+    def post_json(self, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON object of a 2xx reply of an idempotent route. Raise `EnvironmentFault` for any other."""
+        reply = self.post(route, body, repeatable=True)
         if not 200 <= reply.status < 300:
             raise EnvironmentFault(f"POST {self._url(route)}: status {reply.status}: {reply.text[:200]}")
         if not reply.whole:
@@ -215,7 +215,7 @@ def chat_reply(server: Server, body: Mapping[str, Any]) -> ChatReply:
     session = Session(server)
     try:
         with off_the_clock():
-            found = session.post_json("chat/completions", body, repeatable=True)
+            found = session.post_json("chat/completions", body)
     finally:
         session.close()
     text, reason, usage = "", None, found.get("usage")
@@ -238,11 +238,6 @@ def read_number(value: Any, name: str) -> float:
 def writable(text: str) -> str:
     """Return a text without lone surrogates, which JSON can not carry."""
     return text.encode("utf-8", "replace").decode()
-
-
-def as_text(value: Any) -> str:
-    """Return a value as the model sees it: a text, or JSON."""
-    return (value if isinstance(value, str) else json.dumps(value))[:MAX_RESULT_CHARACTERS]
 
 
 @functools.cache

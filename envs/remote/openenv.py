@@ -29,7 +29,7 @@ from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.remote.client import MAX_RESULT_CHARACTERS, Server, as_text, read_number, writable
+from temper.envs.remote.client import MAX_RESULT_CHARACTERS, Server, read_number, writable
 from temper.envs.task_env import TaskEnv
 from temper.rewards.json_answers import NoJson, json_answer
 from temper.rewards.score import CORRECT, FORMAT, Outcome, Score, error_rate
@@ -164,7 +164,8 @@ class OpenEnvEnv(TaskEnv):
         if name is not None and name not in seen.observation:
             raise EnvironmentFault(f"options.observation={name}: the server has {', '.join(seen.observation)}")
         value = seen.observation if name is None else seen.observation[name]
-        return {"role": "user", "content": as_text(value)}
+        text = value if isinstance(value, str) else json.dumps(value)
+        return {"role": "user", "content": text[:MAX_RESULT_CHARACTERS]}
 
     def close(self) -> None:
         if self.session is not None:

@@ -1,4 +1,4 @@
-"""NeMo-Gym rows, prompts, tools and turns in the format of OpenAI's Responses API, which environment servers use."""
+"""NeMo-Gym rows, prompts, tools and turns in the format of OpenAI's Responses API."""
 
 import json
 import re
@@ -98,7 +98,7 @@ class ResponseTurn:
             arguments = json.dumps(call.arguments)
             function = {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": arguments}
             items.append(function | {"id": call_id, "status": "completed"})
-        for (call_id, _), output in zip(self.calls, self.outputs, strict=False):
+        for (call_id, _), output in zip(self.calls, self.outputs, strict=True):
             items.append({"type": "function_call_output", "call_id": call_id, "output": output})
         return items
 

@@ -18,7 +18,6 @@ from temper.orchestrator.pipeline.config import load_config
 
 OWN_MODULES = {
     "docs/own_environment.md": "backwards",
-    "docs/environments.md": "guess",
     "docs/algorithms.md": "mine",
     "docs/agents.md": "my_agent",
 }

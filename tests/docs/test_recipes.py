@@ -17,7 +17,7 @@ from safetensors.torch import load, load_file
 from support.hub_server import served
 from support.recipe_hub import ROOT, call, stand_ins
 from support.recipe_pages import head_of
-from unit.envs.remote.test_remote import CounterServer
+from unit.envs.remote.test_nemo_gym import CounterServer
 
 from temper.envs.catalog import environment
 from temper.envs.source import content_key

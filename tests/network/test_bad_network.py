@@ -129,9 +129,9 @@ def round_trips(network: Hosts, host: int) -> list[float]:
 
 def settings(network: Hosts, questions: Path) -> list[str]:
     address = network.addresses[SERVER]
-    options = f"{{url: 'http://{address}:{SERVER_PORT}', hosts: ['{address}'], protocol: verify, timeout_s: 10}}"
+    options = f"{{url: 'http://{address}:{SERVER_PORT}', hosts: ['{address}'], timeout_s: 10}}"
     return [
-        f"envs.coin={{kind: http, data: {questions}, options: {options}, thinking: false}}",
+        f"envs.coin={{kind: nemo_gym, data: {questions}, options: {options}, thinking: false}}",
         "stages=[init,rl]",
         f"rl.steps={STEPS}",
         *("rl.max_lag=1", "learner.ranks=2", "learner.zero_stage=2", "rollout.workers=2"),

@@ -46,14 +46,14 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"id": "Blackjack-v1", "max_steps": 0}, "options.max_steps=0"),
         ({"id": "Blackjack-v1", "success": "yes"}, "options.success"),
     ],
-    "http": [
+    "nemo_gym": [
         ({"url": "http://10.0.0.1"}, "options.hosts"),
         ({"url": "http://169.254.169.254/latest"}, "options.hosts"),
         ({"url": "http://127.0.0.1.example.com"}, "options.hosts"),
         ({"url": "http://127.0.0.1@example.com"}, "without user"),
         ({"url": "ftp://127.0.0.1"}, "options.url"),
         ({"url": 5}, "options.url"),
-        ({"url": "http://localhost", "protocol": "grpc"}, "verify or step"),
+        ({"url": "http://localhost", "protocol": "verify"}, "options.protocol"),
         ({"url": "http://localhost", "timeout": 3}, "did you mean 'timeout_s'"),
         ({"url": "http://localhost", "timeout_s": 0}, "above 0"),
         ({"url": "http://localhost", "retries": -1}, "options.retries=-1"),

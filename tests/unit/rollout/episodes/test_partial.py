@@ -14,9 +14,9 @@ from support.interruptions import interrupted, mathematics, own, same_but_for_ve
 from support.scripted_engine import play
 from support.tiny_shop import write_shop
 from unit.envs.coding.test_turns import ROW as CODE_ROW
-from unit.envs.remote.test_remote import CounterServer
-from unit.envs.remote.test_remote import server as server
-from unit.envs.remote.test_remote import task_of as remote_task
+from unit.envs.remote.test_nemo_gym import SAY_ADD, CounterServer
+from unit.envs.remote.test_nemo_gym import server as server
+from unit.envs.remote.test_nemo_gym import task_of as remote_task
 from unit.envs.retail.test_retail import CANCEL, DETAILS, row, say
 from unit.envs.retail.test_retail import task_of as shop_task
 
@@ -85,17 +85,9 @@ def test_an_interrupted_episode_reaches_the_same_end(family: Any, tmp_path: Path
             assert versions == [3] * before + [4] * (len(versions) - before)
 
 
-@pytest.mark.parametrize("protocol", ["verify", "step"])
-def test_a_remote_environment_starts_anew(server: CounterServer, protocol: str) -> None:
-    task = remote_task(server, protocol)
-    said = {
-        "verify": [
-            '</think>I add.<tool_call>{"name": "add", "arguments": {"count": 5}}</tool_call>',
-            "</think>It is 8.",
-        ],
-        "step": ["</think>2", "</think>3"],
-    }[protocol]
-    whole = play(task, said)
+def test_a_remote_environment_starts_anew(server: CounterServer) -> None:
+    task = remote_task(server)
+    whole = play(task, [SAY_ADD, "</think>It is 8."])
     assert (whole.reward, len(whole.turns)) == (1.0, 2)
     _, trajectory = interrupted(task, said_in(whole), turn=0, tokens=1)
     same_but_for_versions(trajectory, whole)

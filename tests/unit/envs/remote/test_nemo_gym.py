@@ -1,4 +1,4 @@
-"""Environment servers over HTTP: a local server that behaves well, badly, or not at all."""
+"""Resources servers of NeMo-Gym: a local server that behaves well, badly, or not at all."""
 
 import json
 import threading
@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from support.bound import bound, made, opened
 
-from temper.envs.catalog import configure_env, make_env
+from temper.envs.catalog import configure_env
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
 from temper.envs.remote.client import Server
-from temper.envs.remote.env import HttpEnv
 from temper.envs.transcript import score_turns
 from temper.rewards.score import Outcome
 
@@ -32,7 +31,7 @@ SHORT_S, HANG_S = 1.0, 3.0
 
 
 class CounterServer(ThreadingHTTPServer):
-    """A counter for each session, with both protocols. `faults[route]` lists the failures of its next requests."""
+    """A counter for each session. `faults[route]` lists the failures of its next requests."""
 
     daemon_threads = True
 
@@ -84,10 +83,10 @@ class CounterHandler(BaseHTTPRequestHandler):
     def serve(self, route: str, body: dict[str, Any]) -> None:
         session = self.headers.get("Cookie", "")
         counts = self.server.counts
-        if route in ("seed_session", "reset"):
+        if route == "seed_session":
             session = f"session={len(counts)}-{threading.get_ident()}"
             counts[session] = body["initial_count"]
-            self.answer(200, json.dumps({"observation": f"It is {counts[session]}."}).encode(), cookie=session)
+            self.answer(200, b"{}", cookie=session)
         elif session not in counts:
             self.answer(403, b"no session")
         elif route == "add" and not isinstance(body.get("count"), int):
@@ -97,11 +96,6 @@ class CounterHandler(BaseHTTPRequestHandler):
             self.answer(200, json.dumps({"success": True}).encode())
         elif route == "verify":
             self.answer(200, json.dumps({"reward": float(counts[session] == body["expected_count"])}).encode())
-        elif route == "step":
-            counts[session] += int(body["action"])
-            done = counts[session] >= body["expected_count"]
-            reply = {"observation": f"Now {counts[session]}.", "reward": 0.5, "terminated": done, "truncated": False}
-            self.answer(200, json.dumps(reply).encode())
         else:
             self.answer(404, b"no such tool")
 
@@ -129,11 +123,9 @@ def server() -> Iterator[CounterServer]:
         thread.join()
 
 
-def task_of(
-    server: CounterServer, protocol: str = "verify", *, row: dict[str, Any] = COUNTER, timeout_s: float = 20.0
-) -> Task:
-    options = {"url": server.url, "protocol": protocol, "timeout_s": timeout_s, "backoff_s": 0.01, "retries": 2}
-    server_env = configure_env("http", options | {"max_bytes": 4096})
+def task_of(server: CounterServer, *, row: dict[str, Any] = COUNTER, timeout_s: float = 20.0) -> Task:
+    options = {"url": server.url, "timeout_s": timeout_s, "backoff_s": 0.01, "retries": 2, "max_bytes": 4096}
+    server_env = configure_env("nemo_gym", options)
     (rows,) = server_env.formats
     assert rows.matches(row)
     return bound(rows.load(row), server_env)
@@ -176,40 +168,6 @@ def test_the_response_is_one_that_openais_own_types_take(server: CounterServer) 
     score_turns(task_of(server), ["</think>It is 3."])
     sent = server.bodies[-1][1]["response"]
     assert responses.Response.model_validate(sent).output_text == "It is 3."
-
-
-def test_steps_carry_the_session_and_their_rewards_add_up(server: CounterServer) -> None:
-    task = task_of(server, "step")
-    env = make_env(task.env)
-    observation, info = env.reset(options={"task": task})
-    assert (observation, info["messages"]) == ("It is 3.", [{"role": "user", "content": "It is 3."}])
-    observation, reward, terminated, *_ = env.step("</think>2")
-    assert (observation, reward, terminated) == ("Now 5.", 0.0, False)
-    _, reward, terminated, _, info = env.step("</think>3")
-    assert (reward, terminated, info["parts"]["correct"]) == (1.0, True, 1.0)
-    assert dict(server.asked) == {"reset": 1, "step": 2}
-
-
-def test_an_episode_that_is_cut_off_keeps_the_rewards_so_far(server: CounterServer) -> None:
-    env = opened(task_of(server, "step"))
-    env.step("</think>1")
-    own = env.unwrapped
-    assert isinstance(own, HttpEnv)
-    cut = own.truncate("at the token limit of a turn", "I think")
-    assert (cut.reward, cut.done, cut.truncated, cut.score.outcome) == (0.5, True, True, Outcome.TRUNCATED)
-    assert cut.score.parts["format"] == 0.0
-    assert cut.score.detail == "truncated at the token limit of a turn: reward 0.5"
-
-
-def test_a_session_id_and_results_of_tools_are_passed_on(server: CounterServer) -> None:
-    server.faults["reset"] = ['{"session_id": "abc", "info": {}}']
-    server.faults["step"] = [
-        json.dumps({"reward": 0, "info": {"tool_outputs": [{"call_id": "call_0", "output": "7"}]}})
-    ]
-    *_, info = opened(task_of(server, "step")).step(SAY_ADD)
-    assert info["messages"] == [{"role": "tool", "content": "7"}]
-    assert server.bodies[-1][1]["session_id"] == "abc"
-    assert server.bodies[-1][1]["response"]["output"][1]["call_id"] == "call_0"
 
 
 def test_sessions_of_concurrent_episodes_do_not_mix(server: CounterServer) -> None:
@@ -265,21 +223,6 @@ def test_a_verdict_that_is_none_is_a_fault_and_no_reward(server: CounterServer, 
     assert message in fault_of(task_of(server), "</think>done")
 
 
-@pytest.mark.parametrize(
-    ("route", "fault", "message"),
-    [
-        ("reset", "500", "status 500"),
-        ("step", "500", "status 500"),
-        ("step", '{"reward": 0, "terminated": "no"}', "must be booleans"),
-        ("step", '{"reward": 0}', "no observation"),
-        ("step", '{"observation": "x"}', "reward is None"),
-    ],
-)
-def test_a_step_that_fails_is_a_fault(server: CounterServer, route: str, fault: str, message: str) -> None:
-    server.faults[route] = [fault]
-    assert message in fault_of(task_of(server, "step"), "</think>1", "</think>1")
-
-
 def test_a_server_that_is_not_there_is_a_fault(server: CounterServer) -> None:
     task = task_of(server)
     server.server_close()
@@ -325,7 +268,7 @@ def test_a_key_from_the_environment_goes_with_every_request(
     server: CounterServer, options: dict[str, str], sent: tuple[str | None, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEMPER_TEST_KEY", "secret\n")
-    server_env = configure_env("http", {"url": server.url, "key_variable": "TEMPER_TEST_KEY"} | options)
+    server_env = configure_env("nemo_gym", {"url": server.url, "key_variable": "TEMPER_TEST_KEY"} | options)
     task = bound(server_env.formats[0].load(COUNTER), server_env)
     assert "secret" not in repr(task)
     env = opened(task)
@@ -353,13 +296,13 @@ def test_a_host_is_asked_where_it_is_listed_and_this_machine_always() -> None:
     ],
 )
 def test_a_row_that_can_not_be_played_is_refused(params: dict[str, Any], error: str) -> None:
-    (rows,) = configure_env("http", {"url": "http://localhost"}).formats
+    (rows,) = configure_env("nemo_gym", {"url": "http://localhost"}).formats
     with pytest.raises(ValueError, match=error):
         rows.load({"responses_create_params": params})
 
 
 def test_prompts_of_several_kinds_of_items_are_read() -> None:
-    (rows,) = configure_env("http", {"url": "http://localhost"}).formats
+    (rows,) = configure_env("nemo_gym", {"url": "http://localhost"}).formats
     said = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
@@ -373,6 +316,6 @@ def test_prompts_of_several_kinds_of_items_are_read() -> None:
 
 def test_a_server_has_no_tasks_of_its_own() -> None:
     with pytest.raises(ValueError, match="must be a Task"):
-        made("http").reset()
+        made("nemo_gym").reset()
     with pytest.raises(ValueError, match="options.url is missing"):
-        configure_env("http", {})
+        configure_env("nemo_gym", {})
