@@ -47,7 +47,7 @@ class NemoGymEnv(TaskEnv):
         return observation, info
 
     def observe(self, parsed: ParsedTurn) -> None:
-        self.turns_so_far.append(ResponseTurn(text=writable(parsed.content).strip(), calls=()))
+        self.turns_so_far.append(ResponseTurn(text=writable(parsed.content).strip()))
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         beyond = BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn")
