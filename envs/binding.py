@@ -131,7 +131,7 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
         if (judge := config.judge) is not None:
             if judge.classifier:
                 config = replace(config, judge=replace(judge, classifier=check_classifier(judge.classifier)))
-            else:
+            elif judge.url:
                 judge_server(judge)
             made = env_class(definition.ref())
             if not (isinstance(made, type) and issubclass(made, TaskEnv)):

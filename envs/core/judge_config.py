@@ -6,17 +6,20 @@ from temper.envs.core.bounds import positive
 from temper.envs.core.setting import free, immutable
 
 CLASSIFIER_SETTINGS = ("classifier", "scale", "device")
+SERVER_SETTINGS = ("hosts", "key_variable")
 SHARED_SETTINGS = ("timeout_s",)
+ADDRESSES, RUN_KEY = "TEMPER_JUDGES", "TEMPER_JUDGE_KEY"
+"""Environment variables of workers: addresses of the judges that the run serves, by model as JSON, and their key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeConfig:
-    """The judge of an environment's answers: a model on a server (`url`, `model`) or a `classifier`."""
+    """The judge of an environment's answers: a `model` on a server or served by the run, or a `classifier`."""
 
     url: str = free("")
-    """Base of an OpenAI-compatible server with the version, such as http://127.0.0.1:8000/v1."""
+    """Base of an OpenAI-compatible server with the version, such as http://127.0.0.1:8000/v1. Empty: the run serves `model`."""
     model: str = immutable("")
-    """Name of the model on this server."""
+    """Name of the model on this server. Without `url`, a model as in `model.path`, which the run serves on one more GPU."""
     rubric: str = immutable("The answer is right, complete and clear.")
     """The properties of a good answer, in words."""
     reference: str | None = immutable(None)
@@ -47,16 +50,22 @@ class JudgeConfig:
     """Torch device, such as cuda:1. Float32 on cpu, the checkpoint's dtype elsewhere."""
 
     def __post_init__(self) -> None:
-        if not self.classifier and not (self.url and self.model):
-            raise ValueError("judge needs url and model, or classifier")
+        if not self.classifier and not self.model:
+            raise ValueError("judge needs model, or url and model of a server, or classifier")
         defaults = {one.name: [] if one.default is MISSING else one.default for one in fields(self)}
         changed = {name for name, default in defaults.items() if getattr(self, name) != default}
         own = changed & set(CLASSIFIER_SETTINGS)
         unused = changed - own - set(SHARED_SETTINGS) if self.classifier else own
+        if self.is_served_by_run:
+            unused |= changed & set(SERVER_SETTINGS)
         if unused:
-            form = f"classifier={self.classifier}" if self.classifier else f"url={self.url}"
+            form = next(f"{name}={value}" for name in ("classifier", "url", "model") if (value := getattr(self, name)))
             raise ValueError(f"judge.{form} does not use {', '.join(sorted(unused))}; remove them, or {form}")
         positive("judge.best", self.best)
         positive("judge.max_tokens", self.max_tokens)
         positive("judge.scale", self.scale)
         positive("judge.timeout_s", self.timeout_s)
+
+    @property
+    def is_served_by_run(self) -> bool:
+        return not (self.url or self.classifier)

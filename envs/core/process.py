@@ -28,6 +28,10 @@ class LearnerDied(ProcessDied):
     """A rank of the learner died. The current step of all ranks is lost."""
 
 
+class JudgeDied(ProcessDied):
+    """The server of a judge's model ended."""
+
+
 def kill_group(leader: int) -> None:
     """Kill the process group of this leader, whose children may have outlived it."""
     with suppress(ProcessLookupError):

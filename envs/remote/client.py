@@ -25,6 +25,7 @@ import httpx
 from temper.envs.core.bounds import whole
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.judge_config import RUN_KEY
 
 TURNED_AWAY = (429, 503)
 NOT_REACHED = (429, 502, 503, 504)
@@ -68,7 +69,8 @@ class Server:
             raise ValueError(f"options.url: {url.host!r} is not this machine; add it to options.hosts to allow it")
         if not isinstance(self.key_variable, str) or not isinstance(self.key_header, str):
             raise ValueError("options.key_variable and options.key_header must be names")
-        if self.key_variable and url.scheme == "http" and not is_loopback(url.host):
+        # The key of a run's own judge opens nothing else, and ends with the run.
+        if self.key_variable not in ("", RUN_KEY) and url.scheme == "http" and not is_loopback(url.host):
             raise ValueError(f"options.url is {self.url!r}; a key needs https to another machine; use https")
         if self.key_variable and not os.environ.get(self.key_variable, "").strip():
             raise ValueError(f"options.key_variable: {self.key_variable} is not set; export it before the run starts")

@@ -60,6 +60,7 @@ def add_serve_command(commands: "Commands") -> None:
     for name, (kind, shown, explained) in (OPTIONS | THINKING_OPTIONS).items():
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
+    command.add_argument("--name", help="the model's name for clients (default: as given)")
     shared = "default thinking budget: the least of the run's newest curve with this share of the unlimited accuracy"
     command.add_argument("--accuracy", type=float, metavar="SHARE", help=shared)
     help_text = "announce budgets in the prompt (default: as in the run, else no)"
@@ -140,7 +141,9 @@ def _serve_model(model: Path, given: argparse.Namespace) -> int:
     limits = {name: value for name, value in vars(given).items() if name in (*THINKING_OPTIONS, "announce")}
     thinking = ThinkingConfig(**{**load_thinking_settings(given.model), **limits})
     budget = None if given.accuracy is None else least_budget(given.model, given.accuracy)
-    return serve(model, ServerConfig(thinking=thinking, default_budget=budget, **options), name=str(given.model))
+    return serve(
+        model, ServerConfig(thinking=thinking, default_budget=budget, **options), name=given.name or str(given.model)
+    )
 
 
 def _stop(number: int, frame: object) -> None:

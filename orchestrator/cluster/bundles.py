@@ -61,6 +61,7 @@ class Bundles:
         self._on_gpus = on_gpus
         self._ranks: PlacementGroup | None = None
         self._engines: PlacementGroup | None = None
+        self._judges: PlacementGroup | None = None
         packed = "PACK" if on_gpus else "SPREAD"  # spread, because processes of a machine share its cores
         if request.colocated:
             self._ranks = self._engines = _group(request.gpus, self._need(), strategy=packed)
@@ -88,6 +89,9 @@ class Bundles:
             self._engines = _group(self._request.engines, self._need(self._request.processes), strategy="SPREAD")
         if self._engines is not None:
             await self._engines.ready()
+        if self._request.judges:
+            self._judges = _group(self._request.judges, self._need(), strategy="PACK")
+            await self._judges.ready()
 
     async def ranks(self) -> list[tuple[Bundle, Node]]:
         """Return the bundle and node of each rank, grouped by machine, the driver's machine first.
@@ -103,6 +107,14 @@ class Bundles:
             order = order_bundles(names, first=ray.get_runtime_context().get_node_id())
         there = {node.name: node for node in cluster_nodes()}
         return [(self._bundle(self._ranks, number), there[names[number]]) for number in order]
+
+    async def judges(self) -> list[tuple[Bundle, Node]]:
+        """Return the bundle and node of each judge."""
+        if self._judges is None:
+            return []
+        names, there = await _bundle_nodes(self._judges), {node.name: node for node in cluster_nodes()}
+        gpus = 1 if self._on_gpus else 0
+        return [(Bundle(group=self._judges, number=at, gpus=gpus), there[name]) for at, name in enumerate(names)]
 
     async def at_first_rank(self, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
         """Run a plain function on rank 0's machine and return or raise its result. The caller sets the deadline."""
@@ -120,7 +132,7 @@ class Bundles:
 
     async def require_folder(self, folder: Path) -> None:
         """Raise `ValueError` if a machine of these bundles does not see this folder. The caller sets the deadline."""
-        groups = [group for group in (self._ranks, self._engines) if group is not None]
+        groups = [group for group in (self._ranks, self._engines, self._judges) if group is not None]
         used = {name for group in groups for name in await _bundle_nodes(group)} - {
             ray.get_runtime_context().get_node_id()
         }
@@ -133,7 +145,7 @@ class Bundles:
 
     def free(self) -> None:
         """Release all but the engines' separate bundles."""
-        for group in {self._ranks, self._engines} - {None}:
+        for group in {self._ranks, self._engines, self._judges} - {None}:
             remove_placement_group(group)
 
     def _bundle(self, group: PlacementGroup, number: int, processes: int = 1) -> Bundle:
@@ -150,6 +162,7 @@ def build_request(config: RunConfig, *, trains: bool = True, plays: bool = True)
         engines=config.rollout.workers * plays,
         processes=config.rollout.engine.processes,
         colocated=config.placement == "colocated",
+        judges=len(config.judges) * plays,
     )
 
 

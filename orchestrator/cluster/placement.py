@@ -20,7 +20,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRequest:
-    """The processes of a run: ranks of the learner, and engines of `processes` processes each.
+    """The processes of a run: ranks of the learner, engines of `processes` processes each, and judges.
 
     Each process has a GPU, or, if `colocated`, a rank and an engine share one.
     """
@@ -29,6 +29,7 @@ class PlacementRequest:
     engines: int = 0
     processes: int = 1
     colocated: bool = False
+    judges: int = 0
 
     def __post_init__(self) -> None:
         assert not self.colocated or self.processes == 1, "colocated engines have one process"
@@ -38,15 +39,20 @@ class PlacementRequest:
 
     @property
     def gpus(self) -> int:
+        """GPUs of ranks and engines."""
         if self.colocated:
             return max(self.ranks, self.engines)
         return self.ranks + self.engines * self.processes
+
+    @property
+    def all_gpus(self) -> int:
+        return self.gpus + self.judges
 
     def fits(self, nodes: Sequence[Node]) -> bool:
         """Return whether the nodes suffice if nobody else uses them. Without GPUs any number of processes fits."""
         gpus = sum(one.gpus for one in nodes)
         engines = sum(one.gpus // self.processes for one in nodes)
-        return not gpus or (gpus >= self.gpus and engines >= self.engines)
+        return not gpus or (gpus >= self.all_gpus and engines >= self.engines)
 
     def resolve_for(self, nodes: Sequence[Node]) -> "PlacementRequest":
         """Return the request for these nodes. One rank and one engine share a single GPU."""
@@ -55,11 +61,13 @@ class PlacementRequest:
 
     def __str__(self) -> str:
         if self.colocated:
-            return f"{_pluralise(self.gpus, 'GPU')}, each for a rank and an engine"
+            judges = f", and {self.judges} for judges" if self.judges else ""
+            return f"{_pluralise(self.gpus, 'GPU')}, each for a rank and an engine{judges}"
         each = f" with {self.processes} GPUs of one machine each" if self.processes > 1 else ""
         parts = [_pluralise(self.ranks, "rank")] * bool(self.ranks)
         parts += [_pluralise(self.engines, "engine") + each] * bool(self.engines)
-        return f"{_pluralise(self.gpus, 'GPU')}, for {' and '.join(parts)}"
+        parts += [_pluralise(self.judges, "judge")] * bool(self.judges)
+        return f"{_pluralise(self.all_gpus, 'GPU')}, for {' and '.join(parts)}"
 
 
 def describe_shortage(request: PlacementRequest, nodes: Sequence[Node]) -> str:
@@ -73,6 +81,7 @@ def describe_shortage(request: PlacementRequest, nodes: Sequence[Node]) -> str:
     lower = ["rollout.workers"] * bool(request.engines) + ["learner.ranks"] * bool(request.ranks)
     lower += ["rollout.engine.tensor_parallel"] * (request.processes > 1)
     remedies.append(f"lower {' or '.join(lower)}")
+    remedies += ["set envs.NAME.judge.url to a server elsewhere"] * bool(request.judges)
     return f"the run needs {request}; the cluster has {has}; {', or '.join(remedies)}"
 
 

@@ -1,7 +1,7 @@
 """The processes of a run as Ray actors: the pool of rollout workers, and the learner's ranks."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.transports import CUDA_IPC
 
 CONCURRENT_CALLS = 4096
+NOTHING: Mapping[str, str] = {}
 
 
 def make_rollout_pool(
@@ -36,17 +37,20 @@ def make_rollout_pool(
     sleeps: bool = False,
     restart_policy: RestartPolicy | None = None,
     newest: Callable[[], Path] | None = None,
+    variables: Mapping[str, str] = NOTHING,
 ) -> RolloutPool:
     """Return a pool of workers in `bundles`, each with an engine on a model directory of version `version`.
 
-    With `sleeps` engines may give their devices to the learner. `newest` returns the model of a new worker. Its `start`
-    raises `ValueError` if experts can't be recorded, and `TooManyRestarts` if workers die before they serve.
+    With `sleeps` engines may give their devices to the learner. `newest` returns the model of a new worker. `variables`
+    are environment variables of workers. Its `start` raises `ValueError` if experts can't be recorded, and
+    `TooManyRestarts` if workers die before they serve.
     """
     actor = ray.remote(max_restarts=0)(RolloutWorker)
 
     def spawn(number: int) -> WorkerHandle:
         bundle = bundles.engine(number)
         options = bundle.options() | {"max_concurrency": CONCURRENT_CALLS}
+        options |= {"runtime_env": {"env_vars": dict(variables)}} if variables else {}
         started = actor.options(**options).remote(config, seed=seed)
         process = ActorProcess(started, name=f"rollout worker {number}", died=WorkerDied, on_end=bundle.free)
         return WorkerHandle(process, number=number, record_experts=record_experts, sleeps=sleeps)

@@ -222,6 +222,20 @@ class RunConfig:
     def environments(self) -> dict[str, BoundEnv]:
         return bind_all(self.envs)
 
+    @cached_property
+    def judges(self) -> dict[str, ModelSource]:
+        """The models that the run serves to its judges, by `judge.model`. Raise `ValueError` if one does not exist."""
+        found = {}
+        for name, env in self.envs.items():
+            if env.judge is not None and env.judge.is_served_by_run:
+                found[env.judge.model] = source = ModelSource(path=env.judge.model)
+                if not (source.on_hub or source.gguf or (source.place / "config.json").is_file()):
+                    raise ValueError(
+                        f"envs.{name}.judge.model={source.path} is no model directory, no hub name and no package; set "
+                        f"judge.url for a model on a server"
+                    )
+        return found
+
     @property
     def actors(self) -> int:
         return self.rollout.processes + self.learner.ranks

@@ -95,6 +95,8 @@ async def evaluate_server(
             raise ValueError(f"--url with envs.{name}.agent: an agent needs a local engine; remove --url or the agent")
         if env.judge is not None and env.judge.compare:
             raise ValueError(f"--url with envs.{name}.judge.compare: only a local engine's answers are compared")
+        if env.judge is not None and env.judge.is_served_by_run:
+            raise ValueError(f"--url with envs.{name}.judge.model: only a run serves its judge; set judge.url too")
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     path = folder.evals / f"{label}.json"
     if path.exists():

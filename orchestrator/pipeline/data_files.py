@@ -30,6 +30,9 @@ def content(config: Config) -> dict[str, str]:
     """
     found = {key: _described(path, beside) for key, path, beside in _options(config)}
     found |= {key: _classifier(classifier_folder(path)) for key, path in _classifiers(config)}
+    for key, model in _judges(config):
+        folder = None if model.on_hub or not model.place.is_dir() else model.place
+        found[key] = _classifier(folder) if folder else _commit(model)
     for key, model in _models(config):
         found |= {f"{key}.revision": _commit(model)} if model.on_hub else {f"{key}.path": _described(model.place, ())}
     for key, data, beside in _data(config):
@@ -41,6 +44,7 @@ def named_paths(config: Config) -> dict[str, Path]:
     """Return the settings that name local files and folders, by the keys of overrides."""
     found = {key: path for key, path, _ in _options(config)}
     found |= {key: Path(path) for key, path in _classifiers(config) if not names_hub(path)}
+    found |= {key: Path(model.path) for key, model in _judges(config) if not model.on_hub}
     found |= {f"{key}.path": Path(model.path) for key, model in _models(config) if not model.on_hub}
     found |= {f"{key}.path": Path(data.path) for key, data, _ in _data(config) if not is_on_hub(data)}
     if config.model.chat_template is not None:
@@ -53,7 +57,8 @@ def to_download(config: Config) -> list[str]:
 
     A GGUF file that is not converted yet counts too.
     """
-    models = [model for _, model in _models(config) if (model.on_hub or model.gguf) and not is_whole(model)]
+    named = [model for _, model in (*_models(config), *_judges(config))]
+    models = [model for model in named if (model.on_hub or model.gguf) and not is_whole(model)]
     data = [data for _, data, _ in _data(config) if is_on_hub(data) and not has_files(data)]
     return [*dict.fromkeys((*(f"model {one.path}" for one in models), *(f"data set {one.path}" for one in data)))]
 
@@ -114,6 +119,12 @@ def _classifiers(config: Config) -> Iterator[tuple[str, str]]:
     for name, env in config.envs.items():
         if env.judge is not None and env.judge.classifier:
             yield f"envs.{name}.judge.classifier", env.judge.classifier
+
+
+def _judges(config: Config) -> Iterator[tuple[str, ModelSource]]:
+    for name, env in config.envs.items():
+        if env.judge is not None and env.judge.is_served_by_run:
+            yield f"envs.{name}.judge.model", config.judges[env.judge.model]
 
 
 def _parts(config: Config) -> Iterator[tuple[str, Stage[Any], Any]]:

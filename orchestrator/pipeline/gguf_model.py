@@ -12,14 +12,25 @@ from temper.orchestrator.config.text import merged
 
 
 def with_converted_model(given: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with a model directory as `model.path`. A GGUF file is converted once, into `RUN/model-...`.
+    """Return settings with a model directory as `model.path`, and for a judge that the run serves.
 
-    Raise `ValueError` for an unreadable file.
+    A GGUF file is converted once, into `RUN/model-...`. Raise `ValueError` for an unreadable file.
     """
-    path = (given.get("model") or {}).get("path")
-    file = ModelSource(path=path).gguf if isinstance(path, str) else None
-    if file is None:
-        return given
+    if (file := _gguf((given.get("model") or {}).get("path"))) is not None:
+        given = merged(given, {"model": {"path": _converted(file, given)}})
+    for name, env in (given.get("envs") or {}).items():
+        judge = (env or {}).get("judge") or {}
+        if not judge.get("url") and (file := _gguf(judge.get("model"))) is not None:
+            given = merged(given, {"envs": {name: {"judge": {"model": _converted(file, given)}}}})
+    return given
+
+
+def _gguf(path: object) -> Path | None:
+    return ModelSource(path=path).gguf if isinstance(path, str) and path else None
+
+
+def _converted(file: Path, given: dict[str, Any]) -> str:
+    """Return the model directory of a GGUF file."""
     root = Path(given.get("runs_dir", "runs")).expanduser().resolve() / str(given["name"])
     stat = file.stat()
     content = sha256(f"{file.name} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:8]
@@ -32,7 +43,7 @@ def with_converted_model(given: dict[str, Any]) -> dict[str, Any]:
             _convert(file, target)
     finally:
         os.close(folder)
-    return merged(given, {"model": {"path": str(target)}})
+    return str(target)
 
 
 def _convert(file: Path, target: Path) -> None:

@@ -51,7 +51,9 @@ class Preview:
     ranks: int | None
     engines: int | None
     gpus_each: int | None
-    """GPUs of an engine, if any. All three are None if the profile cannot be resolved here."""
+    """GPUs of an engine, if any."""
+    judges: int | None
+    """Models that the run serves to judges. All four are None if the profile cannot be resolved here."""
     changed: dict[str, tuple[str | None, str | None]]
     """Changed settings since the last start: old and new value. Empty if the profile cannot be resolved here."""
     downloads: tuple[str, ...]
@@ -132,6 +134,7 @@ def _preview(
         ranks=None if unknown else wanted.ranks,
         engines=None if unknown else wanted.engines,
         gpus_each=None if unknown else wanted.processes,
+        judges=None if unknown else wanted.judges,
         changed={},
         downloads=tuple(downloads),
         unknown=tuple(text for text in (unknown, UNREAD if downloads else "") if text),
@@ -175,7 +178,8 @@ def lines(found: Preview) -> list[str]:
     said += [f"changed: {key}: {before} -> {now}" for key, (before, now) in found.changed.items()]
     wide = max((len(one.name) for one in found.stages), default=0)
     said += [f"  {one.name:{wide}}  {_in_words(one)}" for one in found.stages]
-    counts = [f"{number} {noun}" for number, noun in ((found.ranks, "rank(s)"), (found.engines, "engine(s)")) if number]
+    processes = (found.ranks, "rank(s)"), (found.engines, "engine(s)"), (found.judges, "judge(s)")
+    counts = [f"{number} {noun}" for number, noun in processes if number]
     said += [f"processes: {', '.join(counts)}"] if counts else []
     return said
 

@@ -91,6 +91,9 @@ def check_before(
         check_model(start.model, config)
     if start.plays:
         check_rewards(start)
+        for judge_model in config.judges.values():
+            require_whole(judge_model.folder)
+            load_tokenizer(judge_model.folder)
     found = list(check_format(start))
     if profile_resolved:
         found += [*check_turns(start), *check_prompts(start), *check_hangs(start)]

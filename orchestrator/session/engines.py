@@ -31,13 +31,17 @@ class Engines:
         run: RunContext,
         *,
         start_learner: Callable[[str], Awaitable[object]] | None,
+        start_judges: Callable[[str], Awaitable[dict[str, str]]] | None = None,
         supervision: RunSupervision | None = None,
         device_phases: DevicePhases | None = None,
     ) -> None:
-        """`start_learner` starts the learner at the same time. `supervision` records failures."""
+        """`start_learner` starts the learner at the same time. `start_judges` starts the judges before, and returns
+        environment variables of the workers. `supervision` records failures.
+        """
         self._run = run
         self._phases = device_phases or DevicePhases()
         self._start_learner = start_learner
+        self._start_judges = start_judges
         self._supervision = supervision
         self._limits = run.config.deadlines
         self._served: Path | None = None
@@ -89,11 +93,12 @@ class Engines:
 
     async def _start_pool(self, model: Path, *, who: str) -> None:
         config = self._run.config
+        variables = {} if self._start_judges is None else await self._start_judges(who)
         self._run.progress.note(f"{who}: starting {config.rollout.workers} rollout engine(s)")
         began = time.monotonic()
         starting = within(
             self._limits.start(size_of(model)),
-            self._start(model),
+            self._start(model, variables),
             stage=who,
             waiting_for=lambda: f"the rollout engines to start{describe_used_gpus()}",
             on_stuck=None if self._supervision is None else self._supervision.inspect_starting,
@@ -108,7 +113,7 @@ class Engines:
         if programs or config.sandbox.min_level < MIN_LEVEL:
             await self._show_isolation(who)
 
-    async def _start(self, model: Path) -> None:
+    async def _start(self, model: Path, variables: dict[str, str]) -> None:
         config = self._run.config
         assert self._run.bundles is not None
         engine = config.rollout.engine
@@ -122,6 +127,7 @@ class Engines:
             sleeps=config.placement == "colocated",
             restart_policy=self._restart_policy(model),
             newest=lambda: self._run.model_dir,
+            variables=variables,
         )
         try:
             await pool.start()

@@ -12,6 +12,7 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.colocated_phases import ColocatedPhases
 from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.engines import Engines
+from temper.orchestrator.session.judges import Judges
 from temper.orchestrator.session.run_supervision import RunSupervision
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.tracking.tracker import Tracker
@@ -41,14 +42,19 @@ class Run(RunContext):
         self.supervision = RunSupervision(
             self, processes=self._processes, resize=lambda workers: self.engines.resize(workers)
         )
+        self.judges = Judges(self, supervision=self.supervision)
         start_learner = self.trainer.start if will_train else None
         self.engines = Engines(
-            self, start_learner=start_learner, supervision=self.supervision, device_phases=self.device_phases
+            self,
+            start_learner=start_learner,
+            start_judges=self.judges.start,
+            supervision=self.supervision,
+            device_phases=self.device_phases,
         )
 
     async def close(self) -> None:
-        """Stop engines, learner and cluster. An error of one does not keep the others running."""
-        closing = self.trainer.close(), self.engines.close()
+        """Stop engines, learner, judges and cluster. An error of one does not keep the others running."""
+        closing = self.trainer.close(), self.engines.close(), self.judges.close()
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(error, Exception):
                 self.progress.note(f"closing: {type(error).__name__}: {error}")

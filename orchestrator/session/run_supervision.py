@@ -77,6 +77,8 @@ class RunSupervision:
         self._seen: dict[int, float] = {}  # time of the first sight by ticket
         self._files: asyncio.Task[int | None] | None = None
         self._trouble = ""  # with these files, logged once
+        self._block: asyncio.Task[object] | None = None
+        self._error: Exception | None = None
         self._copying: asyncio.Task[None] | None = None
         self._supervisor = Supervisor(
             run.config.supervision, processes=self._watched, on_fault=self._record, on_look=self._looked
@@ -91,6 +93,7 @@ class RunSupervision:
         (self._run.folder.root / SCALE_FILE).unlink(missing_ok=True)  # a request to an earlier run
         watching, block = asyncio.create_task(self._supervisor.run()), asyncio.current_task()
         assert block is not None
+        self._block = block
 
         def ended(_: object) -> None:
             if not watching.cancelled():
@@ -103,6 +106,9 @@ class RunSupervision:
             await self._supervisor.inspect_all(str(error))
             raise
         except asyncio.CancelledError:
+            if self._error is not None:
+                block.uncancel()
+                raise self._error from None
             if not watching.done() or watching.cancelled():
                 raise
             block.uncancel()
@@ -111,11 +117,18 @@ class RunSupervision:
                 f"command to resume"
             ) from watching.exception()
         finally:
+            self._block = None
             watching.remove_done_callback(ended)
             watching.cancel()
             await asyncio.wait({watching}, timeout=CLOSE_S)
             if self._files is not None:
                 self._files.cancel()
+
+    def end_run(self, error: Exception) -> None:
+        """Raise an error in the block of `watching`."""
+        if self._block is not None and self._error is None:
+            self._error = error
+            self._block.cancel()
 
     def shows(self, loop: LoopView) -> None:
         """Show this stage's buffer and failures from now on."""

@@ -1,5 +1,6 @@
 """Tiny models of four families, two of them with expert layers, and the byte-level tokenizer."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -96,6 +97,22 @@ def qwen3_moe(directory: Path) -> Path:
 def llama(directory: Path) -> Path:
     """A tiny Llama."""
     return _save(LlamaForCausalLM(LlamaConfig(vocab_size=288, **DENSE, **_ids())), directory)
+
+
+def answering(directory: Path, text: str) -> Path:
+    """A tiny Llama that ends its reasoning at once, and then answers every chat with a text of different characters."""
+    model, tokenizer = LlamaForCausalLM(LlamaConfig(vocab_size=288, **DENSE, **_ids())), byte_tokenizer()
+    chain = [tokenizer.encode("\n")[-1], *tokenizer.encode(f"</think>{text}<|im_end|>")]
+    assert len(set(chain)) == len(chain), "the next token depends on the last one alone"
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.model.embed_tokens.weight.zero_()
+        model.lm_head.weight.zero_()
+        for at, (token, following) in enumerate(pairwise(chain)):
+            model.model.embed_tokens.weight[token, at] = model.lm_head.weight[following, at] = 10.0
+    return _save(model, directory)
 
 
 def two_llamas(folder: Path) -> tuple[PreTrainedModel, PreTrainedModel]:

@@ -36,7 +36,7 @@ def _on_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
     Colocated ranks and engines are equal in number.
     """
-    total, weights = inputs.hardware.gpus, 2 * inputs.shape.parameters
+    total, weights = max(1, inputs.hardware.gpus - inputs.judges), 2 * inputs.shape.parameters
     most = 1 if inputs.colocated else inputs.hardware.gpus_together
     tensor = 1
     while 2 * tensor <= most and weights > ENGINE_FILL * inputs.gpu_bytes * tensor:
@@ -55,14 +55,14 @@ def _on_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def idle_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> int:
-    """Return the number of GPUs without a rank or an engine."""
+    """Return the number of GPUs without a rank, an engine or a judge."""
     parallel = int(settings.value("rollout.engine.tensor_parallel")) * int(
         settings.value("rollout.engine.pipeline_parallel")
     )
     ranks = int(settings.value("learner.ranks")) * inputs.trains
     engines = int(settings.value("rollout.workers")) * parallel * inputs.plays
     used = max(ranks, engines) if inputs.colocated or inputs.halves else ranks + engines
-    return max(0, inputs.hardware.gpus - used)
+    return max(0, inputs.hardware.gpus - inputs.judges - used)
 
 
 def _sharing(settings: ProfiledSettings, ranks: int) -> int:

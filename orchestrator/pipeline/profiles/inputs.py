@@ -112,6 +112,13 @@ class ProfiledSettings:
         """Return whether a listed stage runs episodes, which need engines. Raise `ValueError` for wrong settings."""
         return any(stage.plays(self._settings(stage, own)) for stage, own in self.stages())
 
+    def judges(self) -> int:
+        """Return the number of models that the run serves to judges."""
+        envs = self._user_set.get("envs")
+        found = [get_value(env, "judge") for env in (envs.values() if isinstance(envs, Mapping) else ())]
+        own = [one for one in found if isinstance(one, Mapping) and not (one.get("url") or one.get("classifier"))]
+        return len({str(one.get("model")) for one in own}) if own and self.plays() else 0
+
     def _settings(self, stage: Stage[Any], own: Mapping[str, Any]) -> Any:
         if stage.settings is None:
             return None
@@ -168,6 +175,8 @@ class ProfileInputs:
     plays: bool
     colocated: bool
     """Whether a rank and an engine share each GPU in phases."""
+    judges: int = 0
+    """Models that the run serves to judges, each on one more GPU."""
 
     @property
     def gpu(self) -> bool:
@@ -195,6 +204,7 @@ def make_inputs(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) 
         trains=any(stage.trains for stage, _ in asked.stages()),
         plays=asked.plays(),
         colocated=asked.value("placement") == "colocated",
+        judges=asked.judges(),
     )
 
 

@@ -1,6 +1,7 @@
 """A judge as a part of the reward, with a scripted server."""
 
 import asyncio
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -20,11 +21,11 @@ from support.turns import report_of
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import FailureKind
-from temper.envs.core.judge_config import JudgeConfig
+from temper.envs.core.judge_config import ADDRESSES, RUN_KEY, JudgeConfig
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import UNLIMITED
 from temper.envs.data.config import DataConfig
-from temper.envs.judge import KNOWN, compared
+from temper.envs.judge import KNOWN, compared, judge_server
 from temper.envs.source import open_source
 from temper.envs.transcript import score_turns
 from temper.orchestrator.stages.step_metrics import step_metrics
@@ -163,12 +164,35 @@ def test_a_judge_that_is_down_is_a_fault_and_no_reward() -> None:
         ({"classifier": "/no/such/folder", "url": "", "model": ""}, "/no/such/folder"),
         ({"classifier": "no/download", "url": "", "model": ""}, "no/download"),
         ({"scale": 2.0}, "scale"),
-        ({"url": ""}, "classifier"),
+        ({"url": "", "model": ""}, "classifier"),
+        ({"url": "", "hosts": ["a"], "key_variable": "KEY"}, "hosts, key_variable"),
     ],
 )
 def test_wrong_settings_are_found_before_a_run(more: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         bind("math", EnvConfig(judge=JudgeConfig(**{"url": "http://127.0.0.1:1/v1", "model": "tiny"} | more)))
+
+
+def test_workers_of_a_run_reach_its_judge_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge that no run serves here is a failure of the episode."""
+    task = task_of(JudgeConfig(model="own/judge"))
+    failure = score_turns(task, ["12"]).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.GRADER
+    with ChatServerDouble(lambda _: told("Score: 5"), key="secret") as server:
+        monkeypatch.setenv(ADDRESSES, json.dumps({"own/judge": server.url}))
+        monkeypatch.setenv(RUN_KEY, "secret")
+        assert score_turns(task, ["12"]).score.parts["judge"] == 0.5
+    assert server.bodies[0]["model"] == "own/judge"
+
+
+def test_only_the_key_of_a_run_reaches_another_machine_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADDRESSES, '{"own/judge": "http://10.1.2.3:8000/v1"}')
+    for key in (RUN_KEY, "MINE"):
+        monkeypatch.setenv(key, "secret")
+    assert judge_server(JudgeConfig(model="own/judge")).hosts == ("10.1.2.3",)
+    with pytest.raises(ValueError, match="https"):
+        judge_server(JudgeConfig(url="http://10.1.2.3/v1", model="m", hosts=["10.1.2.3"], key_variable="MINE"))
 
 
 def answers_in(body: dict[str, Any]) -> list[str]:

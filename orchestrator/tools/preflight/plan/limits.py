@@ -76,7 +76,7 @@ def _gpu_limits(plan: Plan) -> list[Limit]:
     wanted = plan.wanted.resolve_for(plan.nodes)
     fewer = "lower learner.ranks, rollout.workers or rollout.engine.tensor_parallel, or set placement=colocated"
     remedy = "" if wanted.fits(plan.nodes) else fewer
-    return [Limit(what="GPUs", needed=f"{wanted.gpus}", has=f"{plan.site.hardware.gpus}", remedy=remedy)]
+    return [Limit(what="GPUs", needed=f"{wanted.all_gpus}", has=f"{plan.site.hardware.gpus}", remedy=remedy)]
 
 
 def _rank_remedy(plan: Plan) -> str:

@@ -39,8 +39,9 @@ def as_json(plan: Plan) -> str:
 def page(plan: Plan) -> Iterator[str]:
     """Yield the lines of a plan for people."""
     model, rank, engine, limits = plan.model, plan.rank, plan.engine, run_limits(plan)
-    gpus = f" on {plan.gpus} GPUs" if plan.gpus else ""
-    yield f"{plan.config.name} on {plan.hardware}: {plan.wanted.ranks} ranks, {plan.wanted.engines} engines{gpus}"
+    gpus = f" on {plan.gpus + plan.wanted.judges} GPUs" if plan.gpus else ""
+    judges = f", {plan.wanted.judges} judges" if plan.wanted.judges else ""
+    yield f"{plan.config.name} on {plan.hardware}: {plan.wanted.ranks} ranks, {plan.wanted.engines} engines{judges}{gpus}"
     yield f"model        {model.name} ({model.kind}): {model.parameters:,} parameters"
     parts = ", ".join(f"{name} {count:,}" for name, count in model.parts.items())
     yield from wrap(f"parts        {parts}", width=120, subsequent_indent=" " * 13)

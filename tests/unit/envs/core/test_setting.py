@@ -272,19 +272,20 @@ def test_a_model_directory_is_known_by_its_description_and_the_sizes_of_its_weig
     assert len({first, second, content(config)["model.path"]}) == 3
 
 
-def test_a_classifier_may_move_but_not_get_other_weights(folder: RunDir, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["classifier", "model"])
+def test_the_model_of_a_judge_may_move_but_not_get_other_weights(setting: str, folder: RunDir, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text('{"id2label": {"0": "good"}}')
     (model / "chat_template.jinja").write_text("{{ messages }}")
     (model / "model.safetensors").write_bytes(b"1234")
-    judge = "envs.math.judge={{classifier: {}}}"
+    judge = f"envs.math.judge={{{{{setting}: {{}}}}}}"
     check_continuation(load_config(DEMO, [judge.format(model)]), folder)
     with_checkpoint(folder, "rl")
     moved = model.rename(tmp_path / "moved")
     check_continuation(load_config(DEMO, [judge.format(moved)]), folder)
     (moved / "model.safetensors").write_bytes(b"4321")
-    with pytest.raises(ValueError, match=r"envs.math.judge.classifier: .*SHA-256"):
+    with pytest.raises(ValueError, match=rf"envs.math.judge.{setting}: .*SHA-256"):
         check_continuation(load_config(DEMO, [judge.format(moved)]), folder)
 
 

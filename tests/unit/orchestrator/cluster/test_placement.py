@@ -25,6 +25,7 @@ ONE = [Node(name="a", address="10.0.0.1", gpus=1, free=0)]
         (PlacementRequest(ranks=2, engines=1), TWO, "3 GPUs", ["placement=colocated rl.max_lag=0", *LOWER]),
         (PlacementRequest(ranks=3), TWO, "3 GPUs", ["learner.ranks"]),
         (PlacementRequest(ranks=3, engines=1), TWO, "4 GPUs", LOWER),
+        (PlacementRequest(engines=2, judges=1), TWO, "3 GPUs", ["rollout.workers", "judge.url"]),
         (PlacementRequest(engines=1), ONE, "1 GPU", ["free some", "rollout.workers"]),
         (PlacementRequest(ranks=1), NODES[2:], "no CPU", ["free some"]),
     ],
@@ -63,6 +64,7 @@ def test_what_can_never_fit_is_known_before_it_is_waited_for() -> None:
     assert not PlacementRequest(engines=1, processes=9).fits(NODES)  # all processes need the same node
     assert PlacementRequest(ranks=16, engines=16, colocated=True).fits(NODES)
     assert not PlacementRequest(ranks=17, engines=1, colocated=True).fits(NODES)
+    assert not PlacementRequest(ranks=16, engines=16, colocated=True, judges=1).fits(NODES)
     assert PlacementRequest(ranks=17, engines=1).fits(NODES[2:])  # nodes without GPUs
 
 

@@ -97,6 +97,7 @@ JUDGED = "envs.math.judge.url=http://127.0.0.1:1/v1 envs.math.judge.model=m"
         ),
         ("rl.thinking.nested_budgets=[8] rollout.thinking.announce=true", ["nested_budgets", "announce"]),
         ("envs.math.judge.url=http://10.0.0.1/v1 envs.math.judge.model=m", ["envs.math", "hosts"]),
+        ("envs.math.judge.model=/no/such/judge", ["envs.math.judge.model", "/no/such/judge", "judge.url"]),
         ("envs.math.agent=nowhere.solve", ["envs.math", "nowhere"]),
         ("rl.sampling.top_p=0.9", ["rl.sampling.top_p=0.9", "rl.sampling.temperature"]),
         ("rl.sampling.temperature=0", ["rl.sampling.temperature=0", "above 0"]),

@@ -80,6 +80,15 @@ def test_a_package_gives_the_file_in_its_folder(
     assert (Path(made["model"]["path"]) / "model.safetensors").is_file()
 
 
+def test_the_model_of_a_judge_is_converted_too(original: Path, tmp_path: Path) -> None:
+    """One with a URL is the name of a model on a server."""
+    file = str(written(original, tmp_path / "tiny.gguf"))
+    judges = {"rows": {"judge": {"model": file}}, "math": {"judge": {"model": file, "url": "http://127.0.0.1:1/v1"}}}
+    found = with_converted_model({"name": "mine", "runs_dir": str(tmp_path), "envs": judges | {"code": {}}})["envs"]
+    assert (Path(found["rows"]["judge"]["model"]) / "model.safetensors").is_file()
+    assert found["math"] == judges["math"]
+
+
 def test_what_is_no_model_is_refused(original: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF no more")

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from temper.envs.core.process import Heartbeat, Place, ProcessDied, ProcessInfo
+from temper.envs.core.process import Heartbeat, JudgeDied, Place, ProcessDied, ProcessInfo
 from temper.orchestrator.loop.deadline import StopFlag, StuckError
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
@@ -61,6 +61,18 @@ class Desk:
 
     def events(self) -> list[dict[str, object]]:
         return [row.event for row in read_metrics(self.folder.metrics) if row.event is not None]
+
+
+def test_an_error_beside_the_stages_ends_the_run_with_this_error(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+
+    async def work() -> None:
+        async with asyncio.timeout(30), desk.supervision.watching():
+            asyncio.get_running_loop().call_later(0.01, desk.supervision.end_run, JudgeDied("the judge m died"))
+            await asyncio.sleep(60)
+
+    with pytest.raises(JudgeDied):
+        asyncio.run(work())
 
 
 class StuckWorker(Worker):

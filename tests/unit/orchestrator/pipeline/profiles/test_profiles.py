@@ -12,6 +12,7 @@ from support.run_folders import with_checkpoint
 from temper.envs.core.setting import Kind, kind_of
 from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
 from temper.learner.models.shape import ModelShape, read_shape, shape_of
+from temper.orchestrator.cluster.bundles import build_request
 from temper.orchestrator.cluster.hardware import (
     Hardware,
     Machine,
@@ -64,6 +65,15 @@ def chosen(
 ) -> Config:
     plain = overridden(ENVS | given, list(overrides))
     return make_config(with_choices(plain, choose_settings(plain, name, hardware, shape)))
+
+
+def test_a_gpu_is_left_for_each_model_that_judges(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    own, other = {"judge": {"model": str(tmp_path)}}, {"judge": {"model": "m", "url": "http://127.0.0.1:1/v1"}}
+    for envs, left in (({"math": own, "code": own}, 1), ({"math": other}, 0)):
+        config = chosen(gpus(8, 79.6), QWEN, envs=envs)
+        assert config.learner.ranks + config.rollout.processes + config.resolved.idle_gpus == 8 - left
+        assert build_request(config).judges == left
 
 
 def test_eight_large_gpus_are_shared_between_a_learner_and_engines_in_bfloat16() -> None:
