@@ -7,7 +7,7 @@ cause, so it is never an error of ours.
 
 import re
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 
 from temper.envs.coding.test_result import Tested, call_text, failed_test, format_value, shorten
@@ -15,6 +15,7 @@ from temper.envs.core.errors import EnvironmentFault, GraderError
 from temper.envs.sandbox.sandbox import STARTED_AHEAD, Sandbox
 from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
+Start = Callable[[Limits, str], SealedProcess]
 LIMITS = Limits(wall_s=15.0, cpu_s=5, memory_mb=1024)
 BRIDGE = "from temper.envs.sandbox import bridge as _bridge\n"  # preloaded in the sandbox's zygote
 SERVE = f"{BRIDGE}def _serve(ask):\n    _bridge.serve(ask, globals())\n"
@@ -22,14 +23,21 @@ RUN = "def _run(ask):\n    _bridge.run(ask, {!r}, {!r})\n"
 
 
 def run_checks(
-    sandbox: Sandbox, source: str, checks: Sequence[str], names: Sequence[str], *, limits: Limits = LIMITS
+    sandbox: Sandbox,
+    source: str,
+    checks: Sequence[str],
+    names: Sequence[str],
+    *,
+    limits: Limits = LIMITS,
+    start: Start | None = None,
 ) -> Generator[Tested, None, None]:
-    """Yield the result of each check of a program. `names` are taken from the program, `limits` apply to a check.
+    """Yield the result of each check of a program. `names` are taken from the program, `limits` apply to a check. `start`
+    starts the program's processes, by default in the sandbox.
 
     Raise `GraderError` if a check fails before its first request, or never makes one.
     """
     left = list(checks)
-    with closing(_programs(sandbox, source, left)) as programs:
+    with closing(_programs(start or sandbox.start, source, left)) as programs:
         while left:
             with sandbox.start(limits, left[0]) as checker:
                 _load(checker, BRIDGE)
@@ -49,12 +57,12 @@ def run_checks(
                         break
 
 
-def _programs(sandbox: Sandbox, source: str, left: list[str]) -> Generator[SealedProcess, None, None]:
+def _programs(start: Start, source: str, left: list[str]) -> Generator[SealedProcess, None, None]:
     """Yield fresh processes, each open until the next is requested. The next one starts in the background."""
     started: deque[SealedProcess] = deque()
     try:
         while True:
-            started.extend(sandbox.start(LIMITS, source) for _ in range(min(len(left), STARTED_AHEAD) - len(started)))
+            started.extend(start(LIMITS, source) for _ in range(min(len(left), STARTED_AHEAD) - len(started)))
             yield started[0]
             started.popleft().close()
     finally:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from temper.envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
+from temper.envs.coding.checks import Start
 from temper.envs.coding.reference import negatives, reference
 from temper.envs.coding.suite import MAX_SECONDS, build_suite
 from temper.envs.coding.test_result import Tested, shorten
@@ -71,10 +72,14 @@ def judge(
     credit: Credit = "all",
     failures: int = 1,
     seconds: float = MAX_SECONDS,
+    start: Start | None = None,
 ) -> tuple[Score, list[str]]:
-    """Return the score of a program and the failed tests as text. With `all` it stops after `failures` failed tests."""
+    """Return the score of a program and the failed tests as text. With `all` it stops after `failures` failed tests.
+
+    `start` starts the processes of the program for checks, by default in the sandbox.
+    """
     partial = credit == "fraction"
-    tests = build_suite(sandbox, source, spec, one_by_one=partial or failures > 1)
+    tests = build_suite(sandbox, source, spec, one_by_one=partial or failures > 1, start=start)
     done = tests.execute(failures=tests.count if partial else failures, seconds=seconds)
     share = done.passed / tests.count
     level = sandbox.isolation.level if sandbox.isolation else 0

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from temper.envs.coding.checks import run_checks
+from temper.envs.coding.checks import Start, run_checks
 from temper.envs.coding.io_tests import packed_tests
 from temper.envs.coding.row_source import split_check, whole_check
 from temper.envs.coding.test_result import FAULTS, Tested, call_text, failed_test, format_value, shorten
@@ -78,8 +78,12 @@ class Executed:
     wrong: list[tuple[int, Tested]]
 
 
-def build_suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bool) -> Suite:
-    """Return the tests of a task for a program. `one_by_one` splits a check function into its statements."""
+def build_suite(
+    sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bool, start: Start | None = None
+) -> Suite:
+    """Return the tests of a task for a program. `one_by_one` splits a check function into its statements. `start` starts
+    the program of a check.
+    """
     spec = _with_packed(spec)
     if "stdio" in spec:
         return Suite(kind="stdio", count=len(spec["stdio"]), results=_outputs(sandbox, source, spec["stdio"]))
@@ -95,7 +99,7 @@ def build_suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_o
     else:
         bodies = texts = spec["checks"]
     checks = [f"{setup}\n\n{body}" for body in bodies]
-    results = run_checks(sandbox, source, checks, names)
+    results = run_checks(sandbox, source, checks, names, start=start)
     return Suite(kind="check" if "check" in spec else "assertions", count=len(bodies), results=_named(results, texts))
 
 

@@ -125,7 +125,7 @@ def make_task(kind: Kind, bug: tuple[str, str], slots: Mapping[str, str], module
         "tests": {f"test_{path}": f"from {module} import {name}\n\n{asserts}"},
         "solution": {path: other + right},
         "passages": [old, new],
-        "example": [f'python -c "import {module}; print({module}.{call})"', f"{value}\n\nexit 0\n"],
+        "example": [f'python3 -c "import {module}; print({module}.{call})"', f"{value}\n\nexit 0\n"],
     }
     return Task(messages=({"role": "user", "content": prompt},), spec=spec, tools=TOOLS)
 

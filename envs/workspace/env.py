@@ -1,12 +1,15 @@
 """The workspace environment: the model repairs a small Python project with tools, and hidden tests judge its files."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from temper.envs.coding.env import TESTS
+from temper.envs.core.bounds import only_known
+from temper.envs.core.clock import off_the_clock
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
@@ -14,13 +17,16 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, turn_text
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from temper.envs.workspace import bugs
-from temper.envs.workspace.files import Workspace, files_in
+from temper.envs.workspace.container import ContainerWorkspace
+from temper.envs.workspace.files import Workspace
+from temper.envs.workspace.folder import files_in, write_files
 from temper.envs.workspace.hidden_tests import checks_of, module_names, verify
-from temper.envs.workspace.tools import TOOLS, use_tool
+from temper.envs.workspace.tools import SHELL_TOOLS, TOOLS, use_tool
 from temper.rewards.score import FORMAT, TOOL_ERRORS, Score, error_rate
 
 MAX_TURNS = 12
 DONE = "Done."
+IMAGE = "image"
 
 
 class WorkspaceEnv(TaskEnv):
@@ -32,12 +38,14 @@ class WorkspaceEnv(TaskEnv):
     `tool_errors` (the share of refused calls) and `format` (0 if a call was unreadable).
     """
 
-    workspace: Workspace
+    workspace = Workspace({})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         observation = super().reset(seed=seed, options=options)
         assert self.task is not None
-        self.workspace = Workspace(self.task.spec["files"])
+        files, image = self.task.spec["files"], self.task.env.options.get(IMAGE, "")
+        self.workspace.close()
+        self.workspace = ContainerWorkspace(files, image) if image else Workspace(files)
         self.calls = self.accepted = self.unreadable = 0
         return observation
 
@@ -62,9 +70,12 @@ class WorkspaceEnv(TaskEnv):
         return result
 
     def write_files(self, folder: Path) -> None:
-        for path, text in self.workspace.files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text, encoding="utf-8")
+        write_files(folder, self.workspace.files)
+
+    def close(self) -> None:
+        with off_the_clock():
+            self.workspace.close()
+        super().close()
 
     def read_files(self, folder: Path) -> None:
         """See `TaskEnv.read_files`. Beyond the quotas the workspace is empty, and passes no test."""
@@ -74,7 +85,8 @@ class WorkspaceEnv(TaskEnv):
             self.workspace = Workspace({})
 
     def score_so_far(self, task: Task) -> Score:
-        score = verify(self.workspace.files, task.spec, credit=task.env.settings.credit)
+        settings, image = task.env.settings, task.env.options.get(IMAGE, "")
+        score = verify(self.workspace.files, task.spec, credit=settings.credit, image=image)
         parts = {FORMAT: float(self.unreadable == 0), TOOL_ERRORS: error_rate(self.calls - self.accepted, self.calls)}
         return replace(score, parts=score.parts | parts)
 
@@ -106,6 +118,22 @@ def _files(row: Row, name: str) -> dict[str, str]:
     return files
 
 
+def with_shell(make: Callable[..., Task], *given: Any) -> Task:
+    return replace(make(*given), tools=SHELL_TOOLS)
+
+
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
+    if not options:
+        return ENVIRONMENT
+    only_known(options, (IMAGE,), "options")
+    image = options[IMAGE]
+    if not isinstance(image, str) or not image or image.startswith("-"):
+        raise ValueError(f"options.image is {image!r}; set the name of a local image of podman or docker")
+    formats = tuple(replace(known, load=partial(with_shell, known.load)) for known in ENVIRONMENT.formats)
+    generate = partial(with_shell, bugs.generate)
+    return replace(ENVIRONMENT, options={IMAGE: image}, generate=generate, formats=formats, replays=False)
+
+
 def reference(task: Task) -> list[str]:
     if "solution" not in task.spec:
         raise ValueError(f"task {task.label} has no solution")
@@ -134,6 +162,7 @@ ENVIRONMENT = EnvDefinition(
     demonstrate=bugs.demonstrate,
     reference=reference,
     negatives=negatives,
+    configure=configure,
     parts=(*PARTS, TESTS, TOOL_ERRORS),
     max_turns=MAX_TURNS,
     runs_programs=True,

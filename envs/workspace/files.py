@@ -1,20 +1,19 @@
 """The files of an episode, in memory with quotas, and programs on them in the sandbox."""
 
-import os
 import posixpath
 import re
 import shlex
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from temper.envs.sandbox.sandbox import Sandbox, shared_sandbox
 from temper.envs.sandbox.sealed_process import WAITS, Limits, Reply, ReplyKind
 from temper.envs.workspace import importer
+from temper.envs.workspace.folder import MAX_BYTES, MAX_FILE_BYTES, MAX_FILES
 
-MAX_FILES, MAX_FILE_BYTES, MAX_BYTES = 64, 65_536, 262_144
 MAX_PATH = 200
 EXEC_S, EPISODE_S = 10.0, 60.0  # seconds of a program, and of all programs of an episode
 MEMORY_MB = 512
@@ -35,22 +34,28 @@ class Workspace:
 
     def exec(self, command: str) -> str:
         """Return the output of a command. It ends with the exit code, or is the limit that the program exceeded."""
-        if COMMAND.match(command) is None:
-            raise ValueError("there is no shell; use python FILE or python -c CODE")
         if self.left_s <= 0:
             raise ValueError("no time left")
-        source = f"{program(self.files)}run(_importer, {shlex.split(command)[1:]!r})\n"
-        reply = shared_sandbox().attempt(lambda sandbox: self._run(sandbox, source))
-        output = reply.value if reply.kind is ReplyKind.VALUE else f"{reply.kind.value}: {reply.detail}"
-        return output.replace(sys.prefix, "/python").replace(sys.base_prefix, "/python")
+        reply = shared_sandbox().attempt(lambda sandbox: self._timed(sandbox, command))
+        return reply.value if reply.kind is ReplyKind.VALUE else f"{reply.kind.value}: {reply.detail}"
 
-    def _run(self, sandbox: Sandbox, source: str) -> Reply:
+    def _timed(self, sandbox: Sandbox, command: str) -> Reply:
         limits = Limits(wall_s=min(EXEC_S, self.left_s), cpu_s=int(EXEC_S), memory_mb=MEMORY_MB)
         start, waited = time.monotonic(), WAITS.seconds
-        reply = sandbox.run_main(source, "", limits)
+        reply = self.run(sandbox, command, limits)
         used = time.monotonic() - start - (WAITS.seconds - waited)
         self.left_s -= max(used, limits.wall_s) if reply.kind is ReplyKind.TIME else used
         return reply
+
+    def run(self, sandbox: Sandbox, command: str, limits: Limits) -> Reply:
+        if COMMAND.match(command) is None:
+            raise ValueError("there is no shell; use python FILE or python -c CODE")
+        source = f"{program(self.files)}run(_importer, {shlex.split(command)[1:]!r})\n"
+        reply = sandbox.run_main(source, "", limits)
+        return replace(reply, value=_hide_place(reply.value or ""), detail=_hide_place(reply.detail))
+
+    def close(self) -> None:
+        """Release the resources of its commands."""
 
     def read(self, path: str) -> str:
         path = clean_path(path)
@@ -66,23 +71,6 @@ class Workspace:
                 f"too large: at most {MAX_FILES} files, {MAX_FILE_BYTES} bytes a file, {MAX_BYTES} bytes in all"
             )
         self.files = after
-
-
-def files_in(folder: Path) -> dict[str, str]:
-    """Return the text files of a folder by path, without links and hidden or compiled files. Raise `ValueError` for more
-    than a workspace holds.
-    """
-    found: dict[str, str] = {}
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
-        for path in (Path(place, name) for name in names if not name.startswith(".")):
-            if path.is_symlink() or not path.is_file():
-                continue
-            if path.stat().st_size > MAX_FILE_BYTES or len(found) == MAX_FILES:
-                raise ValueError(f"{path.relative_to(folder)} is beyond the quotas of a workspace")
-            with suppress(UnicodeDecodeError):
-                found[path.relative_to(folder).as_posix()] = path.read_text(encoding="utf-8")
-    return found
 
 
 def clean_path(path: str) -> str:
@@ -105,6 +93,10 @@ def program(files: Mapping[str, str]) -> str:
     """
     texts = ",\n".join(f"{path!r}: ({_literals(text)})" for path, text in files.items())
     return f"{IMPORTER}\n_importer = install({{{texts}}})\n"
+
+
+def _hide_place(text: str) -> str:
+    return text.replace(sys.prefix, "/python").replace(sys.base_prefix, "/python")
 
 
 def _literals(text: str) -> str:

@@ -1,22 +1,31 @@
 """Hidden tests of a workspace, judged like the assertions of the `code` environment.
 
-The tests run in one sandbox, and the model's files in another one for each test. The tests see proxies for the modules of
-the row's files. A test may import only modules under test: all files belong to the model. A test is a method `test...` of a
-`TestCase`, a function `test...()` or an assertion, with the statements before it.
+The tests run in one sandbox, and the model's files in another one for each test, or in a new container of an image. The
+tests see proxies for the modules of the row's files. A test may import only modules under test: all files belong to the
+model. A test is a method `test...` of a `TestCase`, a function `test...()` or an assertion, with the statements before it.
 """
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import closing, nullcontext
 from typing import Any, TypeGuard
 
 from temper.envs.coding.env import judge
 from temper.envs.coding.row_source import parse_source
 from temper.envs.core.task import Credit
 from temper.envs.sandbox.sandbox import shared_sandbox
+from temper.envs.workspace.container import Container
 from temper.envs.workspace.files import program
 from temper.rewards.score import Score
 
 IMPORT = "import_module"
+WRITE = """
+import sys
+from temper.envs.workspace.folder import write_files
+
+write_files("", {!r})
+sys.path.insert(0, "")
+"""
 CASES = {"TestCase", "unittest.TestCase"}
 REMEDY = "use undecorated methods of a TestCase, functions test...() without arguments, or assertions"
 PROXIES = """
@@ -39,15 +48,19 @@ for _name in {names!r}:
 """
 
 
-def verify(files: Mapping[str, str], spec: Mapping[str, Any], *, credit: Credit) -> Score:
+def verify(files: Mapping[str, str], spec: Mapping[str, Any], *, credit: Credit, image: str = "") -> Score:
     """Return the score of the model's files by all hidden tests. The model's files at the tests' paths are removed."""
     fresh = {path: text for path, text in files.items() if path not in spec["tests"]}
-    source = f"{program(fresh)}from importlib import {IMPORT}\n"
+    source = f"{WRITE.format(fresh) if image else program(fresh)}from importlib import {IMPORT}\n"
     modules = module_names(path for path in (*spec["files"], *spec.get("solution", ())) if path not in spec["tests"])
     checks = [check for path, text in spec["tests"].items() for check in checks_of(text, path)]
     suite = {"entry_point": IMPORT, "names": [IMPORT], "checks": checks, "setup": PROXIES.format(names=modules)}
     most = len(checks)
-    return shared_sandbox().attempt(lambda sandbox: judge(sandbox, source, suite, credit=credit, failures=most)[0])
+    with closing(Container(image)) if image else nullcontext() as container:
+        start = container and container.start
+        return shared_sandbox().attempt(
+            lambda sandbox: judge(sandbox, source, suite, credit=credit, failures=most, start=start)[0]
+        )
 
 
 def checks_of(text: str, path: str) -> list[str]:

@@ -28,6 +28,10 @@ TOOLS = (
         "path",
     ),
 )
+SHELL_TOOLS = (
+    _tool("exec", "Runs a shell command. Only its files stay. No network.", {"command": TEXT}, "command"),
+    *TOOLS[1:],
+)
 PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 
 

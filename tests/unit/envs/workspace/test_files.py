@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from temper.envs.core.turn_text import BadCall, Call
-from temper.envs.workspace.files import MAX_BYTES, MAX_FILE_BYTES, MAX_FILES, Workspace, files_in
+from temper.envs.workspace.files import Workspace
+from temper.envs.workspace.folder import MAX_BYTES, MAX_FILE_BYTES, MAX_FILES, files_in
 from temper.envs.workspace.tools import MAX_RESULT_CHARACTERS, use_tool
 
 FILES = {

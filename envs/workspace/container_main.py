@@ -1,0 +1,94 @@
+"""Process 1 of a container: it runs one process at a time for the caller. Standard library only.
+
+Its standard input carries frames for that process (`temper.envs.sandbox.runner`), and its standard output the answers. An
+empty frame with a marker ends all other processes and starts the next one. The marker returns before that one's first answer.
+The model's processes can neither kill nor trace process 1. The container ends with its input.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+from contextlib import suppress
+
+from temper.envs.sandbox import runner
+
+FOLDER = "/tmp/workspace"
+MARKER_BYTES = 16
+SEND_S = 10.0
+PR_SET_DUMPABLE = 4
+
+
+def main() -> None:
+    if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError("process 1 could be traced")
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:  # may hold a password
+        del os.environ[name]
+    marker = (runner.read_exactly(0, 4 + MARKER_BYTES) or b"")[4:]
+    while marker:
+        end_others()
+        ours, theirs = socket.socketpair()
+        if os.fork() == 0:
+            serve(theirs.fileno())
+        theirs.close()
+        send(marker)
+        with ours:
+            marker = relay(ours)
+
+
+def end_others() -> None:
+    """Kill and reap all other processes of the container. They can't fork meanwhile."""
+    with suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def serve(channel: int) -> None:
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(null, number)
+        os.makedirs(FOLDER, exist_ok=True)
+        os.chdir(FOLDER)
+        runner.run(channel)
+    finally:
+        os._exit(0)
+
+
+def relay(channel: socket.socket) -> bytes:
+    """Pass frames and answers on until an empty frame. Return its marker, empty at the end of the input."""
+    channel.settimeout(SEND_S)  # a process may not read
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    poll.register(0, select.POLLIN)
+    while True:
+        for ready, _ in poll.poll():
+            if ready == 0:
+                head = runner.read_exactly(0, 4) or bytes(4)
+                (length,) = struct.unpack(">I", head)
+                body = runner.read_exactly(0, length or MARKER_BYTES) or b""
+                if not length:
+                    return body
+                with suppress(OSError):
+                    channel.sendall(head + body)
+            elif not (data := receive(channel)):
+                poll.unregister(channel)
+                runner.write(1, {"crash": "the process ended"})
+            else:
+                send(data)
+
+
+def receive(channel: socket.socket) -> bytes:
+    with suppress(OSError):
+        return channel.recv(2**16)
+    return b""
+
+
+def send(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
