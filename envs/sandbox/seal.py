@@ -53,11 +53,13 @@ CONDITIONAL = {
     "aarch64": ((25, 1, FCNTL_COMMANDS), (29, 1, IOCTL_REQUESTS), (59, 1, PIPE_FLAGS)),
 }
 CLONE = {"x86_64": 56, "aarch64": 220}
-CLONE3 = 435
+UNSHARE = {"x86_64": 272, "aarch64": 97}
+CLONE3, IO_URING_SETUP = 435, 425
+CLONE_NEWUSER, X32 = 0x10000000, 0x40000000
 THREAD_FLAGS = (0x3D0F00, 0x7D0F00)  # flags of a thread, with CLONE_VM and CLONE_THREAD: glibc, musl
 # fmt: on
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-LOAD, JUMP_EQUAL, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_IF_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, DENY, KILL, NOTIFY = 0x7FFF0000, 0x00050001, 0x80000000, 0x7FC00000  # DENY is SECCOMP_RET_ERRNO with EPERM
 UNKNOWN = 0x00050026  # with ENOSYS, so that the C library falls back on an older call
 FILES, ZYGOTE_FILES = 64, 4096  # descriptors
@@ -210,6 +212,20 @@ def seal_child(*, cpu_s: int, memory_bytes: int, seccomp: ctypes.Array[ctypes.c_
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
     if seccomp is not None:
         _install(seccomp)
+
+
+def refuse_user_namespaces(machine: str = MACHINE) -> None:
+    """Make `unshare` and `clone` refuse user namespaces, which open much of the kernel, and hide io_uring. Inherited."""
+    if machine not in CLONE:
+        raise OSError(f"no list of system calls for {machine}")
+    code = [
+        *((LOAD, 0, 0, 4), (JUMP_EQUAL, 1, 0, AUDIT_ARCH[machine]), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)),
+        *((JUMP_EQUAL, 5, 0, CLONE3), (JUMP_EQUAL, 4, 0, IO_URING_SETUP)),
+        *((JUMP_EQUAL, 4, 0, CLONE[machine]), (JUMP_EQUAL, 3, 0, UNSHARE[machine]), (JUMP_AT_LEAST, 5, 0, X32)),
+        *((RETURN, 0, 0, ALLOW), (RETURN, 0, 0, UNKNOWN)),
+        *((LOAD, 0, 0, 16), (JUMP_IF_SET, 1, 0, CLONE_NEWUSER), (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, DENY)),
+    ]
+    _install(assembled(code))
 
 
 def to_sock_fprog(seccomp: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char]:

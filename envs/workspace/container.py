@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.core.errors import EnvironmentFault, SandboxError
-from temper.envs.sandbox import bridge, literals, runner
+from temper.envs.sandbox import bridge, literals, runner, seal
 from temper.envs.sandbox.sandbox import Sandbox
 from temper.envs.sandbox.sealed_process import WAITS, Limits, Reply, ReplyKind, SealedProcess, unicode
 from temper.envs.workspace import container_main, folder
@@ -29,7 +29,15 @@ LOG = logging.getLogger(__name__)
 RUNTIMES = ("podman", "docker")
 START_S, RENEW_S, READ_S, CLOSE_S = 120.0, 30.0, 10.0, 20.0
 FLAGS = (
-    *("--interactive", "--rm", "--pull=never", "--label=temper", "--log-driver=none", "--network=none"),
+    *(
+        "--interactive",
+        "--rm",
+        "--pull=never",
+        "--label=temper",
+        "--log-driver=none",
+        "--network=none",
+        "--stop-timeout=0",
+    ),
     *("--read-only", "--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777,size=64m", "--env=HOME=/tmp"),
     *("--user=65534:65534", "--cap-drop=all", "--security-opt=no-new-privileges", "--pids-limit=128", "--cpus=1"),
     *(f"--memory={MEMORY_MB}m", f"--memory-swap={MEMORY_MB}m", "--entrypoint=python3"),
@@ -65,7 +73,7 @@ def find_runtime(image: str) -> str:
 @cache
 def program() -> str:
     """Return the program of process 1, with the modules that it needs."""
-    modules = (literals, runner, bridge, folder, container_main)
+    modules = (literals, runner, seal, bridge, folder, container_main)
     texts = {module.__name__: Path(module.__file__).read_text(encoding="utf-8") for module in modules}
     return LOADER.format(texts=dict.fromkeys(PACKAGES, "") | texts)
 

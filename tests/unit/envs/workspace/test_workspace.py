@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.bound import bound, opened, say
+from support.containers import in_image
 
 from temper.envs.core.errors import GraderError
 from temper.envs.core.row_format import load_row
@@ -175,16 +176,55 @@ def test_the_look_for_the_tests_would_pass_if_it_found_one() -> None:
 
 
 SLOW = "an endless loop"
+FEWER = ROW | {"tests": {"tests/test_cart.py": TESTS.replace("def test_names", "def names")}}  # fewer processes
 
 
 @pytest.mark.parametrize("name", [*sorted(ATTACKS.keys() - {SLOW}), pytest.param(SLOW, marks=pytest.mark.slow)])
 def test_no_attack_passes_and_each_is_the_models_fault(name: str) -> None:
-    row = ROW | {"tests": {"tests/test_cart.py": TESTS.replace("def test_names", "def names")}}  # fewer processes
-    task = task_of(row)
-    _, reward, ended, _, info = play(task, write(**ATTACKS[name]), "Done.")
+    assert_fails(task_of(FEWER), ATTACKS[name])
+
+
+def assert_fails(task: Task, files: dict[str, str]) -> None:
+    _, reward, ended, _, info = play(task, write(**files), "Done.")
     assert (reward, ended) == (0.0, True)
     assert info["outcome"] in ("wrong", "policy_fault")
     assert info["parts"]["correct"] == 0.0
+
+
+SEARCHES = (
+    "import subprocess\ncommand = 'cat /proc/*/cmdline /proc/*/environ /proc/*/mem; cat -r /tmp /dev/shm'\n"
+    "seen = subprocess.run(['sh', '-c', command], capture_output=True).stdout\n"
+    f"if b'Cart' + b'Test' in seen:\n    exec({RIGHT!r})\nelse:\n    total = label = Cart = lambda *a: 0\n"
+)
+BOMBS = "import os\nos.setsid()\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n"
+ENDS = "import os, signal\nfor number in (2, 9, 15):\n    os.kill(1, number)\nos.kill(-1, 9)\n"
+IN_CONTAINERS = ATTACKS | {"searches": {"cart": SEARCHES}, "bombs": {"cart": BOMBS}, "ends all": {"cart": ENDS}}
+QUICK = (
+    "ends when called",
+    "ends all",
+    "equal to everything",
+    "forges replies",
+    "looks for the tests",
+    "much memory",
+    "searches",
+)
+OTHERS = sorted(IN_CONTAINERS.keys() - set(QUICK))
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_no_attack_passes_in_a_container(name: str) -> None:
+    assert_fails(in_image(task_of(FEWER)), IN_CONTAINERS[name])
+
+
+def test_the_hidden_tests_run_in_a_container_of_their_own() -> None:
+    """A process of the episode that changes files later changes none that count."""
+    task = in_image(task_of(ROW))
+    spoils = (
+        "cat > shop/cart.py <<'END'\n{}END\n(sleep 1; while true; do echo 1 > shop/cart.py; done) > /dev/null 2>&1 &"
+    )
+    assert play(task, say("", ("exec", {"command": spoils.format(RIGHT)})), "Done.")[1] == 1.0
+    _, reward, _, _, info = play(task, "Done.")
+    assert (reward, info["parts"]["tests"]) == (0.0, 0.5)
 
 
 @pytest.mark.parametrize(
