@@ -23,6 +23,7 @@ from temper.envs.sandbox import literals
 from temper.envs.sandbox.runner import MAX_ASK_BYTES, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from temper.envs.sandbox.zygote_client import ANSWER_S, Zygote
 
+MAX_LATE_S = 5.0  # for the rest of a reply, which may arrive byte by byte
 LEAST_QUEUED_S, MAX_QUEUED_S = 0.05, 120.0  # waits for a CPU: the shortest that counts, and the largest extension
 CREDENTIALS = struct.Struct("iII")  # process, user and group, which the kernel adds to a message
 EXIT_S, EXIT_POLL_S = 0.2, 0.001  # an ending process closes its channel slightly earlier
@@ -170,7 +171,10 @@ class SealedProcess:
     def _exactly(self, count: int) -> bytes:
         parts = []
         while count:
-            self.channel.settimeout(max(self.deadline - time.monotonic(), 0.001))
+            left_s = self.deadline - time.monotonic()
+            if left_s < -MAX_LATE_S:
+                raise TimeoutError
+            self.channel.settimeout(max(left_s, 0.001))
             try:
                 part = self.channel.recv(count)
             except TimeoutError:

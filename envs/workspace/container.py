@@ -29,18 +29,10 @@ LOG = logging.getLogger(__name__)
 RUNTIMES = ("podman", "docker")
 START_S, RENEW_S, READ_S, CLOSE_S = 120.0, 30.0, 10.0, 20.0
 FLAGS = (
-    *(
-        "--interactive",
-        "--rm",
-        "--pull=never",
-        "--label=temper",
-        "--log-driver=none",
-        "--network=none",
-        "--stop-timeout=0",
-    ),
-    *("--read-only", "--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777,size=64m", "--env=HOME=/tmp"),
-    *("--user=65534:65534", "--cap-drop=all", "--security-opt=no-new-privileges", "--pids-limit=128", "--cpus=1"),
-    *(f"--memory={MEMORY_MB}m", f"--memory-swap={MEMORY_MB}m", "--entrypoint=python3"),
+    *("--interactive", "--rm", "--pull=never", "--label=temper", "--log-driver=none", "--stop-timeout=0"),
+    *("--network=none", "--user=65534:65534", "--cap-drop=all", "--security-opt=no-new-privileges", "--pids-limit=128"),
+    *("--cpus=1", f"--memory={MEMORY_MB}m", f"--memory-swap={MEMORY_MB}m", "--read-only", "--env=HOME=/tmp"),
+    *("--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777,size=64m", "--entrypoint=python3"),
 )
 OF_PODMAN = ("--read-only-tmpfs=false", "--http-proxy=false")
 PACKAGES = ("temper", "temper.envs", "temper.envs.sandbox", "temper.envs.workspace")
@@ -59,12 +51,15 @@ def find_runtime(image: str) -> str:
     """Return the runtime of this machine that has the image. Raise `EnvironmentFault` if none has it."""
     faults = []
     for runtime in filter(shutil.which, RUNTIMES):
-        looked = subprocess.run([runtime, "image", "inspect", image], capture_output=True, timeout=START_S, check=False)
-        if looked.returncode == 0:
+        command = [runtime, "image", "inspect", "--format={{len .Config.Volumes}}", image]
+        looked = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+        if looked.returncode == 0 and looked.stdout.strip() == "0":
             return runtime
-        faults.append(
-            f"{runtime}: {looked.stderr.decode(errors='replace').strip()[-200:]}; run `{runtime} pull {image}`"
-        )
+        if looked.returncode == 0:
+            raise EnvironmentFault(
+                f"options.image: {image!r} has volumes, which have no limit; build it without VOLUME"
+            )
+        faults.append(f"{runtime}: {looked.stderr.strip()[-200:]}; run `{runtime} pull {image}`")
     raise EnvironmentFault(
         f"options.image: {image!r} is not on this machine: {' or '.join(faults) or 'install podman or docker'}"
     )
@@ -184,7 +179,10 @@ class ContainerProcess(SealedProcess):
 
 
 class ContainerWorkspace(Workspace):
-    """Commands are shell commands in a container, which may change the files. Other processes end with their command."""
+    """Commands are shell commands in a container, which may change the files. Their processes end with them.
+
+    A command whose files are beyond the quotas changes nothing: its container is replaced.
+    """
 
     def __init__(self, files: Mapping[str, str], image: str) -> None:
         super().__init__(files)
@@ -203,7 +201,8 @@ class ContainerWorkspace(Workspace):
                 raise ValueError(found.detail or "the container was replaced")
             self.files = Workspace(found.value).files
         except ValueError as error:
-            note = f"\nread, write and the tests have the files as before: {error}"
+            self.container.close()
+            note = f"\n{error}; the files are as before the command"
             return Reply(kind=reply.kind, value=f"{reply.value}{note}", detail=f"{reply.detail}{note}")
         return reply
 

@@ -18,7 +18,7 @@ from support.containers import IMAGE, containers, in_image, require_image
 from temper.envs.catalog import configure_env
 from temper.envs.core.errors import EnvironmentFault, failure_of
 from temper.envs.core.turn_text import turn_text
-from temper.envs.sandbox.sealed_process import Limits
+from temper.envs.sandbox.sealed_process import Limits, ReplyKind
 from temper.envs.workspace.bugs import demonstrate, generate
 from temper.envs.workspace.container import Container, ContainerWorkspace
 
@@ -84,8 +84,8 @@ def test_a_flood_of_output_is_cut(workspace: ContainerWorkspace) -> None:
 )
 def test_files_beyond_the_quotas_change_nothing(workspace: ContainerWorkspace, command: str, note: str) -> None:
     output = workspace.exec(f"echo 2 > old.txt; {command}")
-    workspace.container.close()
     assert note in output
+    assert workspace.exec("cat old.txt") == "old\n\nexit 0\n"
     assert workspace.files == FILES
 
 
@@ -167,9 +167,8 @@ def test_no_secret_of_this_process_reaches_a_container(monkeypatch: pytest.Monke
 
 
 def test_processes_end_with_their_command(workspace: ContainerWorkspace) -> None:
-    workspace.exec("setsid nohup sh -c 'while true; do echo bad > m.py; sleep 0.05; done' > /dev/null 2>&1 & sleep 0.3")
-    before = workspace.files["m.py"]
-    assert before == "bad\n"  # it did run
+    spoils = "setsid nohup sh -c 'while true; do echo bad > m.py; sleep 0.05; done' > /dev/null 2>&1 &"
+    assert workspace.exec(f"{spoils}\nuntil grep bad m.py; do sleep 0.05; done") == "bad\n\nexit 0\n"  # it does run
     workspace.write("m.py", "good\n")
     assert workspace.exec("sleep 0.5; cat m.py; ls /proc | grep -c '^[0-9]'").startswith("good\n")
 
@@ -307,6 +306,45 @@ def test_a_container_ends_with_its_worker_or_client(victim: str) -> None:
         worker.communicate()
 
 
+DRIPS = """
+import os, struct, time
+def drip():
+    for descriptor in range(3, 20):
+        try:
+            os.write(descriptor, struct.pack(">I", 1 << 20))
+            while True:
+                os.write(descriptor, b" ")
+                time.sleep(0.0002)
+        except OSError:
+            pass
+"""
+
+
+def test_a_reply_that_never_ends_is_out_of_time(workspace: ContainerWorkspace) -> None:
+    with workspace.container.start(Limits(wall_s=1.0)) as process:
+        process.load(DRIPS)
+        start = time.monotonic()
+        assert process.call("drip", []).kind is ReplyKind.TIME
+        assert time.monotonic() - start < 30
+    assert workspace.exec("echo 1") == "1\n\nexit 0\n"
+
+
+def test_an_image_with_volumes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Volumes lie on the disk and have no limit."""
+    fake_runtime(tmp_path, monkeypatch, volumes=1)
+    with pytest.raises(EnvironmentFault, match="VOLUME"):
+        Container("with-volumes")
+
+
+def fake_runtime(folder: Path, monkeypatch: pytest.MonkeyPatch, *, volumes: int) -> None:
+    """Put a runtime first that has every image and starts no container."""
+    runtime = folder / "podman"
+    script = f'#!/bin/sh\n[ "$1" = image ] && echo {volumes} && exit\necho "no daemon" >&2\nexit 125\n'
+    runtime.write_text(script, encoding="utf-8")
+    runtime.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 def test_a_missing_image_is_a_fault_that_names_the_remedy() -> None:
     with pytest.raises(EnvironmentFault, match="no/such/image") as fault:
         Container("no/such/image")
@@ -315,11 +353,7 @@ def test_a_missing_image_is_a_fault_that_names_the_remedy() -> None:
 
 
 def test_a_runtime_that_fails_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runtime that has every image and starts no container."""
-    runtime = tmp_path / "podman"
-    runtime.write_text('#!/bin/sh\n[ "$1" = image ] || { echo "no daemon" >&2; exit 125; }\n', encoding="utf-8")
-    runtime.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    fake_runtime(tmp_path, monkeypatch, volumes=0)
     with closing(ContainerWorkspace(FILES, "any")) as workspace, pytest.raises(EnvironmentFault, match="no daemon"):
         workspace.exec("true")
 

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -225,6 +226,15 @@ def test_the_hidden_tests_run_in_a_container_of_their_own() -> None:
     assert play(task, say("", ("exec", {"command": spoils.format(RIGHT)})), "Done.")[1] == 1.0
     _, reward, _, _, info = play(task, "Done.")
     assert (reward, info["parts"]["tests"]) == (0.0, 0.5)
+
+
+def test_the_files_of_an_agents_folder_are_judged_in_a_container(tmp_path: Path) -> None:
+    env = opened(in_image(task_of(FEWER)))
+    env.write_files(tmp_path)
+    assert (tmp_path / "shop/cart.py").read_text(encoding="utf-8") == WRONG
+    (tmp_path / "shop/cart.py").write_text(RIGHT, encoding="utf-8")
+    env.read_files(tmp_path)
+    assert env.step("Done.")[1] == 1.0
 
 
 @pytest.mark.parametrize(
