@@ -29,12 +29,20 @@ LOG = logging.getLogger(__name__)
 RUNTIMES = ("podman", "docker")
 START_S, RENEW_S, READ_S, CLOSE_S = 120.0, 30.0, 10.0, 20.0
 FLAGS = (
-    *("--interactive", "--rm", "--pull=never", "--label=temper", "--log-driver=none", "--stop-timeout=0"),
+    *(
+        "--interactive",
+        "--init=false",
+        "--rm",
+        "--pull=never",
+        "--label=temper",
+        "--log-driver=none",
+        "--stop-timeout=0",
+    ),
     *("--network=none", "--user=65534:65534", "--cap-drop=all", "--security-opt=no-new-privileges", "--pids-limit=128"),
     *("--cpus=1", f"--memory={MEMORY_MB}m", f"--memory-swap={MEMORY_MB}m", "--read-only", "--env=HOME=/tmp"),
     *("--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777,size=64m", "--entrypoint=python3"),
 )
-OF_PODMAN = ("--read-only-tmpfs=false", "--http-proxy=false")
+OF_PODMAN = ("--read-only-tmpfs=false",)
 PACKAGES = ("temper", "temper.envs", "temper.envs.sandbox", "temper.envs.workspace")
 LOADER = """
 import sys, types

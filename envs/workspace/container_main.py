@@ -1,8 +1,8 @@
 """Process 1 of a container: it runs one process at a time for the caller. Standard library only.
 
 Its standard input carries frames for that process (`temper.envs.sandbox.runner`), and its standard output the answers. An
-empty frame with a marker ends all other processes and starts the next one. The marker returns before that one's first answer.
-The model's processes can neither kill nor trace process 1. The container ends with its input.
+empty frame with a marker ends all other processes and starts the next one. The marker returns before the first answer of the
+next one. The model's processes can neither kill nor trace process 1. The container ends with its input.
 """
 
 import os
@@ -20,6 +20,8 @@ SEND_S = 10.0
 
 
 def main() -> None:
+    if os.getpid() != 1:  # outside a container it would kill all processes of its user
+        raise RuntimeError("this is not process 1 of a container")
     seal.no_new_privileges()
     seal.refuse_user_namespaces()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which process 1 ignores, unlike Python's handler

@@ -1,4 +1,4 @@
-"""Shell commands in containers: what they can do, attacks, and the end of the containers."""
+"""Shell commands in containers: their rights, attacks, and the end of the containers."""
 
 import os
 import random
@@ -155,8 +155,30 @@ for call in ((unshare, 0x10000000), (clone, 0x10000011, 0, 0, 0, 0), (0x40000000
 """
 
 
+REFUSED = "EPERM\nEPERM\nEPERM\nENOSYS\nENOSYS\n"
+
+
 def test_user_namespaces_and_io_uring_are_refused(workspace: ContainerWorkspace) -> None:
-    assert workspace.exec(python(SYSTEM_CALLS)) == "EPERM\nEPERM\nEPERM\nENOSYS\nENOSYS\n\nexit 0\n"
+    assert workspace.exec(python(SYSTEM_CALLS)) == f"{REFUSED}\nexit 0\n"
+
+
+def test_the_filter_of_a_container_holds_without_one() -> None:
+    filtered = "from temper.envs.sandbox import seal\nseal.no_new_privileges()\nseal.refuse_user_namespaces()\n"
+    ran = run_python(filtered + SYSTEM_CALLS)
+    assert ran.stdout == REFUSED
+
+
+def test_process_1_refuses_to_run_outside_a_container() -> None:
+    """It would kill all processes of its user."""
+    ran = run_python("from temper.envs.workspace import container_main\ncontainer_main.main()\n")
+    assert (ran.returncode, "RuntimeError" in ran.stderr) == (1, True)
+
+
+def run_python(code: str) -> "subprocess.CompletedProcess[str]":
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=variables
+    )
 
 
 def test_no_secret_of_this_process_reaches_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +352,7 @@ def test_a_reply_that_never_ends_is_out_of_time(workspace: ContainerWorkspace) -
 
 
 def test_an_image_with_volumes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Volumes lie on the disk and have no limit."""
+    """The disk of a volume has no limit."""
     fake_runtime(tmp_path, monkeypatch, volumes=1)
     with pytest.raises(EnvironmentFault, match="VOLUME"):
         Container("with-volumes")
