@@ -22,18 +22,6 @@ FAMILY = "family"
 """Name of the parser in vLLM."""
 CHANNELS_PARSER = "openai"
 """vLLM's parser for gpt-oss, which reads whole turns."""
-REASONING_PARSERS = {
-    "<think>": "qwen3",
-    "<|channel>thought": "gemma4",
-    "<seed:think>": "seed_oss",
-    "<|channel|>analysis<|message|>": "openai_gptoss",
-}
-"""vLLM's reasoning parsers, by the opening tag."""
-
-
-def reasoning_parser(form: TurnFormat) -> str:
-    """Return vLLM's reasoning parser of a family, or ""."""
-    return "" if form.tags is None else REASONING_PARSERS.get(form.tags.opening, "")
 
 
 def tool_parser(form: TurnFormat) -> str:

@@ -33,7 +33,8 @@ from temper.rollout.engines.vllm_worker import WorkerExtension
 from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import GENERATION, find_format, generation_text
 from temper.rollout.formats.turn_format import TurnFormat
-from temper.rollout.serving.family_parser import reasoning_parser, tool_parser
+from temper.rollout.serving import thought_parser
+from temper.rollout.serving.family_parser import tool_parser
 from temper.rollout.serving.middleware import CHAT, ThinkingMiddleware
 from temper.rollout.serving.request import ThinkingRules, load_thinking_rules
 from temper.rollout.tokenizer import load_tokenizer
@@ -114,12 +115,13 @@ def app_arguments(
 ) -> Namespace:
     """Return the arguments of vLLM's routes for a model. Without names of the parsers they are the family's."""
     calls = tool_parser(form) if calls is None else calls
-    reasoning = reasoning_parser(form) if reasoning is None else reasoning
+    reasoning = thought_parser.reasoning_parser(form) if reasoning is None else reasoning
     arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     arguments.model, arguments.served_model_name = str(model), [name]
     arguments.tool_call_parser, arguments.enable_auto_tool_choice = calls or None, bool(calls)
     if form.tags is not None and reasoning:
         arguments.reasoning_parser = arguments.structured_outputs_config.reasoning_parser = reasoning
+        arguments.reasoning_parser_plugin = thought_parser.__name__
     return arguments
 
 

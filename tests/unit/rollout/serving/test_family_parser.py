@@ -16,7 +16,8 @@ from vllm.tool_parsers import ToolParserManager  # noqa: E402
 from temper.rollout.episodes.renderer import Renderer  # noqa: E402
 from temper.rollout.formats.find import find_format  # noqa: E402
 from temper.rollout.formats.messages import PROBE_TOOLS, probe_message  # noqa: E402
-from temper.rollout.serving.family_parser import FAMILY, reasoning_parser, tool_parser  # noqa: E402
+from temper.rollout.serving.family_parser import FAMILY, tool_parser  # noqa: E402
+from temper.rollout.serving.thought_parser import reasoning_parser  # noqa: E402
 
 CALLING = ("qwen3", "nemotron_nano_v2", "nemotron_3_nano", "glm4moe", "gemma4_v5", "llama3_1", "mistral", "qwen2_5")
 
@@ -85,8 +86,8 @@ def test_marks_of_calls_are_kept_with_tools() -> None:
 @pytest.mark.parametrize(
     ("name", "thoughts", "calls"),
     [
-        ("nemotron_nano_v2", "qwen3", FAMILY),
-        ("gemma4_v5", "gemma4", FAMILY),
+        ("nemotron_nano_v2", "closed_qwen3", FAMILY),
+        ("gemma4_v5", "closed_gemma4", FAMILY),
         ("gptoss", "openai_gptoss", "openai"),
         ("llama3_1", "", FAMILY),
         ("phi3", "", ""),

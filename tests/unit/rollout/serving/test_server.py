@@ -104,6 +104,7 @@ class Served:
 CLOSE_ID = byte_tokenizer().get_vocab()["</think>"]
 LINE_END_ID = byte_tokenizer()("\n")["input_ids"][0]
 NO_TAGS = {str(token): -100 for token in byte_tokenizer().get_added_vocab().values()}
+NO_BLANKS = {str(byte_tokenizer()(blank)["input_ids"][0]): -100 for blank in " \n\r\t"}
 NEVER_CLOSING = NO_TAGS | {str(LINE_END_ID): -100}
 """The model closes no thinking and ends no line by itself; the closing is still injected."""
 
@@ -287,11 +288,25 @@ def test_a_streamed_thought_is_closed_at_its_budget(served: Served) -> None:
 def test_a_budget_goes_together_with_a_json_schema(served: Served) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {**schema, "additionalProperties": False}}}
-    blanks = {str(byte_tokenizer()(blank)["input_ids"][0]): -100 for blank in " \n\r\t"}
     end = str(byte_tokenizer().eos_token_id)
-    bias = {token: value for token, value in (NO_TAGS | blanks).items() if token != end}
+    bias = {token: value for token, value in (NO_TAGS | NO_BLANKS).items() if token != end}
     answer = served.ask(thinking_budget=4, response_format=form, ignore_eos=False, logit_bias=bias, seed=1)
     assert isinstance(json.loads(answer.choices[0].message.content)["a"], bool)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get"}}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_forced_call_follows_a_thought_that_contains_a_call(served: Served, choice: Any, stream: bool) -> None:
+    """The thought is five marks of calls, which are not a part of the forced answer."""
+    get = {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {}}}}
+    asked: Any = {"tools": [get], "tool_choice": choice, "thinking_budget": 5, "ignore_eos": False, "max_tokens": 200}
+    bias = NO_BLANKS | {str(byte_tokenizer().get_vocab()["<tool_call>"]): 100}
+    answer = served.ask(**asked, logit_bias=bias, stream=stream)
+    parts = [one.delta for chunk in answer for one in chunk.choices] if stream else [answer.choices[0].message]
+    assert "".join(getattr(part, "reasoning", None) or "" for part in parts) == "<tool_call>" * 5 + "\n"
+    calls = [call.function for part in parts for call in part.tool_calls or []]
+    assert "".join(call.name or "" for call in calls).startswith("get")
+    assert "".join(call.arguments or "" for call in calls).startswith("{}")
 
 
 def test_a_bad_budget_is_answered_with_400(served: Served) -> None:

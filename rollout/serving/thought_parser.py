@@ -1,0 +1,48 @@
+"""vLLM's reasoning parsers, in which the closing tag alone ends a thought, as in rollouts.
+
+vLLM's own also end a thought at a call inside of it. The grammar of a forced answer then gets the call's mark, refuses it, and the
+request fails. vLLM's engine process imports this module by its name.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from vllm.parser.engine.adapters import make_adapters
+from vllm.parser.engine.parser_engine import ParserEngine
+from vllm.parser.engine.parser_engine_config import ParserEngineConfig, ParserState
+from vllm.parser.gemma4 import Gemma4Parser
+from vllm.parser.qwen3 import Qwen3Parser
+from vllm.parser.seed_oss import SeedOssParser
+from vllm.reasoning import ReasoningParserManager
+
+from temper.rollout.formats.turn_format import TurnFormat
+
+PARSERS = {
+    "<think>": "closed_qwen3",
+    "<|channel>thought": "closed_gemma4",
+    "<seed:think>": "closed_seed_oss",
+    "<|channel|>analysis<|message|>": "openai_gptoss",
+}
+"""Names of reasoning parsers, by the opening tag."""
+
+
+class ClosedThoughts(ParserEngine):
+    """Drops the transitions from a thought to a call."""
+
+    def __init__(self, *given: Any, parser_engine_config: ParserEngineConfig, **more: Any) -> None:
+        kept = {
+            (state, mark): to
+            for (state, mark), to in parser_engine_config.transitions.items()
+            if state != ParserState.REASONING or to.next_state in (ParserState.REASONING, ParserState.CONTENT)
+        }
+        super().__init__(*given, parser_engine_config=replace(parser_engine_config, transitions=kept), **more)
+
+
+for _name, _parser in (("qwen3", Qwen3Parser), ("gemma4", Gemma4Parser), ("seed_oss", SeedOssParser)):
+    _closed, _ = make_adapters(type(_name, (_parser, ClosedThoughts), {}))
+    ReasoningParserManager.register_module(f"closed_{_name}", module=_closed)
+
+
+def reasoning_parser(form: TurnFormat) -> str:
+    """Return the name of the reasoning parser of a family, or ""."""
+    return "" if form.tags is None else PARSERS.get(form.tags.opening, "")
