@@ -34,13 +34,12 @@ class TurnTree:
         A client sends text, whose tokens may differ from the sampled ones. So equal text continues a turn too, and the
         sampled tokens are kept.
         """
-        longest = sorted(range(len(self._sequences)), key=lambda at: -len(self._sequences[at]))
-        for at in longest:
+        text = ""
+        for at in sorted(range(len(self._sequences)), key=lambda at: -len(self._sequences[at])):
             ids = self._sequences[at]
             if len(prompt) > len(ids) and prompt[: len(ids)] == ids:
                 return at, prompt[len(ids) :]
-        text = self._renderer.decode(prompt) if longest else ""
-        for at in longest:
+            text = text or self._renderer.decode(prompt)
             rest = text.removeprefix(self._text(at))
             if len(rest) < len(text) and rest:
                 return at, self._renderer.encode(rest)

@@ -95,10 +95,11 @@ class VllmAgentServer:
             rules=load_thinking_rules(tokenizer, self._thinking),
             escaper=Escaper(tokenizer),
         )
-        arguments = app_arguments(self._model, find_format(tokenizer), name=NAME)
+        form = find_format(tokenizer)
+        arguments = app_arguments(self._model, form, name=NAME)
         arguments.api_key = [""]  # each episode has a key, so that of a served model does not count
         tasks = await self._llm.get_supported_tasks()
-        engine: Any = EpisodeEngine(self._llm)
+        engine: Any = EpisodeEngine(self._llm, form.end_ids)
         app = await build_routes(engine, arguments, tasks, guard)
         listener = socket.create_server((HOST, 0))
         server = NoSignalServer(
@@ -119,8 +120,9 @@ class EpisodeEngine:
     Only `max_tokens` and `stop` of its sampling parameters have an effect.
     """
 
-    def __init__(self, llm: AsyncLLM) -> None:
+    def __init__(self, llm: AsyncLLM, end_ids: tuple[int, ...]) -> None:
         self._llm = llm
+        self._end_ids = end_ids
         self.model_config = copy(llm.model_config)
         self.model_config.max_model_len = UNLIMITED_LENGTH
 
@@ -142,7 +144,10 @@ class EpisodeEngine:
         session = SESSION.get()
         completion = await session.answer(request)
         ids = list(completion.token_ids)
-        text = self._llm.get_tokenizer().decode(ids, skip_special_tokens=sampling_params.skip_special_tokens)
+        shown = (
+            ids[:-1] if ids and ids[-1] in self._end_ids else ids
+        )  # as vLLM: a client would send the end back as text
+        text = self._llm.get_tokenizer().decode(shown, skip_special_tokens=sampling_params.skip_special_tokens)
         text = replace(PLAIN, stop=[*session.stop, *request.stop]).cut_at_stop_string(text)
         output = CompletionOutput(
             index=0,

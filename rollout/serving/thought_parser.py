@@ -1,7 +1,8 @@
 """vLLM's reasoning parsers, in which the closing tag alone ends a thought, as in rollouts.
 
-vLLM's own also end a thought at a call inside of it. The grammar of a forced answer then gets the call's mark, refuses it, and the
-request fails. vLLM's engine process imports this module by its name.
+vLLM's own also end a thought at a call inside of it. The grammar of a forced answer then gets the call's mark, refuses it, and
+the request fails. A thought has no white space at its end: templates add it to a thought that a client sends back. vLLM's
+engine process imports this module by its name.
 """
 
 from dataclasses import replace
@@ -27,7 +28,7 @@ PARSERS = {
 
 
 class ClosedThoughts(ParserEngine):
-    """Drops the transitions from a thought to a call."""
+    """Drops the transitions from a thought to a call, and the white space after a thought."""
 
     def __init__(self, *given: Any, parser_engine_config: ParserEngineConfig, **more: Any) -> None:
         kept = {
@@ -35,7 +36,8 @@ class ClosedThoughts(ParserEngine):
             for (state, mark), to in parser_engine_config.transitions.items()
             if state != ParserState.REASONING or to.next_state in (ParserState.REASONING, ParserState.CONTENT)
         }
-        super().__init__(*given, parser_engine_config=replace(parser_engine_config, transitions=kept), **more)
+        config = replace(parser_engine_config, transitions=kept, strip_trailing_reasoning_whitespace=True)
+        super().__init__(*given, parser_engine_config=config, **more)
 
 
 for _name, _parser in (("qwen3", Qwen3Parser), ("gemma4", Gemma4Parser), ("seed_oss", SeedOssParser)):

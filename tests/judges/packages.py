@@ -11,6 +11,8 @@ PACKAGES = Path(__file__).parents[2] / "runs" / "judges"
 VERL = ("verl==0.9.1", "tensordict==0.15.3", "codetiming==1.4.0", "orjson==3.13.0", "pyvers==0.2.3")
 """verl and imports of its loss functions that the environment lacks."""
 RENDERERS = ("renderers==0.1.12", "prime-pydantic-config==0.4.3", "openai-harmony==0.0.8")
+NEMO_GYM = ("nemo-gym==0.7.0", "orjson==3.13.0")
+"""Its token capture. The package asks for a newer Python, these modules do not."""
 COMPLIANCE = ("llm-comply==0.5.0",)
 """Cases and schemas of Open Responses, whose own suite is in no package registry, and of two other interfaces."""
 FETCH_S = 300
@@ -48,7 +50,7 @@ def _fetched(folder: Path, how: list[str], requirements: list[str]) -> Path:
     done = folder / "fetched"
     if not done.is_file():
         pip = [sys.executable, "-m", "pip", how[0], "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command = [*pip, *how[1:], str(folder), *requirements]
+        command = [*pip, *how[1:], str(folder), "--ignore-requires-python", *requirements]
         try:
             ended = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
         except subprocess.TimeoutExpired:

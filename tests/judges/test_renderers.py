@@ -6,6 +6,7 @@ has a class for each family.
 
 import random
 import sys
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from judges.packages import RENDERERS, installed
 from support.model_families import tokenizer_of
 from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
@@ -84,6 +86,25 @@ def package() -> Any:
     return renderers
 
 
+def known_tokenizer(family: str, merges: Sequence[tuple[str, str]] = ()) -> PreTrainedTokenizerBase:
+    """The tokenizer of a family with all tokens that renderers looks up."""
+    tokenizer = tokenizer_of(family, merges=merges)
+    tokenizer.bos_token = next((bos for start, bos in BOS.items() if family.startswith(start)), "<s>")
+    known = tokenizer.get_vocab()
+    tokenizer.add_tokens(
+        [AddedToken(token, special=True) for token in (*MORE_TOKENS, *BOS.values()) if token not in known]
+    )
+    return tokenizer
+
+
+def class_of(package: Any, family: str, tokenizer: PreTrainedTokenizerBase, **settings: object) -> Any:
+    """The renderer of renderers for a family, with those of the settings that it knows."""
+    config = package.config_from_name(FAMILIES[family])
+    settings |= {"date_string": date.today().strftime("%d %b %Y")} if family == "llama3_2" else {}
+    known = {name: value for name, value in settings.items() if name in type(config).model_fields}
+    return package.create_renderer(tokenizer, config.model_copy(update=known))
+
+
 def words(draw: random.Random) -> str:
     return " ".join(draw.choices(WORDS, k=draw.randint(1, 5)))
 
@@ -148,21 +169,10 @@ def test_a_family_agrees(package: Any, record_property: Any, family: str) -> Non
     record_property("version", RENDERERS[0].split("==")[1])
     if family in UNMATCHED:
         pytest.skip(UNMATCHED[family])
-    tokenizer = tokenizer_of(family)
-    tokenizer.bos_token = next((bos for start, bos in BOS.items() if family.startswith(start)), "<s>")
-    known = tokenizer.get_vocab()
-    tokenizer.add_tokens(
-        [AddedToken(token, special=True) for token in (*MORE_TOKENS, *BOS.values()) if token not in known]
-    )
+    tokenizer = known_tokenizer(family)
     renderer = Renderer(tokenizer)
     thinks = renderer.format.tags is not None
-    config = package.config_from_name(FAMILIES[family])
-    settings: dict[str, object] = {"enable_thinking": thinks, "thinking_retention": "all"}
-    settings |= {"date_string": date.today().strftime("%d %b %Y")} if family == "llama3_2" else {}
-    known = type(config).model_fields
-    other = package.create_renderer(
-        tokenizer, config.model_copy(update={name: value for name, value in settings.items() if name in known})
-    )
+    other = class_of(package, family, tokenizer, enable_thinking=thinks, thinking_retention="all")
     draw = random.Random(family)
     agreed, explained, differing = 0, 0, []
     for _ in range(DIALOGUES):

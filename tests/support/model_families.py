@@ -4,6 +4,7 @@ The templates come from TRL (`FOLDER`) or from any other text. No model file is 
 """
 
 import re
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -141,12 +142,15 @@ def template_of(name: str) -> str:
     return (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
 
 
-def tokenizer_of(name: str, template: str | None = None) -> PreTrainedTokenizerFast:
+def tokenizer_of(
+    name: str, template: str | None = None, merges: Sequence[tuple[str, str]] = ()
+) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer of the family of this name, with its template or the given one."""
     text = template_of(name) if template is None else template
     eos = next((end for start, end in ENDS.items() if name.startswith(start)), "<|im_end|>")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    inner = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
+    symbols = [*alphabet, *dict.fromkeys(map("".join, merges))]
+    inner = Tokenizer(models.BPE(vocab={symbol: at for at, symbol in enumerate(symbols)}, merges=[*merges]))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     special = sorted({eos, "<s>", *SPECIAL.findall(text)})

@@ -1,5 +1,6 @@
 """Agents as users write them, for the tests of the endpoint."""
 
+import json
 import sys
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,16 @@ for number in range(1, int(sys.argv[1]) + 1):
     urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read()
 os.kill(os.getpid(), signal.SIGKILL)
 """
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {"name": "get", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}}},
+    }
+]
+
+
+def run_tool(call: Any) -> str:
+    return f"{call.function.name} {json.loads(call.function.arguments)['key']}"
 
 
 def openai(episode: AgentEpisode) -> OpenAI:

@@ -63,10 +63,11 @@ def test_equal_text_of_other_tokens_is_continued_with_the_sampled_ones(renderer:
             return tuple({"a": 1, "b": 3}[letter] for letter in text)
 
     tree = TurnTree(Merging())  # type: ignore[arg-type]
-    tree.add(-1, (3, 1, 1))
-    found, context = tree.find_parent((3, 2, 3))
-    assert (found, context) == (0, (3,))
-    assert tree.prompt_ids(found, context) == (3, 1, 1, 3)
+    for parent, ids in ((-1, (3, 1)), (0, (3, 1, 3, 1, 1))):
+        tree.add(parent, ids)
+    found, context = tree.find_parent((3, 1, 3, 2, 3))  # all tokens of the first turn, and the text of the second
+    assert (found, context) == (1, (3,))
+    assert tree.prompt_ids(found, context) == (3, 1, 3, 1, 1, 3)
 
 
 CALL = '<tool_call>{"name": "get", "arguments": {"key": "a"}}</tool_call>'

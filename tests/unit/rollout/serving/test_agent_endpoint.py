@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import tiny_models
 from support.documents import blocks
+from support.scripted_endpoint import ScriptedEndpoint
+from support.scripted_engine import TOKENIZER, ScriptedEngine
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.errors import FailureKind
@@ -230,11 +233,22 @@ def test_an_answer_is_judged_by_the_environment(setup: Setup) -> None:
 
 
 def test_the_agent_of_the_guide_makes_two_turns(setup: Setup, tmp_path: Path) -> None:
-    (example,) = blocks("docs/agents.md", "python")
+    example, _ = blocks("docs/agents.md", "python")
     assert len(example.splitlines()) <= LONGEST_EXAMPLE
     (tmp_path / "my_agent.py").write_text(example, encoding="utf-8")
     group = setup.play(f"{tmp_path}/my_agent.py:solve")
     assert [one.parents for one in group.trajectories] == [(-1, 0)] * 2
+
+
+def test_the_tool_loop_of_the_guide_carries_out_the_calls(tmp_path: Path) -> None:
+    _, loop = blocks("docs/agents.md", "python")
+    (tmp_path / "my_loop.py").write_text(f"from support.user_agents import *\n\n{loop}", encoding="utf-8")
+    call = '<tool_call>{"name":"get","arguments":{"key": "a"}}</tool_call>'
+    task = Task(key="t", messages=({"role": "user", "content": "a=?"},), spec={"answer": "17"}, thinking=OFF)
+    with closing(ScriptedEndpoint(tmp_path / "model", TOKENIZER, ScriptedEngine([call, "17"]))) as endpoint:
+        one = endpoint.play(task, f"{tmp_path}/my_loop.py:solve")
+    assert (one.failure, one.parents, one.reward) == (None, (-1, 0), 1.0)
+    assert "get a" in TOKENIZER.decode(one.turns[1].context_ids)
 
 
 def test_an_agent_that_is_killed_after_any_call_fails(setup: Setup) -> None:
