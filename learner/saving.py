@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, saved_buffers
 from temper.learner.engine.piece import Piece, bytes_piece, file_piece
 from temper.learner.models.adapters import is_adapter
+from temper.learner.models.loading import whole_shape
 from temper.learner.training_state import STATE_FOLDER, CheckpointFacts, model_bytes, state_bytes
 from temper.rollout.weights.host_memory import SPARE, available_bytes
 
@@ -63,11 +64,11 @@ def checkpoint_pieces(
 
 
 def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
-    """Return an upper bound of a checkpoint's bytes. Call it before the model is partitioned."""
-    parameters = dict(model.named_parameters())
-    adapters = sum(p.numel() for name, p in parameters.items() if is_adapter(name))
-    weights = sum(p.numel() for p in parameters.values()) - adapters
-    trained = sum(p.numel() for p in parameters.values() if p.requires_grad)
+    """Return an upper bound of a checkpoint's bytes."""
+    counts = {name: whole_shape(p).numel() for name, p in model.named_parameters()}
+    adapters = sum(count for name, count in counts.items() if is_adapter(name))
+    weights = sum(counts.values()) - adapters
+    trained = sum(counts[name] for name, p in model.named_parameters() if p.requires_grad)
     buffers = sum(buffer.numel() for buffer in saved_buffers(model).values())
     state = state_bytes(trained, bf16=bf16, adapters=adapters)
     return model_bytes(weights, bf16=bf16, buffers=buffers) + state + HEADERS_BYTES

@@ -18,8 +18,9 @@ from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
 from temper.learner.engine.device_memory import device_bytes
-from temper.learner.engine.frozen_model import FrozenModel, Reference, UnadaptedModel
+from temper.learner.engine.frozen_model import FOLDER, FrozenModel, Reference, UnadaptedModel
 from temper.learner.engine.optimizer import freeze, learning_rate
+from temper.learner.engine.placement import Placement
 from temper.learner.gc_freeze import freeze_gc
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.adapters import add_adapters, load_adapters
@@ -98,7 +99,8 @@ class TrainerWorker:
     def _build_engine(self, model_dir: Path, adapters: Path | None = None) -> None:
         """Build the engine of a model. Adapters, if trained, are new or read from a checkpoint's file."""
         self.close()
-        model = read_model(model_dir)
+        placement = Placement(self.config)
+        model = read_model(model_dir, place=placement)
         self.start_dir = model_dir
         prepare_routers(model, self.config)
         freeze(model, self.config.frozen)
@@ -111,6 +113,7 @@ class TrainerWorker:
         tokenizer_bytes = sum(map(len, self.tokenizer_files.values()))
         self.needed_bytes = checkpoint_bytes(model, bf16=self.config.bf16) + tokenizer_bytes
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
+        self.engine.load_float32(model_dir, placement)
         self.replay = ExpertReplay(model, replay=self.config.router_replay, device=self.engine.device)
 
     def heartbeat(self) -> Heartbeat:
@@ -280,7 +283,8 @@ class TrainerWorker:
         if self.config.lora.rank and self.teacher_dir is None:
             self.reference = UnadaptedModel(self._engine(), replay=self._replay())
             return
-        model = read_model(self.teacher_dir or self.start_dir)
+        placement = Placement(self.config, folder=FOLDER)
+        model = read_model(self.teacher_dir or self.start_dir, place=placement)
         replay = self.config.router_replay and self.teacher_dir is None  # engines do not run a teacher's routers
         self.reference = FrozenModel(model, learner=self.config, device=self._engine().device, replay=replay)
 

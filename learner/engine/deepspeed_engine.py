@@ -35,6 +35,7 @@ from temper.learner.engine.device_memory import DeviceMemory
 from temper.learner.engine.optimizer import GuardedAdamW, muon_groups, parameter_groups
 from temper.learner.engine.optimizer_state import OptimizerState
 from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
+from temper.learner.engine.placement import Placement, offload_param_config, offload_target, place_rest
 from temper.learner.models.adapters import (
     adapter_names,
     adapter_shapes,
@@ -43,7 +44,7 @@ from temper.learner.models.adapters import (
     merge_adapters,
     strip_adapters,
 )
-from temper.learner.models.loading import cast, train_without_noise
+from temper.learner.models.loading import reread, train_without_noise, whole_shape
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.shape import require_shareable
 from temper.rollout.weights.process_group import GroupMember, find_interface, open_store
@@ -91,7 +92,7 @@ class DeepSpeedEngine:
             require_shareable(model.config)
         if learner.offload == "nvme":
             _require_nvme()
-        cast(model, bf16=learner.bf16)
+        place_rest(model, learner=learner)
         self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=_optimizer(model, optim=optim, zero_stage=learner.zero_stage),
@@ -217,6 +218,11 @@ class DeepSpeedEngine:
     def load_state(self, directory: Path) -> None:
         self._state.load(directory)
 
+    def load_float32(self, model_dir: Path, placement: Placement) -> None:
+        """Train the float32 weights of the model's file, if the computing type has rounded any."""
+        if any(parameter.requires_grad for parameter in placement.rounded):
+            reread(model_dir, placement.placed, self._state.set_master)
+
     def close(self) -> None:
         """Free the model and its optimiser state, so that this process can load another."""
         parameters = list(self.model.parameters())
@@ -270,7 +276,7 @@ def register_convolutions(model: PreTrainedModel) -> None:
 
 
 def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfig) -> dict[str, Any]:
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count = sum(whole_shape(parameter).numel() for parameter in model.parameters())
     return {
         "train_micro_batch_size_per_gpu": 1,  # only a label: the caller forms the micro-batches
         "gradient_accumulation_steps": 1,
@@ -294,22 +300,8 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
 
 def _offload_config(learner: LearnerConfig) -> dict[str, Any]:
     return (
-        {} if learner.offload == "none" else {"offload_optimizer": _offload_target(learner)}
+        {} if learner.offload == "none" else {"offload_optimizer": offload_target(learner)}
     ) | offload_param_config(learner)
-
-
-def offload_param_config(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
-    """Return the storage of stage 3 parameters between uses. Files are in this subfolder of the common folder."""
-    if learner.offload == "none" or learner.zero_stage < 3:
-        return {}
-    return {"offload_param": _offload_target(learner, folder=folder)}
-
-
-def _offload_target(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
-    place: dict[str, Any] = {"device": learner.offload, "pin_memory": torch.cuda.is_available()}
-    if learner.offload_dir is not None:
-        place["nvme_path"] = str(Path(learner.offload_dir) / folder)
-    return place
 
 
 def _require_nvme() -> None:

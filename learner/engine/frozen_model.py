@@ -9,16 +9,12 @@ from transformers import PreTrainedModel
 
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.config import LearnerConfig
-from temper.learner.engine.deepspeed_engine import (
-    DeepSpeedEngine,
-    free_partitions,
-    offload_param_config,
-    register_convolutions,
-)
+from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, free_partitions, register_convolutions
 from temper.learner.engine.device_memory import OffloadedStorage, find_storages, find_tensors, nbytes
+from temper.learner.engine.placement import offload_param_config, place_rest
 from temper.learner.models.adapters import disabled_adapters
 from temper.learner.models.expert_replay import ExpertReplay
-from temper.learner.models.loading import cast, train_without_noise
+from temper.learner.models.loading import train_without_noise
 from temper.learner.models.scorer import Scorer
 
 FOLDER = "frozen"
@@ -55,7 +51,7 @@ class FrozenModel:
         self._model = model.requires_grad_(False)
         self._engine: Any = None
         self._device, self._offloaded = device, OffloadedStorage()
-        cast(model, bf16=learner.bf16)
+        place_rest(model, learner=learner)
         if learner.zero_stage == 3:
             self._engine, *_ = deepspeed.initialize(model=model, config=_config(learner), dist_init_required=False)
             register_convolutions(model)

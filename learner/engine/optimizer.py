@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from temper.learner.config import OptimConfig
+from temper.learner.models.loading import whole_shape
 
 
 class GradientGuard:
@@ -66,8 +67,8 @@ def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dic
     if not weight_decay:
         return [{"params": parameters, "weight_decay": 0.0}]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in parameters if len(whole_shape(p)) >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if len(whole_shape(p)) < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 

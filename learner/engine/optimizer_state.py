@@ -82,6 +82,11 @@ class OptimizerState:
             if self._zero is None:
                 self._count(parameter, step)
 
+    def set_master(self, parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
+        """Set the float32 weights of a parameter that is trained in bfloat16. Others keep theirs."""
+        if parameter.requires_grad:
+            self._set(parameter, MASTER, value)
+
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self._trained.items():
             for kind in ([MASTER] if self._bf16 else []) + self._kinds(parameter):

@@ -1,10 +1,13 @@
 """Model directories in Hugging Face format: the trained model and the tokenizer's files."""
 
 import copy
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -61,25 +64,80 @@ CAP = "attn_logit_softcapping"
 """Setting of models, such as Gemma 2, that cap attention scores, which only eager attention supports."""
 
 
-def read_model(directory: Path, *, device: Device | None = None) -> PreTrainedModel:
+Place = Callable[[torch.nn.Parameter], None]
+"""Receives a parameter with its values and may replace them."""
+ONE_BY_ONE = "HF_DEACTIVATE_ASYNC_LOAD"
+"""Setting of transformers to read a parameter only when the previous one has its place."""
+
+
+def read_model(directory: Path, *, device: Device | None = None, place: Place | None = None) -> PreTrainedModel:
     """Read a model in float32 that computes the same function as the engines.
 
+    With `place` each parameter is read alone, in float32, and passed to it. Without other references to its values, main
+    memory never holds more than one parameter. The order is the same in each process.
+
     Raises `ValueError` if the directory holds none, or if a GPU lacks its kernels (`device` None: this machine's training
-    device).
+    device), and with `place` if the files lack a parameter.
     """
     if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
         raise ValueError(f"{directory} is not a model directory: it needs config.json and *.safetensors")
     text = AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        directory,
-        dtype=torch.float32,
-        trust_remote_code=False,
-        use_safetensors=True,
-        attn_implementation="eager" if vars(text).get(CAP) else None,
-    )
+    with _read_one_by_one(place) as placed:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            directory,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            use_safetensors=True,
+            attn_implementation="eager" if vars(text).get(CAP) else None,
+        )
+    missing = [name for name, parameter in model.named_parameters() if id(parameter) not in placed]
+    if place is not None and missing:
+        raise ValueError(f"{directory} lacks {len(missing)} weights, such as {missing[0]}; download it again")
     require_kernels(model, device=device or training_device())
     mamba_scan.match_engine(model)
     return model
+
+
+@contextmanager
+def _read_one_by_one(place: Place | None) -> Iterator[dict[int, torch.nn.Parameter]]:
+    """Pass each parameter that transformers reads to `place`. Yield the passed ones by their ids."""
+    placed: dict[int, torch.nn.Parameter] = {}
+    if place is None:
+        yield placed
+        return
+
+    def register(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
+        if "_is_hf_initialized" in vars(parameter) and id(parameter) not in placed:  # tied ones come again
+            placed[id(parameter)] = parameter
+            place(parameter)
+
+    hook, before = register_module_parameter_registration_hook(register), os.environ.get(ONE_BY_ONE)
+    os.environ[ONE_BY_ONE] = "1"
+    try:
+        yield placed
+    finally:
+        hook.remove()
+        os.environ.pop(ONE_BY_ONE)
+        os.environ |= {} if before is None else {ONE_BY_ONE: before}
+
+
+def reread(
+    directory: Path, placed: Sequence[torch.nn.Parameter], use: Callable[[torch.nn.Parameter, torch.Tensor], None]
+) -> None:
+    """Read the float32 values of parameters again, which `read_model` has passed to `place` in this order."""
+    order = iter(placed)
+
+    def place(parameter: torch.nn.Parameter) -> None:
+        use(next(order), parameter.data)
+        parameter.data = torch.empty(0)
+
+    read_model(directory, place=place)
+
+
+def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
+    """Return a parameter's shape, even if ZeRO has partitioned it."""
+    shape: torch.Size = vars(parameter).get("ds_shape", parameter.shape)
+    return shape
 
 
 def cast(model: PreTrainedModel, *, bf16: bool) -> None:
