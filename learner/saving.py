@@ -15,8 +15,8 @@ from temper.learner.models.loading import whole_shape
 from temper.learner.training_state import STATE_FOLDER, CheckpointFacts, model_bytes, state_bytes
 from temper.rollout.weights.host_memory import SPARE, available_bytes
 
-HEADERS_BYTES = 2**20
-"""Upper bound of headers and small files of a checkpoint."""
+HEADERS_BYTES = 2**21
+"""Upper bound of headers, the index and small files of a checkpoint."""
 
 
 class PendingCheckpoint:
@@ -52,12 +52,12 @@ def checkpoint_pieces(
     """Yield a rank's copied pieces of the checkpoint `target`, each with its directory. Collective over the ranks."""
     state = target / STATE_FOLDER
     state.mkdir(parents=True, exist_ok=True)
-    first = rank == 0
-    yield engine.model_piece(keep=first), target
-    for piece in engine.state_pieces(keep=first):
+    for piece in engine.model_pieces():
+        yield piece, target
+    for piece in engine.state_pieces():
         yield piece, state
     yield file_piece(random_file(rank), random_states()), state
-    if first:
+    if rank == 0:
         yield facts.write, target
         for name, content in tokenizer.items():
             yield bytes_piece(name, content), target

@@ -1,7 +1,7 @@
 """The learner's ranks as one object."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -142,20 +142,20 @@ class TrainerGroup:
     async def save(self, directory: Path) -> bool:
         """Copy model and optimiser to main memory, so that `write` writes them during training.
 
-        Returns whether pieces remain to be written. Rank 0 holds all but the random states. It writes at once if main memory
-        has no room for the copy plus, on shared devices, the next offload.
+        Returns whether every rank has a copy. A rank writes at once if its machine has no room for the copies of its ranks
+        plus, on shared devices, their next offload.
         """
-        spare = await self._offload_bytes() if self._shares_devices else 0
-        return (await self._call_all("save", str(directory), named={"beside": True, "spare": spare}))[0]
-
-    async def _offload_bytes(self) -> int:
-        """Return the bytes of main memory that the ranks on rank 0's machine need to offload.
-
-        On a CPU that is 0: offloading frees as much as it copies.
-        """
-        held = await self._call_all("memory_usage")
-        there = [one for rank, one in zip(self.ranks, held, strict=True) if _node_of(rank) == _node_of(self.ranks[0])]
-        return sum(one.weights + one.states for one in there if one.device is not None)
+        held = await self._call_all("memory_usage") if self._shares_devices else []
+        calls = []
+        for rank in self.ranks:
+            there = [number for number, other in enumerate(self.ranks) if _node_of(other) == _node_of(rank)]
+            named = {
+                "beside": True,
+                "spare": _offload_bytes(held[number] for number in there if held),
+                "together": len(there),
+            }
+            calls.append(rank.process.call("save", str(directory), named=named))
+        return all(await self._call(calls))
 
     async def write(self) -> None:
         await self._call_all("write")
@@ -204,6 +204,11 @@ class TrainerGroup:
 
 def _node_of(rank: RankHandle) -> str | None:
     return None if rank.place is None else rank.place.node
+
+
+def _offload_bytes(ranks: Iterable[MemoryUsage]) -> int:
+    """Return the bytes of main memory that these ranks need to offload. On a CPU offloading frees as much as it copies."""
+    return sum(one.weights + one.states for one in ranks if one.device is not None)
 
 
 async def _find_failure(answers: Sequence[asyncio.Future[T]]) -> LearnerDied | None:

@@ -211,17 +211,18 @@ class TrainerWorker:
     def checkpoint_bytes(self) -> int:
         return self.needed_bytes
 
-    def save(self, directory: str, *, beside: bool = False, spare: int = 0) -> bool:
-        """Write a checkpoint: model and tokenizer in Hugging Face format, and the training state.
+    def save(self, directory: str, *, beside: bool = False, spare: int = 0, together: int = 1) -> bool:
+        """Write this rank's share of a checkpoint: model and tokenizer in Hugging Face format, and the training state.
 
-        With `beside` it is copied to main memory and `write` writes it during training. It is written at once if main memory
-        has no room for the copy plus `spare` bytes. Returns whether pieces remain to be written.
+        With `beside` it is copied to main memory and `write` writes it during training. It is written at once if the machine
+        has no room for the copies of its ranks, `together`, plus `spare` bytes. Returns whether pieces remain to be written.
         """
         target = Path(directory)
         start = os.path.relpath(self.start_dir, target.parent)
         facts = CheckpointFacts(steps=self.steps, bf16=self.config.bf16, start=start)
         pieces = checkpoint_pieces(self._engine(), target, rank=self.rank, facts=facts, tokenizer=self.tokenizer_files)
-        return self._pending.add(pieces, hold=beside and has_room(self.needed_bytes + spare))
+        copied = self.needed_bytes * together // self.config.ranks if self.config.zero_stage else self.needed_bytes
+        return self._pending.add(pieces, hold=beside and has_room(copied + spare))
 
     def write(self) -> None:
         """Write the pieces that `save` copied. May be called from another thread during training."""

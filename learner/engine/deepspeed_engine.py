@@ -5,12 +5,14 @@ Every method is collective: all ranks call it together, in the same order.
 
 import gc
 import logging
+import math
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from temper.learner.config import LearnerConfig, OptimConfig, require_together
 from temper.learner.engine.device_memory import DeviceMemory
+from temper.learner.engine.model_files import METADATA, split_model, write_config
 from temper.learner.engine.optimizer import GuardedAdamW, muon_groups, parameter_groups
 from temper.learner.engine.optimizer_state import OptimizerState
 from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
@@ -199,19 +202,40 @@ class DeepSpeedEngine:
         """Return the shape of each tensor of `adapter_parameters`. Raises `ValueError` like `adapter_names`."""
         return adapter_shapes(self.model)
 
-    def model_piece(self, *, keep: bool) -> Piece:
-        """Copy the model for a file in Hugging Face format (safetensors), on the rank with `keep`."""
-        weights = _collect(self.parameters(), keep=keep)
-        if not keep:
-            return lambda directory: None
-        buffers = {name: copy_to_cpu(buffer) for name, buffer in saved_buffers(self.model).items()}
-        return partial(self.model.save_pretrained, state_dict=weights | buffers)
+    def model_pieces(self) -> Iterator[Piece]:
+        """Copy this rank's share of the model for files in Hugging Face format (safetensors).
 
-    def state_pieces(self, *, keep: bool) -> Iterator[Piece]:
-        """Yield the optimiser's state and, in bfloat16 training, the float32 weights, on the rank with `keep`."""
-        yield from self._state.pieces(keep=keep)
+        Whole parameters are gathered in buckets.
+        """
+        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        itemsize = next(self.model.parameters()).element_size()
+        buffers = revert_weight_conversion(self.model, saved_buffers(self.model))
+        sizes = {name: math.prod(shape) * itemsize for name, shape in self.checkpoint_shapes().items()}
+        sizes |= {name: buffer.nbytes for name, buffer in buffers.items()}
+        files = split_model(sizes, ranks=ranks if self.zero_stage else 1)
+        own = {name: file for file in files for name in file.tensors if file.rank == rank}
+        copies: dict[str, dict[str, torch.Tensor]] = {file.name: {} for file in own.values()}
+        for bucket in chain([buffers], self.checkpoint_parameters()):
+            for name in bucket.keys() & own.keys():
+                file = own[name]
+                copies[file.name][name] = copy_to_cpu(bucket[name])
+                if copies[file.name].keys() == file.tensors:
+                    yield file_piece(file.name, copies.pop(file.name), METADATA)
+        assert not copies, copies.keys()
+        if rank == 0:
+            yield partial(write_config, model=self.model, files=files, nbytes=sum(sizes.values()))
+
+    def state_pieces(self) -> Iterator[Piece]:
+        """Copy this rank's part of the optimiser's state and, in bfloat16 training, of the float32 weights.
+
+        Rank 0 also copies the adapters, which the saved model has merged.
+        """
+        yield from self._state.pieces()
         adapters = {name: p for name, p in self.model.named_parameters() if is_adapter(name)}
-        whole = _collect(self._gathered(adapters) if adapters else (), keep=keep)
+        keep = torch.distributed.get_rank() == 0
+        whole: dict[str, torch.Tensor] = {}
+        for bucket in self._gathered(adapters) if adapters else ():
+            whole |= {name: copy_to_cpu(tensor) for name, tensor in bucket.items()} if keep else {}
         if whole:
             yield file_piece(ADAPTERS_FILE, whole)
 
@@ -247,15 +271,6 @@ def saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Return the buffers in a checkpoint by name, such as the bias that balances a router."""
     buffers = dict(model.named_buffers())
     return {name: buffers[name] for name in model.state_dict() if name in buffers}
-
-
-def _collect(buckets: Iterable[dict[str, torch.Tensor]], *, keep: bool) -> dict[str, torch.Tensor]:
-    """Copy the buckets to main memory if `keep`. Every rank iterates over them, because gathering is collective."""
-    whole: dict[str, torch.Tensor] = {}
-    for bucket in buckets:
-        if keep:
-            whole |= {name: copy_to_cpu(tensor) for name, tensor in bucket.items()}
-    return whole
 
 
 def free_partitions(parameters: list[Any], optimizer: Any) -> None:
@@ -299,9 +314,9 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
 
 
 def _offload_config(learner: LearnerConfig) -> dict[str, Any]:
-    return (
-        {} if learner.offload == "none" else {"offload_optimizer": offload_target(learner)}
-    ) | offload_param_config(learner)
+    return ({} if learner.offload == "none" else {"offload_optimizer": offload_target(learner)}) | offload_param_config(
+        learner
+    )
 
 
 def _require_nvme() -> None:

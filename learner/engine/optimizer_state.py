@@ -1,35 +1,80 @@
-"""Optimiser state as whole tensors by parameter name, independent of the number of ranks and the ZeRO stage.
+"""Optimiser state as tensors by parameter name, independent of the number of ranks and the ZeRO stage.
 
-Any learner can resume from a checkpoint, and no file is a pickle. Files are safetensors of up to `SHARD_BYTES` bytes, with
-tensors named `<kind>/<parameter>`: `master` (the float32 weight in bfloat16 training), and the optimiser's tensors, for Adam
-`exp_avg` and `exp_avg_sq`. `step` is the number of updates.
+Any learner can resume from a checkpoint, and no file is a pickle. Each rank writes its own part, without communication, as
+safetensors of up to `SHARD_BYTES` bytes, with tensors named `<kind>/<parameter>`: `master` (the float32 weight in bfloat16
+training), and the optimiser's tensors, for Adam `exp_avg` and `exp_avg_sq`. `step` is the number of updates.
+
+A tensor that several ranks own is in a file of each, as consecutive entries of the flat tensor. The file's metadata has its
+first entry and its shape.
 """
 
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.utils import (
-    safe_get_full_fp32_param,
-    safe_get_full_optimizer_state,
-    safe_set_full_fp32_param,
-    safe_set_full_optimizer_state,
+    safe_get_local_fp32_param,
+    safe_get_local_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
 )
 from safetensors import safe_open
+from torch.nn import functional
 
-from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
+from temper.learner.engine.piece import SHARD_BYTES, Piece, copy_to_cpu, file_piece
+from temper.learner.models.loading import whole_shape
 
-SHARD_BYTES = 2**30
 SHARDS = "optimizer-*.safetensors"
 MASTER = "master"
 STEP = "step"
 
 
+@dataclass(slots=True, kw_only=True)
+class SavedTensor:
+    """A tensor of a checkpoint's training state, read from the files of one rank or of several."""
+
+    name: str
+    shape: torch.Size
+    parts: list[tuple[int, Any]] = field(default_factory=list)
+    """The first entry of each part, and its open file."""
+
+    def entries(self, first: int, end: int) -> torch.Tensor:
+        """Return these entries of the flat tensor. Raises `ValueError` if the files lack some."""
+        found = []
+        for start, file in sorted(self.parts, key=lambda part: part[0]):
+            flat = file.get_tensor(self.name).flatten()  # mapped, so that only the pages in use are read
+            found.append(flat[max(first - start, 0) : max(end - start, 0)])
+        entries = found[0] if len(found) == 1 else torch.cat(found)
+        if len(entries) != end - first:
+            raise ValueError(f"a checkpoint has {len(entries)} instead of {end - first} entries of {self.name}")
+        return entries
+
+    def whole(self) -> torch.Tensor:
+        return self.entries(0, math.prod(self.shape)).view(self.shape)
+
+
+def open_state(files: Iterable[Path], stack: ExitStack) -> dict[str, SavedTensor]:
+    """Open files of training state until `stack` closes. Returns their tensors by name."""
+    tensors: dict[str, SavedTensor] = {}
+    for path in sorted(files):
+        file = stack.enter_context(safe_open(path, framework="pt"))
+        places = file.metadata() or {}
+        for name in file.keys():  # noqa: SIM118 - not a mapping
+            first, shape = json.loads(places[name]) if name in places else (0, file.get_slice(name).get_shape())
+            saved = tensors.setdefault(name, SavedTensor(name=name, shape=torch.Size(shape)))
+            saved.parts.append((first, file))
+    return tensors
+
+
 class OptimizerState:
-    """The state of one DeepSpeed engine. Every method is collective over its ranks."""
+    """The state of one DeepSpeed engine, of which this rank holds a part."""
 
     def __init__(self, engine: Any, *, zero_stage: int, bf16: bool) -> None:
         self._zero = engine.optimizer if zero_stage else None
@@ -38,59 +83,79 @@ class OptimizerState:
         self._stage = zero_stage
         self._bf16 = bf16
 
-    def pieces(self, *, keep: bool) -> Iterator[Piece]:
-        """Yield the copied files on the rank with `keep`."""
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the copied files of this rank. Without partitions, rank 0 has all."""
         self._link()
-        shard: dict[str, torch.Tensor] = {STEP: torch.tensor(self._steps())}
-        number = size = 0
-        for name, tensor in self._tensors():
-            if not keep:
+        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        shard: dict[str, torch.Tensor] = {} if rank else {STEP: torch.tensor(self._steps())}
+        places: dict[str, str] = {}
+        number, size = rank, 0
+        for name, parameter in self._trained.items():
+            first, end = self._own(parameter)
+            shape = whole_shape(parameter)
+            if first == end or (rank and self._zero is None):
                 continue
-            if size + tensor.nbytes > SHARD_BYTES and size:
-                yield file_piece(_shard(number), shard)
-                shard, number, size = {}, number + 1, 0
-            shard[name] = copy_to_cpu(tensor)
-            size += tensor.nbytes
-        if keep:
-            yield file_piece(_shard(number), shard)
+            for kind in ([MASTER] if self._bf16 else []) + self._kinds(parameter):
+                tensor, key = self._get(parameter, kind)[: end - first], f"{kind}/{name}"
+                if size + tensor.nbytes > SHARD_BYTES and size:
+                    yield file_piece(_shard(number), shard, places)
+                    shard, places, number, size = {}, {}, number + ranks, 0
+                if end - first == shape.numel():
+                    tensor = tensor.view(shape)
+                else:
+                    places[key] = json.dumps([first, list(shape)])
+                shard[key] = copy_to_cpu(tensor)
+                size += tensor.nbytes
+        if shard:
+            yield file_piece(_shard(number), shard, places)
 
     def load(self, directory: Path) -> None:
         """Read the files. Raises `ValueError` if they belong to another model or optimiser."""
         with ExitStack() as stack:
-            files = [stack.enter_context(safe_open(path, framework="pt")) for path in sorted(directory.glob(SHARDS))]
-            self._load(directory, {name: file for file in files for name in file.keys()})  # noqa: SIM118 - not a mapping
+            self._load(directory, open_state(directory.glob(SHARDS), stack))
 
-    def _load(self, directory: Path, places: dict[str, Any]) -> None:
-        if STEP not in places:
+    def _load(self, directory: Path, saved: dict[str, SavedTensor]) -> None:
+        if STEP not in saved:
             raise ValueError(
                 f"{directory} holds no optimiser state; remove this checkpoint to resume from the previous one"
             )
-        kinds = sorted({name.split("/", 1)[0] for name in places} - {STEP, MASTER})
-        ours = {name.split("/", 1)[1] for name in places if name != STEP}
+        kinds = sorted({name.split("/", 1)[0] for name in saved} - {STEP, MASTER})
+        ours = {name.split("/", 1)[1] for name in saved if name != STEP}
         if ours - set(self._trained):
             raise ValueError(
                 f"{directory} has the state of {min(ours - set(self._trained))}, which is not trained; use its run's settings"
             )
-        step = float(places[STEP].get_tensor(STEP))
+        step = float(saved[STEP].whole())
         if kinds:  # else there was no update yet
             self._prepare(kinds, step=step)
         for name, parameter in self._trained.items():
             for kind in (MASTER, *kinds):
                 key = f"{kind}/{name}"
-                if key in places:
-                    self._set(parameter, kind, places[key].get_tensor(key))
+                if key in saved:
+                    self._set(parameter, kind, saved[key].entries(*self._own(parameter)))
             if self._zero is None:
                 self._count(parameter, step)
 
-    def set_master(self, parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
-        """Set the float32 weights of a parameter that is trained in bfloat16. Others keep theirs."""
+    def set_master(self, parameter: torch.nn.Parameter, whole: torch.Tensor) -> None:
+        """Set the float32 weights of a parameter, if it is trained."""
         if parameter.requires_grad:
-            self._set(parameter, MASTER, value)
+            first, end = self._own(parameter)
+            self._set(parameter, MASTER, whole.flatten()[first:end])
 
-    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in self._trained.items():
-            for kind in ([MASTER] if self._bf16 else []) + self._kinds(parameter):
-                yield f"{kind}/{name}", self._get(parameter, kind)
+    def _own(self, parameter: torch.nn.Parameter) -> tuple[int, int]:
+        """Return the first and the end of this rank's entries in the flat parameter."""
+        count = whole_shape(parameter).numel()
+        if self._zero is None:
+            return 0, count
+        held: Any = parameter
+        if self._stage == 3:
+            size = held.ds_tensor.ds_numel  # the last rank's is padded
+            first = min(held.ds_zero_partition_rank * size, count)
+            return first, min(first + size, count)
+        if held._hp_mapping is None:
+            return 0, 0
+        place = held._hp_mapping.lp_fragment_address
+        return place.start, place.start + place.numel
 
     def _kinds(self, parameter: torch.nn.Parameter) -> list[str]:
         """Return the optimiser's tensors of a parameter's shape. Above stage 0 they are the same for all."""
@@ -99,24 +164,33 @@ class OptimizerState:
         return sorted(key for key, value in held.items() if isinstance(value, torch.Tensor) and value.ndim)
 
     def _get(self, parameter: torch.nn.Parameter, kind: str) -> torch.Tensor:
+        """Return this rank's entries, with padding at stage 3."""
         if self._zero is None:
-            whole: torch.Tensor = self._optimizer.state[parameter][kind]
-            return whole
-        gathered = (
-            safe_get_full_fp32_param(parameter) if kind == MASTER else safe_get_full_optimizer_state(parameter, kind)
-        )
-        assert gathered is not None
-        return gathered
-
-    def _set(self, parameter: torch.nn.Parameter, kind: str, value: torch.Tensor) -> None:
-        if self._zero is None:
-            self._optimizer.state[parameter][kind] = value.to(
-                parameter.device, copy=True
-            )  # else it shares the file's memory
+            held = self._optimizer.state[parameter][kind]
+        elif self._stage < 3:
+            held = self._fragment(parameter, kind)
         elif kind == MASTER:
-            safe_set_full_fp32_param(parameter, value)
+            held = safe_get_local_fp32_param(parameter)
         else:
-            safe_set_full_optimizer_state(parameter, value, kind)
+            held = safe_get_local_optimizer_state(parameter, kind)
+        flat: torch.Tensor = held.flatten()
+        return flat
+
+    def _fragment(self, parameter: Any, kind: str) -> Any:
+        return parameter._hp_mapping.get_hp_fragment(None if kind == MASTER else kind)
+
+    def _set(self, parameter: Any, kind: str, entries: torch.Tensor) -> None:
+        if self._zero is None:  # a copy, else it shares the file's memory
+            self._optimizer.state[parameter][kind] = entries.view(parameter.shape).to(parameter.device, copy=True)
+        elif self._stage < 3:
+            if len(entries):
+                self._fragment(parameter, kind).data.copy_(entries)
+        else:
+            padded = functional.pad(entries, (0, parameter.ds_tensor.ds_numel - len(entries)))
+            if kind == MASTER:
+                safe_set_local_fp32_param(parameter, padded)
+            else:
+                safe_set_local_optimizer_state(parameter, padded, kind)
 
     def _steps(self) -> float:
         """Return the optimiser's number of updates, equal for every parameter that counts them."""

@@ -102,7 +102,7 @@ class SharingRank(PlainProcess):
 
     async def send(self, version: int) -> None: ...
 
-    async def save(self, directory: str, *, beside: bool, spare: int) -> bool:
+    async def save(self, directory: str, *, beside: bool, spare: int, together: int) -> bool:
         self.device.use(self.name, WEIGHTS + STATES, "save")
         return False
 

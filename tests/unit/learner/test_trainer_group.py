@@ -62,8 +62,8 @@ class Rank(PlainProcess):
         await self._called("memory_usage")
         return self.held
 
-    async def save(self, directory: str, *, beside: bool, spare: int) -> bool:
-        await self._called("save", (directory, beside, spare))
+    async def save(self, directory: str, *, beside: bool, spare: int, together: int) -> bool:
+        await self._called("save", (directory, beside, spare, together))
         return self.number == 0
 
     async def write(self) -> None:
@@ -77,7 +77,7 @@ async def led(breaks: str) -> tuple[dict[str, float], list[list[tuple[str, Any]]
     async with asyncio.timeout(5):
         await group.load(Path("m"), optim=OptimConfig(), loss=LossConfig(objective="nll"), total_steps=7)
         metrics = await group.step(epochs=2)
-        assert await group.save(Path("c"))
+        assert not await group.save(Path("c"))  # rank 1 has written at once
         await group.write()
     return metrics, [rank.calls for rank in ranks]
 
@@ -86,7 +86,8 @@ def test_every_call_goes_to_all_ranks_at_once_and_the_first_ones_metrics_count()
     metrics, calls = asyncio.run(led(breaks=""))
     assert metrics == {"loss": 0.0}
     assert (
-        calls == [[("load", ("m", 7, None)), ("train", ("nll", 2, [])), ("save", ("c", True, 0)), ("write", None)]] * 2
+        calls
+        == [[("load", ("m", 7, None)), ("train", ("nll", 2, [])), ("save", ("c", True, 0, 2)), ("write", None)]] * 2
     )
 
 
@@ -109,7 +110,9 @@ async def test_the_copy_of_a_checkpoint_leaves_room_for_what_the_ranks_of_a_mach
         await group.set_onloaded(weights=False, states=False)
         await group.set_onloaded(weights=True, states=True)
         await group.save(Path("c"))
-    assert [value for name, value in ranks[0].calls if name == "save"] == [("c", True, 0), ("c", True, spare)]
+    for rank, together in ((ranks[0], 2), (ranks[2], 1)):
+        own = [value for name, value in rank.calls if name == "save"]
+        assert own == [("c", True, 0, together), ("c", True, spare * together // 2, together)]
 
 
 class DyingRank(Rank):

@@ -1,5 +1,6 @@
 """A checkpoint's optimiser state: whole tensors by name, which any number of ranks continues from."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 from unit.learner.test_worker import POLICY, STEPS, batch, in_processes, weights_of
 
 from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.engine.optimizer_state import SHARDS, open_state
 from temper.learner.training_state import STATE_FOLDER
 from temper.learner.worker import TrainerWorker
 
@@ -32,8 +34,9 @@ def part(rank: int, port: int, config: LearnerConfig, source: str, target: str, 
 
 
 def optimizer_state(checkpoint: str) -> dict[str, torch.Tensor]:
-    files = sorted((Path(checkpoint) / STATE_FOLDER).glob("optimizer-*.safetensors"))
-    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+    with ExitStack() as stack:
+        saved = open_state((Path(checkpoint) / STATE_FOLDER).glob(SHARDS), stack)
+        return {name: tensor.whole().clone() for name, tensor in saved.items()}
 
 
 def test_a_run_continues_on_one_rank_and_on_two_again(folder):

@@ -5,17 +5,16 @@ Optimization", algorithm 1, 2015) and of Muon is m' = b m + (1 - b) g, so g = (m
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
-from temper.learner.engine.optimizer_state import SHARDS
+from temper.learner.engine.optimizer_state import SHARDS, SavedTensor, open_state
 from temper.learner.models.layer_types import layer_of, types_of_tensors
 from temper.learner.models.loading import map_file_names
 from temper.learner.training_state import STATE_FOLDER
@@ -31,11 +30,13 @@ MOMENTS = ("exp_avg/", "momentum_buffer/")
 class Tensors:
     """The tensors of a checkpoint, read one at a time.
 
-    `files` has the open file of each tensor. `trained` maps parameters to the trained weights: the optimizer's float32 copy if
+    `files` has each tensor in its open file. `trained` maps parameters to the trained weights: the optimizer's float32 copy if
     it exists. `moments` has the running mean of each gradient.
     """
 
-    def __init__(self, weights: Mapping[str, Any], state: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    def __init__(
+        self, weights: Mapping[str, SavedTensor], state: Mapping[str, SavedTensor], names: Mapping[str, str]
+    ) -> None:
         """`names` maps names in the file to parameters. Other names stay."""
         self.files = {**weights, **{OPTIMISER + name: file for name, file in state.items()}}
         masters = {name.removeprefix(MASTER): OPTIMISER + name for name in state if name.startswith(MASTER)}
@@ -46,8 +47,7 @@ class Tensors:
 
     def read(self, name: str) -> torch.Tensor:
         """Return a tensor of `files`."""
-        found: torch.Tensor = self.files[name].get_tensor(name.removeprefix(OPTIMISER))
-        return found
+        return self.files[name].whole()
 
     def weight(self, parameter: str) -> torch.Tensor:
         """Return a weight as it is trained, in float64."""
@@ -67,17 +67,12 @@ def tensors_of(
     `names`: see `Tensors`. Raise `ValueError` if there are no weights.
     """
     with ExitStack() as stack:
-
-        def opened(paths: Iterable[Path]) -> dict[str, Any]:
-            files = [stack.enter_context(safe_open(path, framework="pt")) for path in sorted(paths)]
-            return {name: file for file in files for name in file.keys()}  # noqa: SIM118 - not a mapping
-
-        weights = opened(directory.glob("*.safetensors"))
+        weights = open_state(directory.glob("*.safetensors"), stack)
         if not weights:
             raise ValueError(f"{directory} has no safetensors weights")
         folder = directory / STATE_FOLDER
         states = [*folder.glob(SHARDS), *folder.glob(ADAPTERS_FILE)] if with_state else ()
-        yield Tensors(weights, opened(states), names or {})
+        yield Tensors(weights, open_state(states, stack), names or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

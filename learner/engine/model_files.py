@@ -1,0 +1,60 @@
+"""The files of a model in Hugging Face's sharded format, divided among ranks."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from temper.learner.engine.piece import SHARD_BYTES
+from temper.rollout.weights.weight_files import INDEX
+
+METADATA = {"format": "pt"}
+"""Metadata that transformers expects in each file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A file with the tensors that one rank writes into it."""
+
+    name: str
+    rank: int
+    tensors: frozenset[str]
+
+
+def split_model(sizes: Mapping[str, int], *, ranks: int) -> list[ModelFile]:
+    """Divide tensors of these bytes evenly among the ranks, in files of up to `SHARD_BYTES` bytes."""
+    parts: list[tuple[int, list[str]]] = []
+    newest: dict[int, list[str]] = {}
+    held, filled = [0] * ranks, [0] * ranks
+    for name, size in sizes.items():
+        rank = held.index(min(held))
+        if rank not in newest or filled[rank] + size > SHARD_BYTES:
+            newest[rank], filled[rank] = [], 0
+            parts.append((rank, newest[rank]))
+        newest[rank].append(name)
+        held[rank] += size
+        filled[rank] += size
+    of = f"-of-{len(parts):05d}"
+    return [
+        ModelFile(
+            name=f"model{f'-{number:05d}{of}' if len(parts) > 1 else ''}.safetensors",
+            rank=rank,
+            tensors=frozenset(names),
+        )
+        for number, (rank, names) in enumerate(parts, start=1)
+    ]
+
+
+def write_config(directory: Path, *, model: PreTrainedModel, files: Sequence[ModelFile], nbytes: int) -> None:
+    """Write the configuration of a model, and the index of its files if there are several."""
+    model.config.dtype = str(model.dtype).removeprefix("torch.")
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(directory)
+    if model.can_generate():
+        model.generation_config.save_pretrained(directory)
+    if len(files) > 1:
+        places = {tensor: file.name for file in files for tensor in sorted(file.tensors)}
+        index = {"metadata": {"total_size": nbytes}, "weight_map": places}
+        (directory / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
