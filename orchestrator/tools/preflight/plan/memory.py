@@ -27,6 +27,8 @@ LOGIT_BYTES = 14
 
 They are logprobs, probabilities and gradient in float32, and the gradient in the output layer's type.
 """
+READ = 3 * FLOAT32
+"""Bytes per entry of a tensor that is read: an expert stack is made from single experts, and joined with another."""
 BLOCK_GPU, BLOCK_CPU = 16, 128
 """Tokens of a page in a model with nothing but attention."""
 NEAR = 1.5
@@ -59,10 +61,11 @@ class RankMemory:
     """Copies of the weights that a push keeps on the device, by `cuda_ipc`."""
     overhead: int
     loading: int
-    """Bytes while the model loads.
+    """Bytes on a GPU while the model loads: its own part and one whole tensor. A reference or a teacher loads after it."""
+    reading: int
+    """Bytes in main memory meanwhile: one whole tensor in float32, and its own part unless it is on a GPU.
 
-    At stage 3, DeepSpeed has the whole model on each GPU before it partitions it. A reference or a teacher loads after the
-    model.
+    At stage 3 DeepSpeed joins a GPU's part in main memory.
     """
 
     @property
@@ -104,18 +107,18 @@ def rank_memory(
     weights, frozen = width * held // split, width * reference // split
     all_away = away and stage == 3
     moved = (states + gradients + (weights + frozen if stage == 3 else 0)) if away else 0
-    kept = (0 if away else gradients + states) + (0 if all_away else weights)
-    whole = max(width * held, kept + width * reference if reference else 0)
+    on_device, beside = (0, 0) if all_away else (weights, frozen)
+    loaded = on_device + ((0 if away else gradients + states) + beside if reference else 0)
     rows = min(pass_tokens, learner.logit_tokens)
     # Logits in pieces keep the gradient of the output layer in float32 too.
     pieces = FLOAT32 * model.shape.vocabulary * model.shape.hidden if pass_tokens > rows else 0
     return RankMemory(
-        weights=0 if all_away else weights,
+        weights=on_device,
         gradients=0 if away else gradients,
         optimiser=0 if away else states,
         buckets=FLOAT32 * min(held, BUCKET) if stage == 3 or (stage and learner.ranks > 1) else 0,
         gathered=2 * width * model.largest_layer if stage == 3 and learner.ranks > 1 else 0,
-        reference=0 if all_away else frozen,
+        reference=beside,
         activations=pass_tokens * _token_activations(model, learner, width=width, gpu=gpu),
         logits=LOGIT_BYTES * rows * model.shape.vocabulary + pieces,
         pass_tokens=pass_tokens,
@@ -123,7 +126,8 @@ def rank_memory(
         on_disk=moved if learner.offload == "nvme" else 0,
         push=push,
         overhead=overhead,
-        loading=overhead + whole if gpu and stage == 3 else 0,
+        loading=overhead + loaded + (2 * FLOAT32 + width) * model.largest_tensor if gpu else 0,
+        reading=READ * model.largest_tensor + (weights if stage == 3 or not gpu else 0),
     )
 
 
@@ -252,7 +256,7 @@ class HostMemory:
     """Bytes of main memory on the machine of rank 0, with the other ranks and the engines on it."""
 
     reading: int
-    """The model in float32, which each rank reads whole. Freed after partitioning."""
+    """Bytes of the ranks while they load the model."""
     held: int
     """Bytes all the time: on a CPU weights, states and caches, on a GPU all that is offloaded or waits for its turn."""
     passes: int
@@ -260,7 +264,7 @@ class HostMemory:
     push: int
     """The copies of the weights for a push, with Ray's copy."""
     checkpoint: int
-    """The copy of a checkpoint that rank 0 writes during training. Without space for it, the loop waits."""
+    """The copies of a checkpoint that the ranks write during training. Without space for them, the loop waits."""
 
     @property
     def peak(self) -> int:

@@ -53,6 +53,8 @@ class PlannedModel:
     """Parameters that a token uses: only its routed experts count. The embedding is a lookup."""
     largest_layer: int
     """Parameters of the largest layer, which ZeRO-3 gathers whole. Embedding and output layer count as layers."""
+    largest_tensor: int
+    """Parameters of the largest tensor, such as the stacked experts of a layer."""
     parts: dict[str, int]
     """Parameters by part (`PART`)."""
     layers: tuple[Layer, ...]
@@ -129,6 +131,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
         trained=trained,
         active=whole - looked_up - sum(layer.parameters - layer.active for layer in layers),
         largest_layer=max([*ends, *(layer.parameters for layer in layers)]),
+        largest_tensor=max(sizes.values()),
         parts=_parts(sizes),
         layers=layers,
         shape=read_shape(config, parameters=whole),

@@ -46,7 +46,8 @@ def page(plan: Plan) -> Iterator[str]:
     parts = ", ".join(f"{name} {count:,}" for name, count in model.parts.items())
     yield from wrap(f"parts        {parts}", width=120, subsequent_indent=" " * 13)
     if rank is not None:
-        bytes_by_part = {name: count for name, count in asdict(rank).items() if name not in ("pass_tokens", "loading")}
+        aside = ("pass_tokens", "loading", "reading")
+        bytes_by_part = {name: count for name, count in asdict(rank).items() if name not in aside}
         loading = f"; {size(rank.loading)} during loading" if rank.loading else ""
         more = f"; passes of {rank.pass_tokens:,} tokens{loading}"
         yield from _memory("a rank", bytes_by_part, peak=rank.peak, room=plan.rank_free_memory, more=more)

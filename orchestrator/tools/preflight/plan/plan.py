@@ -183,12 +183,17 @@ class Plan:
         elif colocated and rank is not None and engine is not None:
             held += max(ranks * rank.moved, engines * engine.weights)
         return HostMemory(
-            reading=ranks * FLOAT32 * self.model.parameters,
+            reading=ranks * rank.reading if rank is not None else 0,
             held=held,
             passes=0 if self.gpu or rank is None else ranks * (rank.peak - rank.states),
             push=self.push.copies * self.push.nbytes if self.trains and self.plays else 0,
-            checkpoint=self.model.checkpoint_bytes if rank is not None else 0,
+            checkpoint=self._copied_bytes(ranks) if rank is not None else 0,
         )
+
+    def _copied_bytes(self, ranks: int) -> int:
+        """Return the bytes of a checkpoint that these ranks copy. At stage 0, rank 0 copies all."""
+        size, learner = self.model.checkpoint_bytes, self.config.learner
+        return size * ranks // learner.ranks if learner.zero_stage else size
 
     @property
     def host_free_memory(self) -> int:

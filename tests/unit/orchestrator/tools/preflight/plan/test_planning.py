@@ -175,7 +175,7 @@ def test_a_rank_fits_with_its_remedy(models: Path) -> None:
     ],
 )
 def test_a_limit_that_is_hit_names_a_setting(models: Path, what: str, given: tuple[str, ...], remedy: str) -> None:
-    plan = plan_on("8xH100-80G", models / NANO_9B, *given, assumed=["host_gib_per_gpu=15"])
+    plan = plan_on("8xH100-80G", models / NANO_9B, *given, assumed=["host_gib_per_gpu=5"])
     assert remedy in hit(plan, what).remedy
 
 

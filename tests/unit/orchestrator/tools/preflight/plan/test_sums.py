@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from support.plans import NANO_9B, NANO_30B, TWO, hit, known, plan_on
+from support.plans import NANO_9B, NANO_30B, TWO, known, plan_on
 
 from temper.learner.config import LoraConfig
 from temper.orchestrator.tools.preflight.plan.plan import Plan
@@ -120,13 +120,24 @@ def test_prompts_share_whole_units_of_the_cache_alone(usual: Plan, unit: int | N
     assert replace(fleet, engine=replace(fleet.engine, extra=extra)).prompt_s == pytest.approx(computed * each)
 
 
-def test_a_rank_holds_the_whole_model_while_it_is_loaded_at_stage_3(models: Path) -> None:
-    """With any number of ranks, 31.6 B parameters in bfloat16 do not fit 48 GB."""
+def test_a_rank_loads_its_own_part_one_tensor_at_a_time(models: Path) -> None:
+    """31.6 B parameters in bfloat16 fit 48 GB while they are loaded on 128 ranks, and the main memory of a machine."""
     plan = plan_on("16x8xL40S-48G", models / NANO_30B, recipe=TWO)
-    rank = known(plan.rank)
-    assert (rank.loading, rank.peak) == (2 * PARAMETERS + 3 * 2**30,) * 2
-    assert hit(plan)
-    assert plan.rank_with(replace(plan.config.learner, zero_stage=2)).loading == 0
+    learner = replace(plan.config.learner, zero_stage=3, ranks=128, offload="none")
+    stack = 128 * 2688 * 1856  # the experts of a layer, in a type of 4 bytes and in one of 2
+    rank = plan.rank_with(learner)
+    assert rank.loading == 3 * 2**30 + 2 * PARAMETERS // 128 + (4 + 4 + 2) * stack
+    assert rank.reading == 2 * PARAMETERS // 128 + 3 * 4 * stack
+    whole = plan.rank_with(replace(learner, zero_stage=2))
+    assert whole.loading == 3 * 2**30 + 2 * PARAMETERS + (4 + 4 + 2) * stack
+    assert whole.reading == 3 * 4 * stack
+    assert plan.host.reading == 8 * known(plan.rank).reading
+
+
+def test_ranks_of_a_machine_copy_their_shares_of_a_checkpoint(models: Path) -> None:
+    near, far = (plan_on(f"{gpus}-80G", models / NANO_9B, "learner.zero_stage=3") for gpus in ("8xH100", "2x8xH100"))
+    assert near.host.checkpoint == near.model.checkpoint_bytes
+    assert far.wanted.ranks == 8 or far.host.checkpoint < far.model.checkpoint_bytes
 
 
 def test_a_loop_has_no_passes_of_a_reference_that_another_stage_has(models: Path) -> None:
