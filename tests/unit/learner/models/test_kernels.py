@@ -21,7 +21,7 @@ no_kernels = pytest.mark.skipif(importlib.util.find_spec("mamba_ssm") is not Non
 @pytest.fixture
 def as_it_was() -> Iterator[None]:
     """Restores names in transformers after a test."""
-    names = ("mamba2_chunk_scan", "mamba2_split_conv1d_scan_combined")
+    names = ("mamba2_chunk_scan", "mamba2_split_conv1d_scan_combined", "causal_conv1d_fn")
     before = {name: vars(modeling_nemotron_h)[name] for name in names}
     yield
     vars(modeling_nemotron_h).update(before)
@@ -54,7 +54,7 @@ def test_a_model_without_recurrent_layers_needs_no_kernels() -> None:
 @no_kernels
 def test_what_transformers_calls_is_read_from_transformers() -> None:
     assert find_kernel(mamba_scan.REFERENCE) == ("mamba_ssm", False)
-    assert find_kernel(modeling_nemotron_h.causal_conv1d_fn) == ("causal_conv1d", False)
+    assert find_kernel(mamba_scan.CONVOLUTION) == ("causal_conv1d", False)
     assert find_kernel(mamba_scan.chunk_scan) is None
 
 
