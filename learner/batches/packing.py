@@ -16,6 +16,10 @@ MARGIN = 0.9
 """A plan with shared prompts is used if it costs less than this factor times the plan without."""
 
 
+def is_packed(*, tokens: int, rows: int, padded: int) -> bool:
+    return tokens + 8 * rows < padded
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackItem:
     """Samples whose first `prompt` tokens run once. `length` is the longest rest. Without a prompt: one sample."""

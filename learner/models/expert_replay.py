@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.models.experts import Router, find_routers, load_entropy, load_max, unused
+from temper.learner.models.packed_rows import lengths_in
 
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """The output of a router: logits (N, E), weights (N, K), indices (N, K)."""
@@ -32,7 +33,10 @@ class ExpertReplay:
         self._experts = self._routers[0].experts if self._routers else 0
         self._totals = self._nothing()  # choices per expert, then rerouted and replayed choices
         if self._routers:
-            model.register_forward_pre_hook(lambda *_: self._next_pass())
+            model.register_forward_pre_hook(
+                lambda _module, _inputs, named: self._next_pass(lengths_in(named.get("attention_mask"))),
+                with_kwargs=True,
+            )
         for layer, router in enumerate(self._routers):
             router.module.register_forward_hook(self._hook(layer, router))
 
@@ -61,9 +65,10 @@ class ExpertReplay:
     def _nothing(self) -> torch.Tensor:
         return torch.zeros(len(self._routers) * self._experts + 2, dtype=torch.float64, device=self._device)
 
-    def _next_pass(self) -> None:
+    def _next_pass(self, lengths: Sequence[int] | None) -> None:
+        """Begin a pass, of the first tokens of each row if `lengths` are given."""
         coming = self._queued_passes.pop(0) if self._queued_passes else None
-        self._pass = None if coming is None else _Pass.of(coming, replay=self._replay, device=self._device)
+        self._pass = None if coming is None else _Pass.of(coming, lengths, replay=self._replay, device=self._device)
         if self._pass is not None and self._pass.experts_NLK is not None:
             layers = self._pass.experts_NLK.shape[1]
             if layers != len(self._routers):
@@ -107,8 +112,12 @@ class _Pass:
     experts_NLK: torch.Tensor | None
 
     @classmethod
-    def of(cls, given: PassExperts, *, replay: bool, device: torch.device) -> "_Pass":
-        samples_N = torch.tensor(given.samples_BT, device=device).flatten().double()
+    def of(cls, given: PassExperts, lengths: Sequence[int] | None, *, replay: bool, device: torch.device) -> "_Pass":
+        samples_BT = torch.tensor(given.samples_BT, device=device)
+        kept_BT = torch.ones_like(samples_BT, dtype=torch.bool)
+        if lengths is not None:
+            kept_BT = torch.arange(samples_BT.shape[1], device=device) < torch.tensor(lengths, device=device)[:, None]
+        samples_N = samples_BT[kept_BT].double()
         if given.experts_BTLK is None or not replay:
             return cls(samples_N=samples_N, experts_NLK=None)
-        return cls(samples_N=samples_N, experts_NLK=torch.tensor(given.experts_BTLK, device=device).flatten(0, 1))
+        return cls(samples_N=samples_N, experts_NLK=torch.tensor(given.experts_BTLK, device=device)[kept_BT])

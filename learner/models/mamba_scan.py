@@ -85,11 +85,14 @@ class _Chunks:
         self.x = self._chunked(x_BTHP * dt_BTH[..., None])  # (B K, L, H, P)
         self.b = self._chunked(b_BTGN).transpose(1, 2)  # (B K, G, L, N)
         self.c = self._chunked(c_BTGN).transpose(1, 2)
-        self.decay = self._chunked((a_H * dt_BTH)[..., None])[..., 0].cumsum(1)  # (B K, L, H)
         self.visible = torch.ones(self.size, self.size, dtype=torch.bool, device=x_BTHP.device).tril()  # (L, L)
         self.entered = self.left = self.kept = None
-        if sequences_BT is not None:
+        decays = self._chunked((a_H * dt_BTH)[..., None])[..., 0]
+        if sequences_BT is None:
+            self.decay = decays.cumsum(1)  # (B K, L, H)
+        else:
             self._separate(sequences_BT)
+            self.decay = self.visible[:, 0].to(decays.dtype) @ decays  # rounded like the sequence alone
 
     def _separate(self, sequences_BT: torch.Tensor) -> None:
         """Find the positions of each chunk whose sequence began before it, and those of the sequence at its end."""

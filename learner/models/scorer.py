@@ -4,7 +4,7 @@ Suffixes: `_B` sequence, `_BT` sequence and token, `_BT2` a pair of scores, `_BT
 token.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +14,10 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.models import packed_rows
 from temper.learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
-from temper.learner.models.shared_prompt import causal_logits
+from temper.learner.models.packed_rows import PackedRows
+from temper.learner.models.shared_prompt import NO_ARGUMENTS, causal_logits
 
 PROBE_TOKENS, PROBE_RANGE = 8, 100.0
 """Tokens of the pass that finds the source of a model's logits, and the size of its probe values."""
@@ -57,6 +59,7 @@ class Scorer:
         if float32_head:
             multiply_in_float32(model)
         self._layer = output_layer(forward, model)
+        self._packs = packed_rows.install(forward, model)
         if self._layer is not None:
             self._plain = self._layer.forward
             self._layer.forward = self._read  # type: ignore[assignment, method-assign]
@@ -72,10 +75,41 @@ class Scorer:
     ) -> Scores:
         """Score the wanted tokens of sequences, or of answers to `prompts`, which run once; padded on the right.
 
-        The logits of a row are divided by its temperature. Without `temperatures_B` all are 1.
+        The logits of a row are divided by its temperature. Without `temperatures_B` all are 1. Sequences whose padding costs
+        much run as one row, if the model keeps them apart.
         """
+        temperatures_BT = None if temperatures_B is None else temperatures_B[:, None].expand_as(ids_BT)
+        rows = PackedRows.find(wanted_BT) if self._packs and prompts is None else None
+        if rows is None:
+            scores_BT2 = self._score(ids_BT, wanted_BT, temperatures_BT, prompts=prompts, entropy=entropy)
+        else:
+            scores_1N2 = self._score(
+                rows.pack(ids_BT),
+                rows.wanted(wanted_BT),
+                None if temperatures_BT is None else rows.pack(temperatures_BT),
+                entropy=entropy,
+                arguments=rows.arguments,
+            )
+            scores_BT2 = rows.unpack(scores_1N2)
+        logprobs_BT, entropies_BT = scores_BT2.unbind(-1)
+        return Scores(logprobs_BT=logprobs_BT, entropies_BT=entropies_BT)
+
+    def _score(
+        self,
+        ids_BT: torch.Tensor,
+        wanted_BT: torch.Tensor,
+        temperatures_BT: torch.Tensor | None,
+        *,
+        entropy: bool,
+        prompts: Prompts | None = None,
+        arguments: Mapping[str, torch.Tensor] = NO_ARGUMENTS,
+    ) -> torch.Tensor:
+        """Return the log-probability and the entropy of each wanted token, 0 for others; shape (B, T, 2)."""
         request = _Request(
-            next_BT=ids_BT[:, 1:], wanted_BT=wanted_BT[:, 1:], entropy=entropy, temperatures_B=temperatures_B
+            next_BT=ids_BT[:, 1:],
+            wanted_BT=wanted_BT[:, 1:],
+            entropy=entropy,
+            temperatures_BT=None if temperatures_BT is None else temperatures_BT[:, 1:],
         )
         output = causal_logits(
             self._forward,
@@ -84,15 +118,15 @@ class Scorer:
             prompts,
             whole_graph=self._whole_graph,
             reading=self._serve(request),
+            arguments=arguments,
         )
-        if self._layer is None:
-            if temperatures_B is not None:
-                output = output / temperatures_B[:, None, None]
-            logprobs_BT = token_logprobs(output, ids_BT)
-            entropies_BT = token_entropies(output) if entropy else torch.zeros_like(logprobs_BT)
-            return Scores(logprobs_BT=logprobs_BT * wanted_BT, entropies_BT=entropies_BT * wanted_BT)
-        logprobs_BT, entropies_BT = output.unbind(-1)
-        return Scores(logprobs_BT=logprobs_BT, entropies_BT=entropies_BT)
+        if self._layer is not None:
+            return output
+        if temperatures_BT is not None:
+            output = output / temperatures_BT[..., None]
+        logprobs_BT = token_logprobs(output, ids_BT)
+        entropies_BT = token_entropies(output) if entropy else torch.zeros_like(logprobs_BT)
+        return torch.stack([logprobs_BT, entropies_BT], dim=-1) * wanted_BT[..., None]
 
     @contextmanager
     def _serve(self, request: "_Request") -> Iterator[None]:
@@ -131,13 +165,11 @@ class _Request:
     next_BT: torch.Tensor
     wanted_BT: torch.Tensor
     entropy: bool
-    temperatures_B: torch.Tensor | None
+    temperatures_BT: torch.Tensor | None
 
     @property
     def temperatures_N(self) -> torch.Tensor | None:
-        if self.temperatures_B is None:
-            return None
-        return self.temperatures_B[:, None].expand_as(self.wanted_BT)[self.wanted_BT]
+        return None if self.temperatures_BT is None else self.temperatures_BT[self.wanted_BT]
 
 
 def multiply_in_float32(model: PreTrainedModel) -> None:

@@ -4,8 +4,9 @@ Suffixes: `_PS` prompt and token (padded on the left), `_BT` answer and token, `
 answer is the last token of its prompt, so that no log-probability needs the prompt's logits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from transformers.cache_utils import LinearAttentionLayer
 from temper.learner.batches.shared_prefixes import Prompts
 
 AS_IT_IS = nullcontext()
+NO_ARGUMENTS: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
 def causal_logits(
@@ -26,15 +28,16 @@ def causal_logits(
     *,
     whole_graph: bool = False,
     reading: AbstractContextManager[None] = AS_IT_IS,
+    arguments: Mapping[str, torch.Tensor] = NO_ARGUMENTS,
 ) -> torch.Tensor:
     """Return logits of shape (B, T, V): of whole sequences, or of answers that continue from `prompts`.
 
     Padding on the right needs no mask, because a causal model does not see it. `reading` is the context of the pass that
-    returns the logits.
+    returns the logits. `arguments` of the model are for whole sequences only.
     """
     if prompts is None:
         with reading:
-            logits_BTV: torch.Tensor = model(input_ids=ids_BT, use_cache=False).logits
+            logits_BTV: torch.Tensor = model(input_ids=ids_BT, use_cache=False, **arguments).logits
         return logits_BTV
     return _answer_logits(model, config, ids_BT, prompts, whole_graph=whole_graph, reading=reading)
 

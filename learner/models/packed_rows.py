@@ -1,0 +1,170 @@
+"""Rows of a micro-batch laid end to end: one pass over their tokens, without padding.
+
+Suffixes: `_B` row, `_BT` row and token, `_N` token of the pass, `_1N` the pass as one row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch.nn.attention.varlen import varlen_attn
+from transformers import PreTrainedModel
+from transformers.cache_utils import get_layer_types_and_kwargs
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from temper.learner.batches.packing import is_packed
+from temper.learner.models import mamba_scan
+from temper.learner.models.shape import LAYER_TYPES, RECURRENT
+
+BORDERS = torch.int32
+"""Type of an attention mask that holds the borders of sequences, shape (1, 1, 1, sequences + 1)."""
+
+PROBE = (5, 4)
+"""Tokens of the two sequences that show whether a model keeps rows apart."""
+LEAK, LEAK_IN_HALF = 1e-3, 0.1
+"""Largest difference by rounding, as a share of the effect of the tokens before a border."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedRows:
+    """The tokens of each row up to its last scored one. A causal model does not see the rest."""
+
+    kept_BT: torch.Tensor
+    borders: tuple[int, ...]
+
+    @classmethod
+    def find(cls, wanted_BT: torch.Tensor) -> "PackedRows | None":
+        """Return the rows without padding and without the tokens after the last wanted one, or None if that saves little."""
+        places_T = torch.arange(1, wanted_BT.shape[1] + 1, device=wanted_BT.device)
+        lengths_B = (wanted_BT * places_T).amax(1).clamp(min=1)
+        lengths = lengths_B.tolist()
+        if not is_packed(tokens=sum(lengths), rows=len(lengths), padded=wanted_BT.numel()):
+            return None
+        return cls(kept_BT=places_T <= lengths_B[:, None], borders=(0, *accumulate(lengths)))
+
+    def pack(self, values_BT: torch.Tensor) -> torch.Tensor:
+        return values_BT[self.kept_BT][None]
+
+    def unpack(self, values_1N: torch.Tensor) -> torch.Tensor:
+        """Return the values by row, 0 for the tokens left out."""
+        padded = values_1N.new_zeros(*self.kept_BT.shape, *values_1N.shape[2:])
+        return padded.index_put((self.kept_BT,), values_1N[0])
+
+    def wanted(self, wanted_BT: torch.Tensor) -> torch.Tensor:
+        """Return the wanted tokens of the pass. Nothing predicts the first of a row."""
+        wanted_1N = self.pack(wanted_BT)
+        wanted_1N[0, list(self.borders[:-1])] = False
+        return wanted_1N
+
+    @property
+    def arguments(self) -> dict[str, torch.Tensor]:
+        """Arguments of a model that keep the rows apart: in positions, in attention, and in states."""
+        device = self.kept_BT.device
+        rows_BT = torch.arange(len(self.kept_BT), device=device, dtype=torch.int32)[:, None].expand_as(self.kept_BT)
+        places_BT = torch.arange(self.kept_BT.shape[1], device=device).expand_as(self.kept_BT)
+        return {
+            "position_ids": self.pack(places_BT),
+            "attention_mask": torch.tensor(self.borders, device=device, dtype=BORDERS)[None, None, None],
+            "seq_idx": self.pack(rows_BT),
+        }
+
+
+def lengths_in(attention_mask: torch.Tensor | None) -> list[int] | None:
+    """Return the lengths of the sequences that a mask separates, or None for other masks."""
+    if attention_mask is None or attention_mask.dtype != BORDERS or attention_mask.ndim != 4:
+        return None
+    lengths: list[int] = attention_mask.flatten().diff().tolist()
+    return lengths
+
+
+def install(forward: Callable[..., Any], model: PreTrainedModel) -> bool:
+    """Prepare a model for packed rows. Returns whether it keeps them apart. Collective under ZeRO-3.
+
+    Two short passes compare tokens after a border, alone, and as a continuation of the tokens before it.
+    """
+    text = model.config.get_text_config(decoder=True)
+    layers = set(get_layer_types_and_kwargs(text)[0])
+    recurrent = RECURRENT.get(text.model_type)
+    if text._attn_implementation != "sdpa" or not layers <= LAYER_TYPES | {recurrent}:
+        return False
+    if recurrent in layers and not mamba_scan.separates_sequences():
+        return False
+    ALL_ATTENTION_FUNCTIONS.register("sdpa", attend)
+    before, after = PROBE
+    ids_BT = torch.arange(1, before + after + 1, device=model.device).repeat(2, 1)
+    ids_BT[1, :after] = ids_BT[0, before:]
+    ends_B = torch.tensor([[before], [after]], device=model.device)
+    rows = PackedRows(
+        kept_BT=torch.arange(before + after, device=model.device) < ends_B, borders=(0, before, before + after)
+    )
+    with torch.no_grad():
+        continued_BTV = forward(input_ids=ids_BT, use_cache=False).logits.float()
+        try:
+            packed_1NV = forward(input_ids=rows.pack(ids_BT), use_cache=False, **rows.arguments).logits.float()
+        except (RuntimeError, TypeError, ValueError):  # its attention is not transformers' and refuses the mask
+            return False
+    alone, continued, packed = continued_BTV[1, :after], continued_BTV[0, before:], packed_1NV[0, before:]
+    share = LEAK if model.dtype == torch.float32 else LEAK_IN_HALF
+    return bool((packed - alone).norm() <= share * (continued - alone).norm())
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **rest: Any,
+) -> tuple[torch.Tensor, None]:
+    """Compute transformers' fused attention, sequence by sequence if the mask holds borders.
+
+    On a CPU a pass over each sequence is faster than one over all that hides most scores.
+    """
+    lengths = lengths_in(attention_mask)
+    if lengths is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **rest)
+    window = rest.get("sliding_window")
+    if query.is_cuda and query.dtype != torch.float32 and not rest.get("dropout"):
+        assert attention_mask is not None
+        return _attend_by_kernel(
+            query, key, value, attention_mask.flatten(), lengths, window, rest.get("scaling")
+        ), None
+    outputs = [
+        sdpa_attention_forward(module, *own, _window_mask(own[0], window), **rest)[0]
+        for own in zip(*(one.split(lengths, dim=2) for one in (query, key, value)), strict=True)
+    ]
+    return torch.cat(outputs, dim=1), None
+
+
+def _window_mask(query: torch.Tensor, window: int | None) -> torch.Tensor | None:
+    """Return the mask of a sliding window, or None if it covers the sequence."""
+    length = query.shape[2]
+    if window is None or length <= window:
+        return None
+    return torch.ones(length, length, dtype=torch.bool, device=query.device).tril().triu(1 - window)[None, None]
+
+
+def _attend_by_kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    borders: torch.Tensor,
+    lengths: list[int],
+    window: int | None,
+    scaling: float | None,
+) -> torch.Tensor:
+    output = varlen_attn(
+        *(one[0].transpose(0, 1) for one in (query, key, value)),
+        borders,
+        borders,
+        max(lengths),
+        max(lengths),
+        scale=scaling,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=key.shape[1] != query.shape[1],
+    )
+    assert isinstance(output, torch.Tensor)
+    return output[None]
