@@ -5,7 +5,8 @@ the list of all samples.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import reduce
 
 from temper.learner.batches.shared_prefixes import SharedPrefix
 
@@ -14,19 +15,23 @@ PASS_TOKENS = 96
 parameters: 90, plus 180 for shared prompts."""
 MARGIN = 0.9
 """A plan with shared prompts is used if it costs less than this factor times the plan without."""
+ROW_TOKENS = 8
+"""Fixed cost of a row in a pass without padding, in tokens. Measured like `PASS_TOKENS`: 5 to 9."""
 
 
-def is_packed(*, tokens: int, rows: int, padded: int) -> bool:
-    return tokens + 8 * rows < padded
+def packed_cost(*, tokens: int, rows: int) -> int:
+    """Return the cost, in tokens, of rows laid end to end. The scorer does so if padding costs more."""
+    return tokens + ROW_TOKENS * rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackItem:
-    """Samples whose first `prompt` tokens run once. `length` is the longest rest. Without a prompt: one sample."""
+    """Samples whose first `prompt` tokens run once. `length` is the longest rest, `rests` their sum."""
 
     rows: tuple[int, ...]
     prompt: int
     length: int
+    rests: int
 
     @property
     def tokens(self) -> int:
@@ -41,12 +46,13 @@ BatchPlan = list[list[MicroBatchPlan]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSize:
-    """The size of a micro-batch: items, samples, longest prompt and longest rest."""
+    """The size of a micro-batch: items, samples, longest prompt, longest rest and the sum of the rests."""
 
     items: int
     rows: int
     prompt: int
     length: int
+    rests: int
 
     @property
     def tokens(self) -> int:
@@ -55,8 +61,13 @@ class PackSize:
 
     @property
     def cost(self) -> int:
-        """Cost in tokens: the processed tokens and one pass. Prompts add one pass, and the same again for the cache."""
-        return self.tokens + PASS_TOKENS * (3 if self.prompt else 1)
+        """Cost in tokens: the processed tokens and one pass. Prompts add one pass, and the same again for the cache.
+
+        Without prompts the rows run end to end if that is cheaper.
+        """
+        if self.prompt:
+            return self.tokens + PASS_TOKENS * 3
+        return min(self.tokens, packed_cost(tokens=self.rests, rows=self.rows)) + PASS_TOKENS
 
     def with_item(self, item: PackItem) -> "PackSize":
         return PackSize(
@@ -64,20 +75,16 @@ class PackSize:
             rows=self.rows + len(item.rows),
             prompt=max(self.prompt, item.prompt),
             length=max(self.length, item.length),
+            rests=self.rests + item.rests,
         )
 
 
-NOTHING = PackSize(items=0, rows=0, prompt=0, length=0)
+NOTHING = PackSize(items=0, rows=0, prompt=0, length=0, rests=0)
 
 
 def micro_batch_size(plan: MicroBatchPlan) -> PackSize:
     """Return the size of a micro-batch. Either all its items have prompts or none has."""
-    return PackSize(
-        items=len(plan),
-        rows=sum(len(item.rows) for item in plan),
-        prompt=max(item.prompt for item in plan),
-        length=max(item.length for item in plan),
-    )
+    return reduce(PackSize.with_item, plan, NOTHING)
 
 
 def batch_cost(plan: BatchPlan) -> int:
@@ -112,17 +119,22 @@ def cheapest_pair_plan(lengths: Sequence[int], prompts: Sequence[int], *, ranks:
 
     `prompts` has the number of tokens that each pair can share, 0 for none.
     """
-    longest = [max(pair) for pair in zip(lengths[0::2], lengths[1::2], strict=True)]
-    in_full = [PackItem(rows=(2 * n, 2 * n + 1), prompt=0, length=length) for n, length in enumerate(longest)]
+    in_full, shared = (
+        [_item((2 * n, 2 * n + 1), lengths, prompt=prompt) for n, prompt in enumerate(own)]
+        for own in ([0] * len(prompts), prompts)
+    )
     best = round_robin_plan(in_full, ranks=ranks, budget=budget)
-    shared = [replace(i, prompt=shared, length=i.length - shared) for i, shared in zip(in_full, prompts, strict=True)]
     plan = balanced_plan(shared, ranks=ranks, budget=budget)
     return plan if batch_cost(plan) < MARGIN * batch_cost(best) else best
 
 
 def plain_plan(lengths: Sequence[int], *, ranks: int, budget: int) -> BatchPlan:
-    items = [PackItem(rows=(row,), prompt=0, length=length) for row, length in enumerate(lengths)]
-    return round_robin_plan(items, ranks=ranks, budget=budget)
+    return round_robin_plan([_item((row,), lengths) for row in range(len(lengths))], ranks=ranks, budget=budget)
+
+
+def _item(rows: tuple[int, ...], lengths: Sequence[int], *, prompt: int = 0) -> PackItem:
+    rests = [lengths[row] - prompt for row in rows]
+    return PackItem(rows=rows, prompt=prompt, length=max(rests), rests=sum(rests))
 
 
 def round_robin_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> BatchPlan:
@@ -191,10 +203,9 @@ def _build_items(
         cuts = _find_cuts(rests, prompt=prefix.prompt, budget=budget, most_rows=most_rows, item_cost=item_cost)
         for start, stop in cuts:
             if stop - start > 1:
-                items.append(PackItem(rows=tuple(rows[start:stop]), prompt=prefix.prompt, length=rests[start]))
+                items.append(_item(tuple(rows[start:stop]), lengths, prompt=prefix.prompt))
                 shared.update(rows[start:stop])
-    alone = [PackItem(rows=(row,), prompt=0, length=length) for row, length in enumerate(lengths) if row not in shared]
-    return items + alone
+    return items + [_item((row,), lengths) for row in range(len(lengths)) if row not in shared]
 
 
 def _find_cuts(

@@ -15,7 +15,7 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from temper.learner.batches.packing import is_packed
+from temper.learner.batches.packing import packed_cost
 from temper.learner.models import mamba_scan
 from temper.learner.models.shape import LAYER_TYPES, RECURRENT
 
@@ -41,7 +41,7 @@ class PackedRows:
         places_T = torch.arange(1, wanted_BT.shape[1] + 1, device=wanted_BT.device)
         lengths_B = (wanted_BT * places_T).amax(1).clamp(min=1)
         lengths = lengths_B.tolist()
-        if not is_packed(tokens=sum(lengths), rows=len(lengths), padded=wanted_BT.numel()):
+        if packed_cost(tokens=sum(lengths), rows=len(lengths)) >= wanted_BT.numel():
             return None
         return cls(kept_BT=places_T <= lengths_B[:, None], borders=(0, *accumulate(lengths)))
 

@@ -59,7 +59,8 @@ class Scorer:
         if float32_head:
             multiply_in_float32(model)
         self._layer = output_layer(forward, model)
-        self._packs = packed_rows.install(forward, model)
+        self.packs = packed_rows.install(forward, model)
+        """Whether rows may run end to end."""
         if self._layer is not None:
             self._plain = self._layer.forward
             self._layer.forward = self._read  # type: ignore[assignment, method-assign]
@@ -79,7 +80,7 @@ class Scorer:
         much run as one row, if the model keeps them apart.
         """
         temperatures_BT = None if temperatures_B is None else temperatures_B[:, None].expand_as(ids_BT)
-        rows = PackedRows.find(wanted_BT) if self._packs and prompts is None else None
+        rows = PackedRows.find(wanted_BT) if self.packs and prompts is None else None
         if rows is None:
             scores_BT2 = self._score(ids_BT, wanted_BT, temperatures_BT, prompts=prompts, entropy=entropy)
         else:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,28 @@ import torch
 from support import tiny_models
 from transformers import AutoModelForCausalLM, FalconConfig, PreTrainedModel, RecurrentGemmaConfig
 from unit.learner.models.test_experts import perturbed, recorded
-from unit.learner.models.test_shared_prompt import gradients, loaded, mamba_at_the_end, sliding_window, tokens
+from unit.learner.models.test_shared_prompt import (
+    LONGEST,
+    answer,
+    gradients,
+    loaded,
+    mamba_at_the_end,
+    sliding_window,
+    tokens,
+)
+from unit.learner.test_worker import in_processes, weights_of
 
+from temper.learner.batches.micro_batches import TrainBatch, build_batch
+from temper.learner.batches.pairs import Pair, build_pair_batch
 from temper.learner.batches.pass_experts import PassExperts, PassRow
-from temper.learner.config import Recomputed
+from temper.learner.config import LearnerConfig, OptimConfig, Recomputed, ZeroStage
+from temper.learner.losses.config import LossConfig
 from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.fresh import make_model
 from temper.learner.models.loading import recompute
 from temper.learner.models.logprobs import token_entropies, token_logprobs
 from temper.learner.models.scorer import Scorer, Scores
+from temper.learner.worker import TrainerWorker
 
 LENGTHS = (48, 3, 17, 2, 9, 30)
 """Tokens of each row. Those after the last wanted one are padding."""
@@ -184,3 +199,56 @@ def test_a_model_that_mixes_packed_rows_runs_them_padded(config: FalconConfig | 
     with passes(model) as seen:
         Scorer(model, model, tokens=10**6)(ids_BT, wanted_BT)
     assert seen[-1] == ids_BT.numel()
+
+
+OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0, eps=1e-4)
+POLICY = LossConfig(kl_coefficient=0.05, entropy_bonus=0.01, error_guard=0.0)
+LOSSES = {name: LossConfig(objective=name) for name in ("nll", "dpo", "distill")} | {"policy": POLICY}
+STEPS = 3
+
+
+def training_batch(objective: str) -> TrainBatch:
+    """Answers of unlike lengths to prompts of their own, or pairs of them."""
+    samples = [answer(tokens(5, seed=n), length, seed=n, group=None) for n, length in enumerate((90, 4, 30, 6, 3, 50))]
+    if objective == "dpo":
+        pairs = [Pair(chosen=one, rejected=other) for one, other in zip(samples[::2], samples[1::2], strict=True)]
+        return build_pair_batch(pairs, ranks=1, micro_batch_tokens=LONGEST, pad_id=0)
+    return build_batch(samples, ranks=1, micro_batch_tokens=LONGEST, pad_id=0)
+
+
+def trained(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> dict[str, list[dict[str, Any]]]:
+    """Metrics, weights and records after steps of each objective, packed and padded."""
+    learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=zero_stage))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for objective, loss in LOSSES.items():
+        for packs in (True, False):
+            teacher = f"{folder}/teacher" if objective == "distill" else None
+            learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS, teacher_dir=teacher)
+            if loss.needs_reference:
+                learner.load_reference()
+            scorers = [one.scorer for one in (learner.engine, learner.reference) if one is not None]
+            assert all(scorer.packs for scorer in scorers)
+            for scorer in scorers:
+                scorer.packs = packs
+            with passes(learner.engine.model) as seen:
+                share = training_batch(objective).share(0)
+                metrics = [learner.train([share], loss=loss) for _ in range(STEPS)]
+            result = {"metrics": metrics, "weights": weights_of(learner), "tokens": sum(seen)}
+            found.setdefault(objective, []).append(result)
+    learner.close()
+    return found
+
+
+@pytest.mark.parametrize("zero_stage", [0, pytest.param(3, marks=pytest.mark.slow)])
+def test_training_with_packed_rows_makes_the_same_metrics_and_weights(tmp_path: Path, zero_stage: ZeroStage) -> None:
+    for seed, name in enumerate(("model", "teacher")):
+        make_model(tmp_path / name, tiny_models.SMALL, seed=seed)
+    (results,) = in_processes(trained, ranks=1, arguments=(str(tmp_path), zero_stage))
+    assert set(results) == set(LOSSES)
+    for packed, padded in results.values():
+        assert packed["tokens"] < 0.6 * padded["tokens"]
+        for found, expected in zip(packed["metrics"], padded["metrics"], strict=True):
+            for name in expected.keys() - {"step_seconds", "tokens_per_s"}:
+                assert found[name] == pytest.approx(expected[name], abs=1e-5, rel=1e-4), name
+        for name, tensor in padded["weights"].items():
+            assert torch.allclose(packed["weights"][name], tensor, atol=2e-6), name
