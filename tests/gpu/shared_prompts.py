@@ -1,4 +1,7 @@
-"""Groups whose answers share the pass over their prompt, against full sequences, with and without recomputed layers."""
+"""Groups whose answers share the pass over their prompt, against full sequences, with and without recomputed layers.
+
+Then rows of unlike lengths end to end, against padded ones.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -14,6 +17,7 @@ from temper.learner.batches.samples import TrainingSample
 from temper.learner.models import mamba_scan
 from temper.learner.models.loading import cast, read_model, recompute
 from temper.learner.models.logprobs import token_logprobs
+from temper.learner.models.scorer import Scorer
 from temper.learner.models.shared_prompt import causal_logits
 
 WAYS = (("in full", False, False), ("shared", True, False), ("in full, layers computed again", False, True))
@@ -28,8 +32,10 @@ def run(report: Report, *, small: bool) -> None:
     report.note(f"{answers} answers of {answer} tokens to a prompt of {prompt}, forward and backward")
     with attention_only(small=small) as (folder, parameters):
         _ways(report, folder, f"Qwen 3 of {parameters:,}", group, parameters=parameters)
+        _packed(report, folder, f"Qwen 3 of {parameters:,}", longest=64 if small else 4096)
     with fresh(SMALL if small else MIDDLE) as (folder, parameters):
         _ways(report, folder, f"hybrid of {parameters:,}", group, parameters=parameters)
+        _packed(report, folder, f"hybrid of {parameters:,}", longest=64 if small else 4096)
 
 
 def _ways(report: Report, folder: Path, what: str, group: list[TrainingSample], *, parameters: int) -> None:
@@ -58,6 +64,31 @@ def _ways(report: Report, folder: Path, what: str, group: list[TrainingSample], 
     tokens = sum(len(sample.ids) for sample in group)
     report.figure(f"{what}: in full, model FLOPs", 6e-12 * parameters * tokens / taken["in full"], "T a second")
     report.figure(f"{what}: shared over in full", taken["in full"] / taken["shared"], "times faster")
+
+
+def _packed(report: Report, folder: Path, what: str, *, longest: int) -> None:
+    """Compare passes over rows of which the longest is 16 times the shortest."""
+    model = read_model(folder)
+    cast(model, bf16=on_gpu())
+    scorer = Scorer(model.to(device()), model, tokens=4096)
+    model.train()
+    report.figure(f"{what}: rows are packed", float(scorer.packs), at_least=1.0)
+    lengths = torch.linspace(longest // 16, longest, 8, device=device()).long()
+    wanted_BT = torch.arange(longest, device=device()) < lengths[:, None]
+    wanted_BT[:, 0] = False
+    ids_BT = torch.randint(0, 256, wanted_BT.shape, generator=torch.Generator().manual_seed(0)).to(device())
+
+    def gradient(packs: bool) -> torch.Tensor:
+        scorer.packs = packs and scorer.packs
+        model.zero_grad()
+        scorer(ids_BT, wanted_BT).logprobs_BT.mean().backward()
+        return torch.cat([value.grad.flatten() for value in model.parameters() if value.grad is not None]).float()
+
+    packed, packed_s = gradient(True), seconds(partial(gradient, True), repeats=3)
+    padded, padded_s = gradient(False), seconds(partial(gradient, False), repeats=3)
+    error = ((packed - padded).norm() / padded.norm()).item()
+    report.figure(f"{what}: packed rows, error of the gradient", error, at_most=5e-2 if on_gpu() else 1e-5)
+    report.figure(f"{what}: packed over padded", padded_s / packed_s, "times faster")
 
 
 def _passes(model: PreTrainedModel, batch: TrainBatch) -> torch.Tensor:
