@@ -100,17 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--have", type=Path, help="its packages: the output of `pip list --format=freeze` there")
     parser.add_argument("--for", dest="kind", choices=list(ROOTS), default="deepspeed", help="needs of the parts")
     parser.add_argument("--gpu", type=int, default=90, help="its architecture (default: 90, an H100 or H200)")
-    parser.add_argument(
-        "--mamba", type=Path, help="source folder, archive or wheel of mamba-ssm, if its pin can't be fetched"
-    )
     given = parser.parse_args(arguments)
     try:
         limit = size_of(given.limit)
         have = set() if given.have is None else names_in(given.have.read_text(encoding="utf-8"))
         with tempfile.TemporaryDirectory(prefix="temper-carry-") as folder:
-            archives = gather(
-                Path(folder), given.kind, have=have, python=given.python, mamba=given.mamba, architecture=given.gpu
-            )
+            archives = gather(Path(folder), given.kind, have=have, python=given.python, architecture=given.gpu)
             calls = packed(archives, limit=limit)
             write(calls, given.out)
         print("\n\n".join(instructions(calls, given.out)))
@@ -165,17 +160,17 @@ def wanted(pins: dict[str, Pin], kind: Needs, *, have: set[str]) -> dict[Needs, 
     return found
 
 
-def gather(
-    folder: Path, kind: Needs, *, have: set[str], python: str, mamba: Path | None, architecture: int
-) -> list[Path]:
+def gather(folder: Path, kind: Needs, *, have: set[str], python: str, architecture: int) -> list[Path]:
     """Return the archives to carry, in the order of need. Raise `ValueError` with a remedy if a package can't be had."""
     built, archives = folder / "built", list[Path]()
-    mamba_wheel(built, mamba)
     for need, pins in wanted(pins_of(LOCK.read_text(encoding="utf-8")), kind, have=have).items():
         site = folder / need
         for pin in pins:
             print(f"carry: {need}: {pin.name}", file=sys.stderr)
             _install(pin, site, built, python=python)
+        mamba = ["install", "--no-compile", "--target", str(site), "--requirement", str(MAMBA)]
+        if need == "deepspeed" and (printed := _pip(mamba, {})):
+            raise ValueError(f"{MAMBA} could not be installed; pip: {printed}")
         for wheel in built.glob("*.whl"):
             _pip(["install", "--no-compile", "--upgrade", "--target", str(site), str(wheel)], {})
             wheel.unlink()
@@ -187,26 +182,6 @@ def gather(
         with tarfile.open(archives[-1], "w:xz", preset=6) as archive:
             archive.add(site, "site")
     return archives
-
-
-def mamba_wheel(folder: Path, source: Path | None) -> None:
-    """Build the wheel of mamba-ssm at its pin, or of a source. Raise `ValueError` with a remedy if it can't be had.
-
-    Its kernels are compiled on the machine that runs them.
-    """
-    (pin,) = [line for line in MAMBA.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    if source is not None and not source.exists():
-        raise ValueError(f"--mamba {source}: there is no such folder, archive or wheel")
-    printed = _pip(
-        ["wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(source or pin)],
-        {"MAMBA_SKIP_CUDA_BUILD": "TRUE"},
-    )
-    if printed and source is None:
-        raise ValueError(
-            f"{pin} could not be fetched or built; fetch it elsewhere and give --mamba PATH; pip: {printed}"
-        )
-    if printed:
-        raise ValueError(f"--mamba {source}: give mamba's own source or a wheel; pip: {printed}")
 
 
 def _install(pin: Pin, site: Path, built: Path, *, python: str) -> None:
@@ -225,7 +200,7 @@ def _pip(arguments: Sequence[str], variables: dict[str, str]) -> str:
     """Run pip for these packages alone. Return the last line of its errors if it fails, else an empty text."""
     quiet = ["--quiet", "--disable-pip-version-check", "--no-deps"]
     command = [sys.executable, "-m", "pip", arguments[0], *quiet, *arguments[1:]]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables, cwd=ROOT)
     return (ran.stderr.strip().splitlines() or ["no word"])[-1] if ran.returncode else ""
 
 

@@ -160,12 +160,6 @@ install_deepspeed() {
     DS_BUILD_OPS=0 DS_IGNORE_CUDA_DETECTION=1 MLFLOW_DISABLE_TELEMETRY=true install -r "$venv/built-last.txt"
 }
 
-install_mamba() {
-    install -r "$mamba" ||
-        echo "setup: the kernels of Mamba ($mamba) were not installed; without them no model with Mamba layers is trained" \
-            "on a GPU, all others are. 'rm $venv/installed' and 'make setup' try again" >&2
-}
-
 install_fused() {
     echo "setup: causal-conv1d: a wheel that its makers built for this torch, else it is compiled, for 5 to 20 minutes" \
         "with 8 cores (an estimate; MAX_JOBS limits the compilers, which take up to 4 GB each)"
@@ -208,7 +202,7 @@ if [ $base = yes ]; then
     install_deepspeed
     install -r "$puzzles" || echo "setup: reasoning-gym was not installed, so the environment reasoning_gym is not there" >&2
     install -r "$trackers" || echo "setup: W&B and trackio were not installed, so tracking.also can't name them" >&2
-    [ "$stack" = cpu ] || install_mamba
+    [ "$stack" = cpu ] || install -r "$mamba"
     compile_bytecode
     install_package
     [ ! -s "$log" ] || echo "setup: what the installers warned of is in $log"

@@ -17,7 +17,6 @@ from requirements.carry import (
     for_one_gpu,
     instructions,
     main,
-    mamba_wheel,
     names_in,
     packed,
     pins_of,
@@ -120,11 +119,6 @@ def test_packages_that_the_machine_has_stay_here_but_for_those_of_the_check() ->
     names = {pin.name for pin in wanted(PINS, "deepspeed", have=have)["deepspeed"]}
     assert "transformers" in names
     assert not names & {"pyyaml", "hf-xet"}
-
-
-def test_an_absent_source_of_mamba_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--mamba"):
-        mamba_wheel(tmp_path / "made", tmp_path / "absent")
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -154,17 +154,6 @@ def test_a_gpu_without_a_cuda_toolkit_gets_all_that_needs_no_compiler(machine: M
     assert not any("fused" in call for call in calls)
 
 
-def test_kernels_of_mamba_that_can_t_be_had_are_told_and_the_rest_is_installed(machine: Machine) -> None:
-    machine.gpu(NEW)
-    refuse = 'case "$*" in *mamba.txt*) exit 1 ;; esac'
-    machine.program("uv-of-venv", refuse)
-    machine.program("python3.11", f"{refuse}\n{PYTHON}")
-    done = machine.setup()
-    assert done.returncode == 0
-    assert "no model with Mamba layers is trained on a GPU" in " ".join(done.stderr.split())
-    assert (machine.root / ".venv" / "installed").exists()
-
-
 @pytest.mark.parametrize("name", ["python3.12", "python3.13", "python3"])
 def test_any_python_of_the_locks_makes_the_environment(name: str, tmp_path: Path) -> None:
     machine = Machine(root=tmp_path)
