@@ -5,6 +5,8 @@ Suffixes as in `learner/models/mamba_scan.py`.
 
 import inspect
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -12,11 +14,13 @@ from unittest.mock import patch
 import torch
 from gpu.machine import MIDDLE, SMALL, device, fresh, on_gpu, seconds
 from gpu.measure import Report
+from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h
 
 from temper.learner.models import mamba_scan
-from temper.learner.models.kernels import find_kernel
+from temper.learner.models.fresh import FreshModelConfig
+from temper.learner.models.kernels import Device, find_kernel
 from temper.learner.models.loading import read_model
 
 BOUNDS = {torch.float32: 5e-3, torch.bfloat16: 5e-2}
@@ -25,69 +29,119 @@ VALUES = ("y", "the state at the end")
 FUNCTIONS = ("mamba2_chunk_scan", "mamba2_split_conv1d_scan_combined", "causal_conv1d_fn")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """The shape of a scan."""
+
+    batch: int
+    length: int
+    heads: int
+    channels: int
+    groups: int
+    state: int
+    chunk_size: int
+    starts: tuple[int, ...] = (0,)
+    """First positions of the sequences in each row. The initial state belongs to the first of them."""
+
+    def inputs(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """Return its tensors. Tokens have the given type."""
+        draw = torch.Generator().manual_seed(0)
+        tokens = (self.batch, self.length)
+        made = {
+            "x": torch.randn(*tokens, self.heads, self.channels, generator=draw),
+            "dt": torch.randn(*tokens, self.heads, generator=draw),
+            "a": -torch.rand(self.heads, generator=draw) - 0.5,
+            "b": torch.randn(*tokens, self.groups, self.state, generator=draw) / self.state**0.5,
+            "c": torch.randn(*tokens, self.groups, self.state, generator=draw) / self.state**0.5,
+            "d": torch.randn(self.heads, generator=draw),
+            "bias": torch.rand(self.heads, generator=draw) - 3,
+            "initial": torch.randn(self.batch, self.heads, self.channels, self.state, generator=draw),
+        }
+        rounded = ("x", "dt", "b", "c")
+        return {name: value.to(device(), dtype if name in rounded else None) for name, value in made.items()}
+
+    def sequences(self) -> torch.Tensor | None:
+        """Return the number of each position's sequence, or None if a row is one sequence."""
+        if len(self.starts) == 1:
+            return None
+        places = torch.arange(self.length, device=device())
+        firsts = torch.tensor(self.starts, device=device())
+        return (torch.searchsorted(firsts, places, right=True) - 1).int().expand(self.batch, -1).contiguous()
+
+
+SMALLEST = Scan(batch=2, length=70, heads=4, channels=8, groups=2, state=16, chunk_size=32)
+REAL = Scan(batch=2, length=2048, heads=64, channels=64, groups=8, state=128, chunk_size=256)
+
+
 def run(report: Report, *, small: bool) -> None:
     """Compare values and gradients, in float32 and bfloat16, and measure the scan."""
+    note_kernels(report)
+    scan, shape = modeling_nemotron_h.mamba2_chunk_scan, SMALLEST if small else REAL
+    for dtype in (torch.float32, torch.bfloat16):
+        compare(report, scan, shape, dtype=dtype, at_most=BOUNDS[dtype])
+    inputs = shape.inputs(torch.bfloat16 if on_gpu() else torch.float32)
+    for name, function in (("what transformers calls", scan), ("the plain one", mamba_scan.replacement())):
+        taken = seconds(partial(_passed, function, shape, inputs), repeats=3)
+        report.figure(f"scan forward and backward, {name}", 1000 * taken, "ms")
+    compare_whole(report, SMALL if small else MIDDLE, tokens=(2, 100), at_most=2e-2)
+
+
+def note_kernels(report: Report) -> None:
+    """Note for each function that transformers calls whether it is a kernel."""
     for name in FUNCTIONS:
         bound = find_kernel(vars(modeling_nemotron_h)[name])
         report.note(f"{name}: {'a kernel of ' + bound[0] if bound is not None and bound[1] else 'a reference'}")
-    scan = modeling_nemotron_h.mamba2_chunk_scan
-    for dtype in (torch.float32, torch.bfloat16):
-        inputs = _inputs(small=small, dtype=dtype)
-        wanted = _exact(inputs)
-        found = _passed(scan, inputs, chunk_size=32 if small else 256)
-        errors = {name: _error(value, wanted[name]) for name, value in found.items()}
-        for name in VALUES:
-            report.figure(f"scan, {_word(dtype)}: error of {name}", errors.pop(name), at_most=BOUNDS[dtype])
-        worst, error = largest(errors)
-        report.figure(f"scan, {_word(dtype)}: largest error, of {worst}", error, at_most=BOUNDS[dtype])
-    inputs = _inputs(small=small, dtype=torch.bfloat16 if on_gpu() else torch.float32)
-    for name, function in (("what transformers calls", scan), ("the plain one", mamba_scan.replacement())):
-        taken = seconds(partial(_passed, function, inputs, chunk_size=32 if small else 256), repeats=3)
-        report.figure(f"scan forward and backward, {name}", 1000 * taken, "ms")
-    _whole(report, small=small)
 
 
-def _inputs(*, small: bool, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return the arguments of a scan. The last is the initial state."""
-    draw = torch.Generator().manual_seed(0)
-    batch, length, heads, width, groups, state = (2, 70, 4, 8, 2, 16) if small else (2, 2048, 64, 64, 8, 128)
-    made = {
-        "x": torch.randn(batch, length, heads, width, generator=draw),
-        "dt": torch.rand(batch, length, heads, generator=draw) * 0.2,
-        "a": -torch.rand(heads, generator=draw) - 0.5,
-        "b": torch.randn(batch, length, groups, state, generator=draw) / state**0.5,
-        "c": torch.randn(batch, length, groups, state, generator=draw) / state**0.5,
-        "d": torch.randn(heads, generator=draw),
-        "initial": torch.randn(batch, heads, width, state, generator=draw),
-    }
-    rounded = ("x", "dt", "b", "c")
-    return {name: value.to(device(), dtype if name in rounded else None) for name, value in made.items()}
+def compare(report: Report, scan: Callable[..., Any], shape: Scan, *, dtype: torch.dtype, at_most: float) -> None:
+    """Compare the values and gradients of a function with transformers' signature with the plain scan in double precision."""
+    inputs = shape.inputs(dtype)
+    wanted = _exact(shape, inputs)
+    found = _passed(scan, shape, inputs)
+    errors = {name: _error(value, wanted[name]) for name, value in found.items()}
+    what = f"scan, {_word(dtype)}"
+    what += f", {len(shape.starts)} sequences a row" if len(shape.starts) > 1 else ""
+    for name in VALUES:
+        report.figure(f"{what}: error of {name}", errors.pop(name), at_most=at_most)
+    worst, error = largest(errors)
+    report.figure(f"{what}: largest error, of {worst}", error, at_most=at_most)
 
 
-def _passed(scan: Any, inputs: dict[str, torch.Tensor], *, chunk_size: int) -> dict[str, torch.Tensor]:
-    """Return the outputs and the gradients of a function with the signature of transformers' scan."""
+def _passed(scan: Callable[..., Any], shape: Scan, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the outputs and the gradients."""
     own = {name: value.detach().clone().requires_grad_() for name, value in inputs.items()}
+    sequences = shape.sequences()
     y, final = scan(
         *(own[name] for name in ("x", "dt", "a", "b", "c")),
-        chunk_size,
+        shape.chunk_size,
         D=own["d"],
+        dt_bias=own["bias"],
+        dt_softplus=True,
         initial_states=own["initial"],
         return_final_states=True,
+        **({} if sequences is None else {"seq_idx": sequences}),
     )
     return _with_gradients(y, final, own)
 
 
-def _exact(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the same by the plain scan in double precision on the CPU."""
+def _exact(shape: Scan, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the same by the plain scan in double precision on the CPU, one sequence at a time."""
     own = {name: value.detach().double().cpu().requires_grad_() for name, value in inputs.items()}
-    y, final = mamba_scan.continued_scan(
-        *(own[name] for name in ("x", "dt", "a", "b", "c")), chunk_size=64, d_H=own["d"], initial_BHPN=own["initial"]
-    )
-    return _with_gradients(y, final, own)
+    positive = functional.softplus(own["dt"] + own["bias"])
+    ys, final, state = [], own["initial"], own["initial"]
+    for start, end in zip(shape.starts, (*shape.starts[1:], shape.length), strict=True):
+        x, dt, b, c = (one[:, start:end] for one in (own["x"], positive, own["b"], own["c"]))
+        y, final = mamba_scan.continued_scan(x, dt, own["a"], b, c, chunk_size=64, d_H=own["d"], initial_BHPN=state)
+        ys.append(y)
+        state = torch.zeros_like(state)
+    return _with_gradients(torch.cat(ys, dim=1), final, own)
 
 
 def _with_gradients(y: torch.Tensor, final: torch.Tensor, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    (y.float().sin().sum() + final.float().sin().sum()).backward()
+    """Return the values, and the gradients of their sum with random weights, which are exact in every type."""
+    draw = torch.Generator().manual_seed(1)
+    weights = [torch.randn(one.shape, generator=draw).bfloat16().to(one) for one in (y, final)]
+    torch.autograd.backward((y, final), weights)
     gradients = {f"the gradient of {name}": value.grad for name, value in own.items() if value.grad is not None}
     assert len(gradients) == len(own), f"no gradient of {own.keys() - gradients.keys()}"
     return dict(zip(VALUES, (y.detach(), final.detach()), strict=True)) | gradients
@@ -98,23 +152,25 @@ def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return ((found.double().cpu() - wanted).abs().max() / wanted.abs().max()).item()
 
 
-def _whole(report: Report, *, small: bool) -> None:
+def compare_whole(
+    report: Report, config: FreshModelConfig, *, tokens: tuple[int, int], at_most: float, kernels: Device | None = None
+) -> None:
     """Compare the gradients of a whole hybrid, with all available fused layers, with double precision on the CPU."""
-    with fresh(SMALL if small else MIDDLE) as (folder, _):
+    with fresh(config) as (folder, _):
         exact = read_model(folder, device="cpu").double()
         here = read_model(folder).to(device())
-        ids_BT = torch.randint(0, 256, (2, 100), generator=torch.Generator().manual_seed(1))
+        ids_BT = torch.randint(0, 256, tokens, generator=torch.Generator().manual_seed(1))
         functions = {name: vars(modeling_nemotron_h)[name] for name in FUNCTIONS}
         plain = {name: inspect.getclosurevars(one).nonlocals["torch_function"] for name, one in functions.items()}
         with patch.multiple(modeling_nemotron_h, **plain):  # no kernel takes double precision of a CPU
             wanted = _loss(exact, ids_BT)
-        mamba_scan.install()
+        mamba_scan.install(device=kernels)
         found = _loss(here, ids_BT.to(device()))
         errors = {
             name: ((found[name].double().cpu() - value).norm() / value.norm()).item() for name, value in wanted.items()
         }
     _, error = largest(errors)
-    report.figure("a hybrid in float32: error of the worst parameter's gradient", error, at_most=2e-2)
+    report.figure("a hybrid in float32: error of the worst parameter's gradient", error, at_most=at_most)
 
 
 def largest(errors: dict[str, float]) -> tuple[str, float]:
