@@ -77,7 +77,7 @@ bench: setup  ## measure rollout, learner, weight push and loop with the model o
 	@PYTHONPATH=tests $(PY) -m bench.cpu
 	@PYTHONPATH=tests $(PY) -m bench.beside_trl
 
-gpu-check: setup  ## verify and measure what only a GPU can show, write docs/gpu.md: 15 minutes and compiling; small without a GPU
+gpu-check: setup  ## verify and measure what only a GPU can show, write docs/gpu.md: half an hour and compiling; small without a GPU
 	@PYTHONPATH=tests $(PY) -m gpu.measure $(ARGS)
 
 settings: setup  ## write docs/settings.md, the page of all settings

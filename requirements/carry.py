@@ -31,8 +31,8 @@ Needs = Literal["deepspeed", "vllm", "ray"]
 """Needs of a part besides torch: transformers and DeepSpeed, then also vLLM, then the whole stack."""
 PARTS: dict[Needs, tuple[str, ...]] = {
     "deepspeed": ("kernels", "shared_prompts", "learning"),
-    "vllm": ("first_runner", "second_runner", "pushes"),
-    "ray": ("sharing",),
+    "vllm": ("first_runner", "second_runner", "reload", "pushes"),
+    "ray": ("sharing", "broadcast", "curve"),
 }
 """The parts of `tests/gpu/measure.py` by need."""
 ROOTS: dict[Needs, tuple[str, ...]] = {

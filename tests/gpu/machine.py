@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -42,6 +43,8 @@ LARGE = FreshModelConfig(
     chunk_size=256,
 )
 """1 B parameters: 16 Mamba-2 layers, 4 of attention, 20 MLPs."""
+EXPERTS = replace(MIDDLE, pattern="M*EM*E", experts=16, experts_per_token=4, expert_size=512)
+"""A hybrid with expert layers."""
 
 
 def device() -> torch.device:

@@ -1,7 +1,7 @@
 """The GPU check: facts that only a GPU can show, verified and measured part by part. Writes `docs/gpu.md`.
 
-`PYTHONPATH=tests python -m gpu.measure`. Each part is a file of this folder with a function `run(report, small=...)`, except
-the two parts of `runners.py`. It runs in a separate process with a deadline: a fault in one does not stop the others.
+`PYTHONPATH=tests python -m gpu.measure`. Each part is a file of this folder with a function `run(report, small=...)`, or
+shares one (`SHARED`). It runs in a separate process with a deadline: a fault in one does not stop the others.
 """
 
 import argparse
@@ -25,13 +25,20 @@ PARTS = {
     "shared_prompts": "Shared prompts, with layers computed again and without",
     "first_runner": "vLLM's first model runner",
     "second_runner": "vLLM's second model runner",
+    "reload": "Pushes into a running engine: experts, and adapters",
     "pushes": "Each way of pushing weights",
     "learning": "The learner: a hybrid of 1 B parameters at ZeRO stage 3",
     "sharing": "One GPU shared by engine and learner",
+    "broadcast": "Pushes from GPU to GPU",
+    "curve": "A curve: the demo on one GPU",
 }
 """The title of each part, in order."""
-RUNNERS = {"first_runner": "v1", "second_runner": "v2"}
-"""The parts of `runners.py`, with the setting `rollout.engine.runner` of each."""
+SHARED = {
+    "first_runner": ("runners", {"runner": "v1"}),
+    "second_runner": ("runners", {"runner": "v2"}),
+    **{part: ("runs", {"part": part}) for part in ("sharing", "broadcast", "curve")},
+}
+"""The parts that have no file of their name: their file and their arguments."""
 LIMIT_S = 1200.0
 """Deadline of a part, mostly for kernels: Mamba-2 alone compiles 110, which takes minutes with a cold cache."""
 ENDS = {0: "all holds", 3: "a figure does not hold", 4: "nothing measured"}
@@ -43,14 +50,15 @@ HEAD = """# GPU check
 You get the facts that only a GPU can show, verified and measured part by part.
 
 ```
-make gpu-check                             # needs a GPU: 15 minutes and compiling
+make gpu-check                             # needs a GPU: half an hour and compiling
 ```
 
 It writes this page: a section for each part, with its machine, its figures and their limits. Each part runs in a separate
 process with a deadline, and a fault in one does not stop the others. If a part ran out of time, its figures are unknown. Run it
-again, since compiled kernels are kept, or raise all deadlines (`ARGS="--patience 5"`). Without a GPU, or with `--small`, the
-parts run in a small form, and `second_runner`, which needs Triton, does not run. `--only kernels --page docs/gpu.md` replaces
-one section. Without vLLM, `--only kernels shared_prompts` needs torch 2.11 and transformers, `learning` also DeepSpeed.
+again, since compiled kernels are kept, or raise all deadlines (`ARGS="--patience 5"`). `broadcast` needs two GPUs. Without a
+GPU, or with `--small`, the parts run in a small form, and `second_runner`, which needs Triton, does not run.
+`--only kernels --page docs/gpu.md` replaces one section. Without vLLM, `--only kernels shared_prompts` needs torch 2.11 and
+transformers, `learning` also DeepSpeed.
 """
 
 
@@ -93,8 +101,8 @@ def run_part(name: str, file: Path, *, small: bool) -> int:
     report = Report(file)
     if small:
         torch.set_num_threads(1)  # threads that fight for a core cost many times their work
-    work = importlib.import_module("gpu.runners" if name in RUNNERS else f"gpu.{name}").run
-    work(report, small=small, **({"runner": RUNNERS[name]} if name in RUNNERS else {}))
+    file_name, arguments = SHARED.get(name, (name, {}))
+    importlib.import_module(f"gpu.{file_name}").run(report, small=small, **arguments)
     if not report.figures:
         return 4
     return 0 if report.holds else 3

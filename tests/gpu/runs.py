@@ -1,67 +1,56 @@
-"""One device shared by an engine and a rank: two steps of a run in which they take phases, and the memory in each phase."""
+"""Whole runs of the demo's model by the user command, and the figures of their rows."""
 
 import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+from gpu.machine import on_gpu, peak_flops
 from gpu.measure import Report
 
+from temper.learner.models.fresh import FreshModelConfig, parameter_count
 from temper.orchestrator.cluster.this_machine import PACKAGE
 
-SETTINGS = (
-    *(
-        "name=sharing",
-        "stages=[init,rl]",
-        "placement=colocated",
-        "rl.max_lag=0",
-        "rl.steps=2",
-        "rl.max_replaced_groups=0",
-    ),
-    *("rl.groups_per_step=4", "rl.group_size=4", "rl.optim.warmup_steps=0", "rl.loss.advantage=reinforce_pp"),
-    "rl.loss.malformed_thinking=-1.0",
+Rows = list[dict[str, Any]]
+COLOCATED = ("placement=colocated", "rl.max_lag=0")
+SHORT = ("stages=[init,rl]", "rl.steps=2")
+FEW = (
+    *("rl.groups_per_step=4", "rl.group_size=4", "rl.max_replaced_groups=0", "rl.optim.warmup_steps=0"),
+    *("rl.loss.advantage=reinforce_pp", "rl.loss.malformed_thinking=-1.0"),
 )
-"""A fresh model's rewards are mostly equal, so that it learns from its malformed thinking."""
+"""Few answers. A fresh model's rewards are mostly equal, so that it learns from its malformed thinking."""
+BRIEF = ("rl.steps=2", "sft.steps=2", "sft.optim.warmup_steps=0", "eval.tasks=4", "eval.samples=1")
+"""The small form of the demo's stages."""
 
 GAP = 1e-3
 """Largest mean difference of log-probabilities in nats, in float32: on a CPU it is about 1e-7."""
+GAIN = 0.05
+"""Smallest gain of the mean accuracy by RL. On CPUs the demo gains more on every seed."""
 
 HELD = {"weights": "weights", "states": "states", "cache": "cache", "device": "taken of the GPU"}
 """Labels of the memory columns in a log row. GPU columns are absent without a GPU."""
+SPEEDS = {
+    "train/tokens_per_s": ("learner", "tokens a second"),
+    "rollout/tokens_per_s": ("engines", "sampled tokens a second"),
+    "time/publish_s": ("push: lay out the weights", "s"),
+    "push/load_s": ("push: load into the slowest engine", "s"),
+}
+"""Labels of the reported columns of an RL row."""
 
 
-def run(report: Report, *, small: bool) -> None:
-    """Run the user command. `learner.transport` selects the push."""
-    with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "temper.orchestrator",
-            "run",
-            str(PACKAGE / "configs" / "demo.yaml"),
-            *SETTINGS,
-        ]
-        ran = subprocess.run(
-            [*command, f"runs_dir={folder}", f"tracking.uri=sqlite:///{folder}/mlflow.db"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ran.returncode:
-            raise RuntimeError(f"the run ended with status {ran.returncode}:\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}")
-        place = Path(folder) / "sharing"
-        metrics, phases = _rows(place / "metrics.jsonl"), _rows(place / "phases.jsonl")
-    _figures(report, metrics, phases)
+def run(report: Report, *, part: str, small: bool) -> None:
+    """Run a part: `sharing`, `curve` or `broadcast`."""
+    {"sharing": share_device, "curve": train_curve, "broadcast": push_between_gpus}[part](report, small=small)
 
 
-def _figures(report: Report, metrics: list[dict[str, Any]], phases: list[dict[str, Any]]) -> None:
-    """Report whether the second step sampled with the weights pushed after the first."""
-    trained = [row for row in metrics if row["stage"] == "rl" and "train/mismatch_abs" in row]
-    report.figure("steps that were trained", len(trained), at_least=2)
-    gap = trained[-1]["train/mismatch_abs"]
-    report.figure("engine against trainer after a push, mean difference", gap, "nats", at_most=GAP)
+def share_device(report: Report, *, small: bool) -> None:
+    """Train two steps in which engine and rank take phases. Report the memory in each."""
+    rl, _, phases = _run((*SHORT, *FEW, *COLOCATED))
+    _agrees(report, rl, steps=2)
     for name in sorted({row["phase"] for row in phases}):
         rows = [row for row in phases if row["phase"] == name]
         report.figure(f"{name}: the change to it, the longest", max(row["seconds"] for row in rows), "s")
@@ -72,5 +61,86 @@ def _figures(report: Report, metrics: list[dict[str, Any]], phases: list[dict[st
                 report.figure(f"{name}: {words}", max(known) / 2**20, "MiB")
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+def train_curve(report: Report, *, small: bool) -> None:
+    """Train the demo's stages with phases on one device, and report its curve and its speed."""
+    rl, evals, _ = _run((*COLOCATED, *((*BRIEF, *FEW) if small else ())))
+    _agrees(report, rl, steps=2)
+    for rows in _thirds(rl):
+        first, last = rows[0]["step"], rows[-1]["step"]
+        rewards = [value for row in rows for name, value in row.items() if _is_mean(name, "reward")]
+        report.figure(f"steps {first} to {last}: mean reward", sum(rewards) / len(rewards))
+    before, after = (_accuracy(row) for row in evals[-2:])
+    report.figure("accuracy before RL", before)
+    report.figure("accuracy after RL over before", after - before, at_least=None if small else GAIN)
+    _speeds(report, rl)
+
+
+def push_between_gpus(report: Report, *, small: bool) -> None:
+    """Train two steps with a rank that broadcasts to one or two engines: by NCCL between GPUs, by gloo between CPUs."""
+    cards = torch.cuda.device_count()
+    if on_gpu() and cards < 2:
+        report.note("NCCL needs a GPU for each of its ends: nothing of it runs on one GPU")
+        return
+    engines = min(2, cards - 1) if on_gpu() else 2
+    report.note(f"{engines} engines, {'NCCL between GPUs' if on_gpu() else 'gloo between CPUs'}")
+    workers = (f"rollout.workers={engines}", "placement=dedicated", "learner.transport=broadcast")
+    rl, _, _ = _run((*SHORT, *FEW, *workers, "rl.max_lag=0"))
+    _agrees(report, rl, steps=2)
+    _speeds(report, rl)
+
+
+def _run(settings: Iterable[str]) -> tuple[Rows, Rows, Rows]:
+    """Run the demo with these settings. Return the rows of RL, of its evaluations, and of its phases."""
+    with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
+        command = [sys.executable, "-m", "temper.orchestrator", "run", str(PACKAGE / "configs" / "demo.yaml")]
+        # An engine that compiles at its first start may take longer than the default. The part has a deadline.
+        places = [
+            "deadlines.start_s=900",
+            "name=check",
+            f"runs_dir={folder}",
+            f"tracking.uri=sqlite:///{folder}/mlflow.db",
+        ]
+        ran = subprocess.run([*command, *settings, *places], capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise RuntimeError(f"the run ended with status {ran.returncode}:\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}")
+        metrics, phases = (_rows(Path(folder) / "check" / f"{name}.jsonl") for name in ("metrics", "phases"))
+    rl = [row for row in metrics if row["stage"] == "rl" and "train/mismatch_abs" in row]
+    return rl, [row for row in metrics if row["stage"].startswith("eval-")], phases
+
+
+def _rows(file: Path) -> Rows:
+    """Return the rows of a file, which only runs with phases write."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def _agrees(report: Report, rl: Rows, *, steps: int) -> None:
+    """Report whether the steps sampled with the weights pushed before them."""
+    report.figure("steps that were trained", len(rl), at_least=steps)
+    gap = max(row["train/mismatch_abs"] for row in rl[1:])
+    report.figure("engine against trainer after a push, mean difference", gap, "nats", at_most=GAP)
+
+
+def _thirds(rows: Rows) -> list[Rows]:
+    third = max(1, len(rows) // 3)
+    return [part for part in (rows[:third], rows[third:-third], rows[-third:]) if part]
+
+
+def _is_mean(name: str, what: str) -> bool:
+    """Return whether a column is this mean of one environment."""
+    return name.startswith("env/") and name.endswith(f"/{what}")
+
+
+def _accuracy(row: dict[str, Any]) -> float:
+    found = [value for name, value in row.items() if name.endswith("/avg_at_k")]
+    return float(sum(found) / len(found))
+
+
+def _speeds(report: Report, rl: Rows) -> None:
+    """Report the best of each speed column, and the share of the GPU's peak that the learner used."""
+    for column, (what, unit) in SPEEDS.items():
+        known = [row[column] for row in rl if column in row]
+        report.figure(what, max(known) if "tokens" in column else min(known), unit)
+    parameters = parameter_count(FreshModelConfig())
+    flops = 6 * parameters * max(row["train/tokens_per_s"] for row in rl)
+    if (most := peak_flops()) is not None:
+        report.figure(f"learner, model FLOPs of {parameters:,} parameters used", 100 * flops / most, "% of the peak")
