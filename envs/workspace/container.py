@@ -4,6 +4,7 @@ A container has no network, no capabilities, a user without rights, a read-only 
 processes and disk. It ends with its standard input: at the end of its episode, and at the death of this process.
 """
 
+import inspect
 import logging
 import secrets
 import shutil
@@ -14,7 +15,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from temper.envs.core.errors import EnvironmentFault, SandboxError
@@ -77,7 +77,7 @@ def find_runtime(image: str) -> str:
 def program() -> str:
     """Return the program of process 1, with the modules that it needs."""
     modules = (literals, runner, seal, bridge, folder, container_main)
-    texts = {module.__name__: Path(module.__file__).read_text(encoding="utf-8") for module in modules}
+    texts = {module.__name__: inspect.getsource(module) for module in modules}
     return LOADER.format(texts=dict.fromkeys(PACKAGES, "") | texts)
 
 
@@ -130,7 +130,7 @@ class Container:
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._client = subprocess.Popen(
-                command, stdin=theirs, stdout=theirs, stderr=self._stderr, start_new_session=True
+                command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._stderr, start_new_session=True
             )
 
     def _errors(self) -> str:

@@ -58,7 +58,7 @@ def verify(files: Mapping[str, str], spec: Mapping[str, Any], *, credit: Credit,
     suite = {"entry_point": IMPORT, "names": [IMPORT], "checks": checks, "setup": PROXIES.format(names=modules)}
     most = len(checks)
     with off_the_clock(), closing(Container(image)) if image else nullcontext() as container:
-        start = container and container.start
+        start = container.start if container else None
         return shared_sandbox().attempt(
             lambda sandbox: judge(sandbox, source, suite, credit=credit, failures=most, start=start)[0]
         )
