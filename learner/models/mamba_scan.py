@@ -86,7 +86,9 @@ class _Chunks:
         self.b = self._chunked(b_BTGN).transpose(1, 2)  # (B K, G, L, N)
         self.c = self._chunked(c_BTGN).transpose(1, 2)
         self.visible = torch.ones(self.size, self.size, dtype=torch.bool, device=x_BTHP.device).tril()  # (L, L)
-        self.entered = self.left = self.kept = None
+        self.entered: torch.Tensor | None = None
+        self.left: torch.Tensor | None = None
+        self.kept: torch.Tensor | None = None
         decays = self._chunked((a_H * dt_BTH)[..., None])[..., 0]
         if sequences_BT is None:
             self.decay = decays.cumsum(1)  # (B K, L, H)

@@ -156,8 +156,11 @@ def _attend_by_kernel(
     window: int | None,
     scaling: float | None,
 ) -> torch.Tensor:
+    query_NHD, key_NHD, value_NHD = (one[0].transpose(0, 1) for one in (query, key, value))
     output = varlen_attn(
-        *(one[0].transpose(0, 1) for one in (query, key, value)),
+        query_NHD,
+        key_NHD,
+        value_NHD,
         borders,
         borders,
         max(lengths),

@@ -35,7 +35,12 @@ class JudgeServer:
         """`folder` is a model directory or a hub name. Requests name it `model` and carry `key`."""
         self.name = f"the judge {model}"
         self.url = ""
-        self._words = (folder, "--name", model, "--max-model-len=-1")  # the longest that fits into memory
+        self._words: tuple[str, ...] = (
+            folder,
+            "--name",
+            model,
+            "--max-model-len=-1",
+        )  # the longest that fits into memory
         self._task = ray.remote(max_retries=0)(run_server).options(**bundle.options())
         self._key, self._log = key, log
 
