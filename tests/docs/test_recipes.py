@@ -130,9 +130,11 @@ def counting() -> Iterator[str]:
     with CounterServer() as serving:
         thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
         thread.start()
-        yield serving.url
-        serving.shutdown()
-        thread.join()
+        try:
+            yield serving.url
+        finally:
+            serving.shutdown()
+            thread.join()
 
 
 def two_steps(recipe: str, stage: str, folder: Path, *overrides: str, sampled: bool = True) -> Path:
