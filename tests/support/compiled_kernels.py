@@ -43,7 +43,7 @@ def pretend(architecture: int) -> Iterator[dict[str, float]]:
         get_current_device=lambda: 0,
         get_current_stream=lambda _: 0,
     )
-    triton.runtime.driver.set_active(driver)  # type: ignore[arg-type]
+    triton.runtime.driver.set_active(driver)
     with (
         patch.object(JITFunction, "run", compile_only),
         patch.object(torch.cuda, "device", lambda _: nullcontext()),

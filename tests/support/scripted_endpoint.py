@@ -63,7 +63,7 @@ class ScriptedEndpoint:
         )
         config = ThinkingConfig()
         self._loop = asyncio.Runner()
-        self._agents = VllmAgentServer(EngineFrontend(place), place, config)  # type: ignore[arg-type]
+        self._agents = VllmAgentServer(EngineFrontend(place), place, config)
         sampler = TurnSampler(engine, ThinkingTags.find(tokenizer), config, turn_tokens=LIMITS.turn_tokens)
         self._runner = EpisodeRunner(sampler=sampler, renderer=Renderer(tokenizer), limits=LIMITS, agents=self._agents)
 

@@ -66,6 +66,8 @@ def test_sequences_of_a_row_are_scanned_like_each_alone(lengths):
     y.sin().sum().backward()
     expected.sin().sum().backward()
     for found, wanted in zip(ours, theirs, strict=True):
+        assert found.grad is not None
+        assert wanted.grad is not None
         assert torch.allclose(found.grad, wanted.grad, atol=1e-10)
 
 
@@ -75,7 +77,7 @@ def test_sequences_of_a_row_are_convolved_like_each_alone(lengths, bias):
     torch.manual_seed(0)
     values = [torch.randn(1, 6, sum(lengths)), torch.randn(6, 4), *([torch.randn(6)] if bias else [])]
     ours, theirs = ([tensor.double().requires_grad_() for tensor in values] for _ in range(2))
-    y = convolve(*ours, activation="silu", seq_idx=one_after_another(lengths))
+    y = convolve(ours[0], ours[1], ours[2] if bias else None, activation="silu", seq_idx=one_after_another(lengths))
     expected = torch.cat(
         [CONVOLUTION(part, *theirs[1:], activation="silu") for part in theirs[0].split(lengths, dim=2)], dim=2
     )
@@ -83,6 +85,8 @@ def test_sequences_of_a_row_are_convolved_like_each_alone(lengths, bias):
     y.sin().sum().backward()
     expected.sin().sum().backward()
     for found, wanted in zip(ours, theirs, strict=True):
+        assert found.grad is not None
+        assert wanted.grad is not None
         assert torch.allclose(found.grad, wanted.grad, atol=1e-10)
 
 

@@ -226,10 +226,11 @@ def trained(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> dict[st
             learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS, teacher_dir=teacher)
             if loss.needs_reference:
                 learner.load_reference()
-            scorers = [one.scorer for one in (learner.engine, learner.reference) if one is not None]
-            assert all(scorer.packs for scorer in scorers)
-            for scorer in scorers:
-                scorer.packs = packs
+            assert learner.engine is not None
+            models: list[Any] = [one for one in (learner.engine, learner.reference) if one is not None]
+            assert all(model.scorer.packs for model in models)
+            for model in models:
+                model.scorer.packs = packs
             with passes(learner.engine.model) as seen:
                 share = training_batch(objective).share(0)
                 metrics = [learner.train([share], loss=loss) for _ in range(STEPS)]
