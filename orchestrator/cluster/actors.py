@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from textwrap import shorten
 from typing import Any, TypeVar, TypeVarTuple
 
 import ray
@@ -24,6 +25,8 @@ NO_GROUPS: Mapping[str, str] = {}
 NODES_S = 30.0
 PROCESS_FAILURES = (RayActorError, OutOfMemoryError, NodeDiedError)
 """Ray's errors for a dead actor process. It has a separate one for processes that it kills before memory is full."""
+SHOWN = 400
+"""Characters of a death in a message. Ray adds pages of advice if memory is full."""
 
 
 async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied], cancels: bool = False) -> Any:
@@ -49,7 +52,7 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
     except PROCESS_FAILURES as error:
         if isinstance(error, RayActorError) and error.actor_init_failed:  # a retry would fail again
             raise RuntimeError(f"{name} could not start ({' '.join(str(error).split())})") from error
-        raise died(f"{name} died ({' '.join(str(error).split())})") from error
+        raise died(f"{name} died ({shorten(str(error), SHOWN, placeholder=' ...')})") from error
 
 
 class ActorProcess:
