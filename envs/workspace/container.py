@@ -130,7 +130,12 @@ class Container:
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._client = subprocess.Popen(
-                command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._stderr, start_new_session=True
+                command,
+                cwd=tempfile.gettempdir(),  # podman's monitor leaves a file there if memory runs out
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._stderr,
+                start_new_session=True,
             )
 
     def _errors(self) -> str:
