@@ -84,8 +84,10 @@ def program() -> str:
 class Container:
     """One container, started by the first process. It is replaced if it does not answer."""
 
-    def __init__(self, image: str) -> None:
+    def __init__(self, image: str, *, clears: bool = False) -> None:
+        """With `clears` each process finds an empty disk."""
         self.image, self.runtime = image, find_runtime(image)
+        self._arguments = (container_main.CLEARS,) if clears else ()
         self.ended_before, self.starts = False, 0
         self._client: subprocess.Popen[bytes] | None = None
 
@@ -127,6 +129,7 @@ class Container:
         self.starts += 1
         own = OF_PODMAN if self.runtime == "podman" else ()
         command = [self.runtime, "run", f"--name={self._name}", *FLAGS, *own, self.image, "-I", "-c", program()]
+        command += self._arguments
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._client = subprocess.Popen(

@@ -2,19 +2,24 @@
 
 Its standard input carries frames for that process (`temper.envs.sandbox.runner`), and its standard output the answers. An
 empty frame with a marker ends all other processes and starts the next one. The marker returns before the first answer of the
-next one. The model's processes can neither kill nor trace process 1. The container ends with its input.
+next one. The model's processes can neither kill nor trace process 1. The container ends with its input. With the argument
+`CLEARS` each process finds an empty disk.
 """
 
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
+import sys
 from contextlib import suppress
 
 from temper.envs.sandbox import runner, seal
 
-FOLDER = "/tmp/workspace"
+DISK = "/tmp"
+FOLDER = f"{DISK}/workspace"
+CLEARS = "clears"
 MARKER_BYTES = 16
 SEND_S = 10.0
 
@@ -22,6 +27,8 @@ SEND_S = 10.0
 def main() -> None:
     if os.getpid() != 1:  # outside a container it would kill all processes of its user
         raise RuntimeError("this is not process 1 of a container")
+    if shutil.which("sh") is None:
+        raise RuntimeError("the image has no sh")
     seal.no_new_privileges()
     seal.refuse_user_namespaces()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which process 1 ignores, unlike Python's handler
@@ -30,6 +37,8 @@ def main() -> None:
     marker = (runner.read_exactly(0, 4 + MARKER_BYTES) or b"")[4:]
     while marker:
         end_others()
+        if CLEARS in sys.argv:
+            clear()
         ours, theirs = socket.socketpair()
         if os.fork() == 0:
             serve(theirs.fileno())
@@ -46,6 +55,15 @@ def end_others() -> None:
     with suppress(ChildProcessError):
         while True:
             os.wait()
+
+
+def clear() -> None:
+    """Remove what earlier processes left."""
+    for entry in os.scandir(DISK):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            os.unlink(entry.path)
 
 
 def serve(channel: int) -> None:

@@ -42,7 +42,7 @@ def files_in(folder: str | Path) -> dict[str, str]:
 def run_command(files: Mapping[str, str], command: str) -> str:
     """Write the files to the current folder and run a shell command. Return its output, which ends with the exit code."""
     write_files("", files)
-    with TemporaryFile(dir="/dev/shm") as output:  # a pipe could be kept open by processes in the background
+    with TemporaryFile(dir="/tmp") as output:  # a pipe could be kept open by processes in the background
         code = subprocess.call(["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         output.seek(0)
         return f"{output.read(MAX_OUTPUT_BYTES).decode(errors='replace')}\nexit {code}\n"

@@ -57,7 +57,7 @@ def verify(files: Mapping[str, str], spec: Mapping[str, Any], *, credit: Credit,
     checks = [check for path, text in spec["tests"].items() for check in checks_of(text, path)]
     suite = {"entry_point": IMPORT, "names": [IMPORT], "checks": checks, "setup": PROXIES.format(names=modules)}
     most = len(checks)
-    with off_the_clock(), closing(Container(image)) if image else nullcontext() as container:
+    with off_the_clock(), closing(Container(image, clears=True)) if image else nullcontext() as container:
         start = container.start if container else None
         return shared_sandbox().attempt(
             lambda sandbox: judge(sandbox, source, suite, credit=credit, failures=most, start=start)[0]

@@ -12,7 +12,7 @@ import httpx
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from temper.envs.core.process import JudgeDied
+from temper.envs.core.process import JudgeDied, kill_group
 from temper.envs.sandbox.seal import end_with_parent
 from temper.orchestrator.cluster.actors import list_nodes, run_on_node
 from temper.orchestrator.cluster.bundles import Bundle
@@ -91,6 +91,7 @@ def run_server(words: Sequence[str], key: str, log: Path) -> None:
             stdout=output,
             stderr=output,
             preexec_fn=end_with_parent,
+            start_new_session=True,
         )
     try:
         while process.poll() is None:
@@ -101,5 +102,6 @@ def run_server(words: Sequence[str], key: str, log: Path) -> None:
             process.wait(STOP_S / 2)
         except subprocess.TimeoutExpired:
             process.kill()
+        kill_group(process.pid)  # its engine may still load a model
     shown = log.read_bytes()[-SHOWN_BYTES:].decode(errors="replace").strip()
     raise JudgeDied(f"status {process.returncode}; the end of {log}: {shown}")

@@ -14,7 +14,7 @@ from temper.orchestrator.cluster.actors import ActorProcess, kill_on_failure, ru
 from temper.orchestrator.cluster.bundles import Bundles
 from temper.orchestrator.cluster.placement import Node
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
-from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.episodes.worker import NO_VARIABLES, RolloutConfig, RolloutWorker
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import RestartPolicy
@@ -23,7 +23,6 @@ from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.transports import CUDA_IPC
 
 CONCURRENT_CALLS = 4096
-NOTHING: Mapping[str, str] = {}
 
 
 def make_rollout_pool(
@@ -37,21 +36,20 @@ def make_rollout_pool(
     sleeps: bool = False,
     restart_policy: RestartPolicy | None = None,
     newest: Callable[[], Path] | None = None,
-    variables: Mapping[str, str] = NOTHING,
+    variables: Mapping[str, str] = NO_VARIABLES,
 ) -> RolloutPool:
     """Return a pool of workers in `bundles`, each with an engine on a model directory of version `version`.
 
     With `sleeps` engines may give their devices to the learner. `newest` returns the model of a new worker. `variables`
-    are environment variables of workers. Its `start` raises `ValueError` if experts can't be recorded, and
-    `TooManyRestarts` if workers die before they serve.
+    are environment variables of workers, as an argument because Ray logs its own. Its `start` raises `ValueError` if
+    experts can't be recorded, and `TooManyRestarts` if workers die before they serve.
     """
     actor = ray.remote(max_restarts=0)(RolloutWorker)
 
     def spawn(number: int) -> WorkerHandle:
         bundle = bundles.engine(number)
         options = bundle.options() | {"max_concurrency": CONCURRENT_CALLS}
-        options |= {"runtime_env": {"env_vars": dict(variables)}} if variables else {}
-        started = actor.options(**options).remote(config, seed=seed)
+        started = actor.options(**options).remote(config, seed=seed, variables=dict(variables))
         process = ActorProcess(started, name=f"rollout worker {number}", died=WorkerDied, on_end=bundle.free)
         return WorkerHandle(process, number=number, record_experts=record_experts, sleeps=sleeps)
 

@@ -14,6 +14,9 @@ from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.run_supervision import RunSupervision
 from temper.rollout.pool.restarts import RestartLimit
 
+PAUSE_S = 6.0
+"""Time before a restart, in seconds: a server that lost its parent finishes its requests within 5."""
+
 
 class Judges:
     """One server for each model of `RunConfig.judges`."""
@@ -23,16 +26,18 @@ class Judges:
         self._supervision = supervision
         self._servers: list[JudgeServer] = []
         self._keeping: list[asyncio.Task[None]] = []
+        self._variables: dict[str, str] = {}
 
     async def start(self, who: str) -> dict[str, str]:
         """Start the servers before the workers of the stage `who`. Return the workers' environment variables.
 
-        Raise `JudgeDied` if one ends, and `StuckError` if it does not answer in time.
+        A second call returns the same ones. Raise `JudgeDied` if one ends, and `StuckError` if it does not answer in time.
         """
         models, bundles = self._run.config.judges, self._run.bundles
-        if not models:
-            return {}
+        if not models or self._variables:
+            return self._variables
         assert bundles is not None
+        await self.close()  # a start that failed
         key, logs = secrets.token_urlsafe(32), self._run.folder.log.parent
         starts = []
         for number, ((model, source), (bundle, node)) in enumerate(
@@ -46,12 +51,14 @@ class Judges:
         await together(self._start(*start, who=who) for start in starts)
         self._keeping = [asyncio.create_task(self._keep(*start, who=who)) for start in starts]
         addresses = {model: server.url for model, server in zip(models, self._servers, strict=True)}
-        return {ADDRESSES: json.dumps(addresses), RUN_KEY: key}
+        self._variables = {ADDRESSES: json.dumps(addresses), RUN_KEY: key}
+        return self._variables
 
     async def close(self) -> None:
         for task in self._keeping:
             task.cancel()
-        await asyncio.gather(*(server.close() for server in self._servers))
+        servers, self._servers, self._keeping, self._variables = self._servers, [], [], {}
+        await asyncio.gather(*(server.close() for server in servers))
 
     async def _start(self, server: JudgeServer, node: Node, nbytes: int, *, who: str) -> None:
         limit = self._run.config.deadlines.start(nbytes)
@@ -60,15 +67,19 @@ class Judges:
     async def _keep(self, server: JudgeServer, node: Node, nbytes: int, *, who: str) -> None:
         """Restart the server when it ends. End the run after too many restarts, or if a restart is late."""
         config = self._run.config.supervision
-        limit = RestartLimit(config.restarts, window_s=config.window_s)
+        limit, serves = RestartLimit(config.restarts, window_s=config.window_s), True
         try:
             while True:
                 try:
-                    await server.wait()
-                except JudgeDied as death:
-                    self._supervision.record_failure(server.name, death)
-                    limit.count(death)
+                    if serves:
+                        await server.wait()
                     await self._start(server, node, nbytes, who=who)
                     self._supervision.record_restart(server.name, "answers again after a restart")
+                    serves = True
+                except JudgeDied as death:
+                    serves = False
+                    self._supervision.record_failure(server.name, death)
+                    limit.count(death)
+                    await asyncio.sleep(PAUSE_S)
         except Exception as error:
             self._supervision.end_run(error)

@@ -1,7 +1,8 @@
 """A rollout worker: one engine, many concurrent episodes. A plain class, which the orchestrator makes a Ray actor."""
 
 import asyncio
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
+
+NO_VARIABLES: Mapping[str, str] = {}
 
 MOST_HUNG = 256
 """Most hanging environment calls in one worker, each with its thread, before the worker ends."""
@@ -63,7 +66,9 @@ class RolloutConfig:
 class RolloutWorker:
     """Runs groups of episodes, and loads new weights meanwhile."""
 
-    def __init__(self, config: RolloutConfig, *, seed: int) -> None:
+    def __init__(self, config: RolloutConfig, *, seed: int, variables: Mapping[str, str] = NO_VARIABLES) -> None:
+        """`variables` are further environment variables of this process."""
+        os.environ.update(variables)
         self._config = config
         self._seed = seed
         self._progress_counter = ProgressCounter()
