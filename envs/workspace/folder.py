@@ -9,6 +9,7 @@ from tempfile import TemporaryFile
 
 MAX_FILES, MAX_FILE_BYTES, MAX_BYTES = 64, 65_536, 262_144
 MAX_OUTPUT_BYTES = 2**21
+SHM = "/dev/shm"
 
 
 def write_files(folder: str | Path, files: Mapping[str, str]) -> None:
@@ -42,7 +43,8 @@ def files_in(folder: str | Path) -> dict[str, str]:
 def run_command(files: Mapping[str, str], command: str) -> str:
     """Write the files to the current folder and run a shell command. Return its output, which ends with the exit code."""
     write_files("", files)
-    with TemporaryFile(dir="/tmp") as output:  # a pipe could be kept open by processes in the background
+    place = SHM if os.access(SHM, os.W_OK) else None  # the command may fill /tmp, and podman 5 makes SHM read-only
+    with TemporaryFile(dir=place) as output:  # a pipe could be kept open by processes in the background
         code = subprocess.call(["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         output.seek(0)
         return f"{output.read(MAX_OUTPUT_BYTES).decode(errors='replace')}\nexit {code}\n"
