@@ -35,22 +35,22 @@ def test_a_run_serves_its_judge_and_restarts_and_ends_it(found: Runs) -> None:
         *(f"envs.coin.options={{pace: {pace}}}", "rl.timeout_s=1800", "deadlines.start_s=1800"),
     )
     job = found.start("job", *settings)
-    job.wait_until(lambda: steps_done(job) >= 2, "two judged steps")
+    job.wait_until(lambda: steps_done(job) >= 2, "two judged steps", every_s=0.5)
     server = server_of(job)
     assert server is not None
     (listens,) = {one.laddr for one in server.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
     assert listens.ip == "127.0.0.1"
     assert httpx.get(f"http://127.0.0.1:{listens.port}/v1/models").status_code == 401
     server.kill()
-    job.wait_until(job.said("answers again"), "its restart", every_s=0.1)
+    job.wait_until(job.said("answers again"), "its restart", every_s=0.5)
     done = steps_done(job)
-    job.wait_until(lambda: steps_done(job) >= done + 2, "two steps after it")
+    job.wait_until(lambda: steps_done(job) >= done + 2, "two steps after it", every_s=0.5)
     (fault,) = faults(job)
     assert fault.event is not None
     assert str(model) in str(fault.event)
     job.kill()  # no server is left
-    pace.write_text("0", encoding="ascii")
-    assert found.start("job", *settings).end() == 0
+    again = found.start("job", *settings)
+    assert again.end() == 0, again.output
     measured = rows(job.run, "rl")
     assert all(0 < row.values["env/coin/parts/judge"] <= 0.5 for row in measured)
     saw("judge-killed", f"restarted, {done} steps before; {len(measured)} steps, audit: {audited(job.run)}")
