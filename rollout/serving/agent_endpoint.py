@@ -24,12 +24,14 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from temper.envs.agents import Endpoint
 from temper.envs.core.task import Tool
 from temper.envs.core.thinking_mode import Mode
+from temper.envs.core.turn_text import BLANK_LINES
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import BUDGET, RefusedRequest
 from temper.rollout.episodes.agent_session import AgentRequest, AgentSession
 from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import thinking_variables, with_line
+from temper.rollout.formats.turn_format import TurnFormat
 from temper.rollout.sampling import PLAIN
 from temper.rollout.serving.middleware import (
     CHAT,
@@ -99,7 +101,7 @@ class VllmAgentServer:
         arguments = app_arguments(self._model, form, name=NAME)
         arguments.api_key = [""]  # each episode has a key, so that of a served model does not count
         tasks = await self._llm.get_supported_tasks()
-        engine: Any = EpisodeEngine(self._llm, form.end_ids)
+        engine: Any = EpisodeEngine(self._llm, form)
         app = await build_routes(engine, arguments, tasks, guard)
         listener = socket.create_server((HOST, 0))
         server = NoSignalServer(
@@ -120,9 +122,9 @@ class EpisodeEngine:
     Only `max_tokens` and `stop` of its sampling parameters have an effect.
     """
 
-    def __init__(self, llm: AsyncLLM, end_ids: tuple[int, ...]) -> None:
+    def __init__(self, llm: AsyncLLM, form: TurnFormat) -> None:
         self._llm = llm
-        self._end_ids = end_ids
+        self._form = form
         self.model_config = copy(llm.model_config)
         self.model_config.max_model_len = UNLIMITED_LENGTH
 
@@ -144,10 +146,11 @@ class EpisodeEngine:
         session = SESSION.get()
         completion = await session.answer(request)
         ids = list(completion.token_ids)
-        shown = (
-            ids[:-1] if ids and ids[-1] in self._end_ids else ids
-        )  # as vLLM: a client would send the end back as text
-        text = self._llm.get_tokenizer().decode(shown, skip_special_tokens=sampling_params.skip_special_tokens)
+        kept = [token for token in ids if token not in self._form.end_ids]  # a client would send the end back as text
+        text = self._llm.get_tokenizer().decode(kept, skip_special_tokens=sampling_params.skip_special_tokens)
+        if self._form.tags is not None and self._form.tags.closing in text:
+            thought, answer = text.rsplit(self._form.tags.closing, 1)
+            text = thought + self._form.tags.closing + BLANK_LINES.sub("", answer)
         text = replace(PLAIN, stop=[*session.stop, *request.stop]).cut_at_stop_string(text)
         output = CompletionOutput(
             index=0,

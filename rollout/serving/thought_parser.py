@@ -1,8 +1,8 @@
 """vLLM's reasoning parsers, in which the closing tag alone ends a thought, as in rollouts.
 
 vLLM's own also end a thought at a call inside of it. The grammar of a forced answer then gets the call's mark, refuses it, and
-the request fails. A thought has no white space at its end: templates add it to a thought that a client sends back. vLLM's
-engine process imports this module by its name.
+the request fails. A thought has no white space at its end: templates add it to the thought that a client sends back. The engine
+process of vLLM imports this module by its name.
 """
 
 from dataclasses import replace

@@ -5,6 +5,7 @@ writes the prompt of each request: after the sampled tokens of the call before, 
 whose text begins a prompt.
 """
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,15 +29,18 @@ from temper.rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
 
 EPISODES = 6
 TASK = Task(key="t", messages=({"role": "user", "content": "2+2=?"},), spec={"answer": "4"})
-OTHER_TEXT = "the template writes the turn of these messages without its thought, in another form or with other tools"
-EARLIER = "after a rewritten message Temper continues the turns before it, NeMo-Gym none"
-REPEATED = "of the answers to a repeated request NeMo-Gym trains one"
-ANEW = "renderers encodes a turn anew after a rewritten message"
+TOOLS, THOUGHT = "The request offers other tools", "The template or the client leaves out a thought"
+FORM = "The template writes a cut or oddly formatted turn in another form"
+EARLIER = "After a rewritten message Temper continues the turns before it, NeMo-Gym none"
+REPEATED = "Of the answers to a repeated request NeMo-Gym trains one"
+ANEW = "After a rewritten message renderers encodes a turn anew"
 NORMAL_FORMS: dict[str, Callable[[str], str]] = {
     ANEW: str,
-    "renderers keeps empty thoughts": lambda text: text.replace("<think>\n\n</think>\n\n", ""),
-    "renderers ends a cut turn of GLM": lambda text: text.replace("<|endoftext|>", ""),
-    "vLLM's parts of a system text get a blank from Gemma's template": lambda text: "".join(text.split()),
+    "Without thinking renderers keeps empty thoughts": lambda text: text.replace("<think>\n\n</think>\n\n", ""),
+    "After a cut turn of GLM renderers adds an end": lambda text: text.replace("<|endoftext|>", ""),
+    "Gemma's template adds a blank to the parts in which vLLM gives it a system text": lambda text: "".join(
+        text.split()
+    ),
 }
 """Causes of another prompt, each with a form in which both are equal."""
 
@@ -48,6 +52,8 @@ class Played:
     family: str
     tokenizer: PreTrainedTokenizerBase
     thinks: bool
+    thought: str
+    """A pattern of the family's thoughts."""
     asked: list[Asked]
     trajectory: Trajectory
 
@@ -58,19 +64,36 @@ class Played:
         """All ids up to the end of a turn."""
         return (*self.asked[at].prompt, *self.asked[at].sampled)
 
+    def why_not(self, before: int, at: int) -> str:
+        """Why a request does not begin with the text of the turn that its messages continue."""
+        prompt, turn = (re.sub(self.thought, "", self.text(ids)) for ids in (self.asked[at].prompt, self.whole(before)))
+        if self.asked[before].tools != self.asked[at].tools:
+            return TOOLS
+        assert prompt.startswith(turn) or self.asked[before].odd, (self.family, prompt, turn)
+        return THOUGHT if prompt.startswith(turn) else FORM
+
 
 def played(family: str, place: Any) -> Iterator[Played]:
     tokenizer = known_tokenizer(family, merges=MERGES)
     renderer, model = Renderer(tokenizer), OddModel(tokenizer)
     MODEL.append(model)
+    tags = renderer.format.tags
+    thought = "(?!)" if tags is None else rf"(?s){re.escape(tags.opening)}.*?{re.escape(tags.closing)}\s*"
     with closing(ScriptedEndpoint(place, tokenizer, model)) as endpoint:
         for number in range(EPISODES):
-            thinks = renderer.format.tags is not None and (number % 2 == 0 or not renderer.can_skip_thinking)
+            thinks = tags is not None and (number % 2 == 0 or not renderer.can_skip_thinking)
             model.begin(f"{family} {number}", thinks=thinks)
             task = replace(TASK, thinking=UNLIMITED if thinks else OFF)
             trajectory = endpoint.play(task, "judges.wandering.wander")
             assert trajectory.failure is None, trajectory.failure
-            yield Played(family=family, tokenizer=tokenizer, thinks=thinks, asked=model.asked, trajectory=trajectory)
+            yield Played(
+                family=family,
+                tokenizer=tokenizer,
+                thinks=thinks,
+                thought=thought,
+                asked=model.asked,
+                trajectory=trajectory,
+            )
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +113,7 @@ def record(record_property: Any, version: str, passed: str, causes: Counter[str]
     record_property("version", version.split("==")[1])
     record_property("passed", passed)
     record_property("differs", causes.total())
-    record_property(
-        "why", ". ".join(f"{cause[0].upper()}{cause[1:]} ({count})" for cause, count in causes.most_common())
-    )
+    record_property("why", ". ".join(f"{cause} ({count})" for cause, count in causes.most_common()))
 
 
 def continued(nemo: Any, asked: list[Asked]) -> list[tuple[int, Any]]:
@@ -150,7 +171,7 @@ def test_nemo_gym_builds_the_same_sequences(nemo: Any, episodes: list[Played], r
             assert by_messages == parents[at] or by_messages not in begun
             requests += by_messages == parents[at]
             if by_messages != parents[at]:
-                causes[OTHER_TEXT if by_messages >= 0 else EARLIER] += 1
+                causes[one.why_not(by_messages, at) if by_messages >= 0 else EARLIER] += 1
         group = Group(ticket=Ticket(number=1, task=TASK, admitted=WeightVersion(step=0)), trajectories=(trajectory,))
         samples = samples_from_groups([group], advantage="dr_grpo")
         assert sum(sample.trained_tokens for sample in samples) == sum(len(call.sampled) for call in asked)
@@ -206,7 +227,8 @@ def test_renderers_writes_the_same_prompts(package: Any, episodes: list[Played],
                 wanted = bridged.token_ids
             else:
                 wanted = other.render_ids(messages, tools=tools, add_generation_prompt=True)
-                causes[OTHER_TEXT] += bridged is not None
+                if bridged is not None:
+                    causes[one.why_not(number, at)] += 1
             here, there = one.text(call.prompt), one.text(wanted)
             if tuple(wanted) == call.prompt:
                 agreed += 1

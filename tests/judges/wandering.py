@@ -45,6 +45,7 @@ class Asked:
 
     messages: list[Message]
     tools: list[Tool]
+    odd: str = ""
     prompt: tuple[int, ...] = ()
     sampled: tuple[int, ...] = ()
     reply: dict[str, Any] = field(default_factory=dict)
@@ -71,7 +72,8 @@ class OddModel(ReplayEngine):
             ids = tuple(part for token in ids for part in self._parts(token))
         if odd == "cut":
             ids = ids[: self.draw.randint(1, len(ids) - 1)]
-        self.asked[-1].prompt, self.asked[-1].sampled = request.prompt_ids, ids
+        call = self.asked[-1]
+        call.prompt, call.sampled, call.odd = request.prompt_ids, ids, odd
         logprobs = tuple(-self.draw.random() for _ in ids)
         return Completion(token_ids=ids, logprobs_T=logprobs, versions_T=(0,) * len(ids), finished=odd != "cut")
 

@@ -21,7 +21,7 @@ from support.scripted_engine import TOKENIZER, ScriptedEngine
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
-from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, Thinking, up_to
+from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking, up_to
 from temper.envs.source import open_source
 from temper.learner.batches.samples import samples_from_groups
 from temper.learner.config import LearnerConfig, OptimConfig
@@ -240,12 +240,14 @@ def test_the_agent_of_the_guide_makes_two_turns(setup: Setup, tmp_path: Path) ->
     assert [one.parents for one in group.trajectories] == [(-1, 0)] * 2
 
 
-def test_the_tool_loop_of_the_guide_carries_out_the_calls(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("thinking", "thought"), [(OFF, ""), (UNLIMITED, "I look\n</think>\n")])
+def test_the_tool_loop_of_the_guide_carries_out_the_calls(thinking: Thinking, thought: str, tmp_path: Path) -> None:
     _, loop = blocks("docs/agents.md", "python")
     (tmp_path / "my_loop.py").write_text(f"from support.user_agents import *\n\n{loop}", encoding="utf-8")
     call = '<tool_call>{"name":"get","arguments":{"key": "a"}}</tool_call>'
-    task = Task(key="t", messages=({"role": "user", "content": "a=?"},), spec={"answer": "17"}, thinking=OFF)
-    with closing(ScriptedEndpoint(tmp_path / "model", TOKENIZER, ScriptedEngine([call, "17"]))) as endpoint:
+    task = Task(key="t", messages=({"role": "user", "content": "a=?"},), spec={"answer": "17"}, thinking=thinking)
+    engine = ScriptedEngine([thought + call, thought + "17"])
+    with closing(ScriptedEndpoint(tmp_path / "model", TOKENIZER, engine)) as endpoint:
         one = endpoint.play(task, f"{tmp_path}/my_loop.py:solve")
     assert (one.failure, one.parents, one.reward) == (None, (-1, 0), 1.0)
     assert "get a" in TOKENIZER.decode(one.turns[1].context_ids)

@@ -78,6 +78,17 @@ def test_a_call_that_can_not_be_read_stays_in_the_text() -> None:
     assert (read.tools_called, read.tool_calls, read.content) == (False, [], text)
 
 
+@pytest.mark.parametrize("name", ["qwen3", "gemma4_v5"])
+def test_a_call_inside_of_a_thought_is_a_part_of_it(name: str) -> None:
+    tokenizer, call = tokenizer_of(name), reference(name)
+    form = find_format(tokenizer)
+    parser = ReasoningParserManager.get_reasoning_parser(reasoning_parser(form))(tokenizer)
+    assert form.tags is not None
+    text = f"{form.tags.opening}\nso {call} \n{form.tags.closing}yes"
+    thought, answer = parser.extract_reasoning(text, request())
+    assert ((thought or "").strip(), answer) == (f"so {call}", "yes")
+
+
 def test_marks_of_calls_are_kept_with_tools() -> None:
     assert not parser_of("gemma4_v5").adjust_request(request()).skip_special_tokens
     assert parser_of("gemma4_v5").adjust_request(request(tool_choice="none")).skip_special_tokens
