@@ -97,7 +97,7 @@ class _Chunks:
             self.decay = self.visible[:, 0].to(decays.dtype) @ decays  # rounded like the sequence alone
 
     def _separate(self, sequences_BT: torch.Tensor) -> None:
-        """Find the positions of each chunk whose sequence began before it, and those of the sequence at its end."""
+        """Find the positions of each chunk whose sequence began before it, and the positions of its last sequence."""
         padded = functional.pad(sequences_BT, (0, self.count * self.size - self.length), value=-1)
         numbers = padded.view(self.batch, self.count, self.size)
         last = numbers[..., -1:]

@@ -1,8 +1,9 @@
 """Two ways to compute less, as ratios of the seconds of forward and backward passes.
 
 Shared prompts against full sequences, for one group, and rows of unlike lengths end to end against padded ones.
-`python -m bench.learner` measures the demo's fresh model, and packed rows a Qwen 3 of 4 M parameters too. On one thread it
-measures CPU seconds. It alternates both ways, so that other work on the machine matters little.
+`python -m bench.learner` measures the demo's fresh model on one thread, and packed rows a Qwen 3 of 4 M parameters and two
+threads too. It measures CPU seconds, not wall-clock seconds, and alternates both ways, so that other work on the machine
+matters little. Set OMP_WAIT_POLICY=PASSIVE, or waiting threads count.
 """
 
 import json
@@ -85,7 +86,7 @@ def bench_sharing(model: PreTrainedModel, shapes: Iterable[tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingFigure:
-    """Median seconds of a micro-batch with rows of `LENGTHS`, and the median ratio of a padded pass and the next packed one."""
+    """Median CPU seconds of a micro-batch of rows of `LENGTHS`, and the median ratio of a padded pass to a packed one."""
 
     model: str
     threads: int
@@ -106,10 +107,9 @@ def bench_packing(name: str, model: PreTrainedModel, *, threads: int) -> Packing
     def seconds(packs: bool) -> float:
         scorer.packs = packs
         model.zero_grad()
-        clock = time.process_time if threads == 1 else time.perf_counter
-        began = clock()
+        began = time.process_time()
         scorer(ids_BT, wanted_BT).logprobs_BT.sum().backward()
-        return clock() - began
+        return time.process_time() - began
 
     assert scorer.packs
     seconds(packs=True)

@@ -208,7 +208,7 @@ STEPS = 3
 
 
 def training_batch(objective: str) -> TrainBatch:
-    """Answers of unlike lengths to prompts of their own, or pairs of them."""
+    """Answers of unlike lengths to different prompts, or pairs of them."""
     samples = [answer(tokens(5, seed=n), length, seed=n, group=None) for n, length in enumerate((90, 4, 30, 6, 3, 50))]
     if objective == "dpo":
         pairs = [Pair(chosen=one, rejected=other) for one, other in zip(samples[::2], samples[1::2], strict=True)]
