@@ -20,13 +20,13 @@ from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngin
 from temper.learner.engine.device_memory import device_bytes
 from temper.learner.engine.frozen_model import FOLDER, FrozenModel, Reference, UnadaptedModel
 from temper.learner.engine.optimizer import freeze, learning_rate
-from temper.learner.engine.placement import Placement
+from temper.learner.engine.placement import Placement, read_placed
 from temper.learner.gc_freeze import freeze_gc
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.adapters import add_adapters, load_adapters
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.experts import prepare_routers
-from temper.learner.models.loading import read_model, read_tokenizer, recompute
+from temper.learner.models.loading import read_tokenizer, recompute
 from temper.learner.saving import (
     PendingCheckpoint,
     checkpoint_bytes,
@@ -100,7 +100,7 @@ class TrainerWorker:
         """Build the engine of a model. Adapters, if trained, are new or read from a checkpoint's file."""
         self.close()
         placement = Placement(self.config)
-        model = read_model(model_dir, place=placement)
+        model = read_placed(model_dir, placement)
         self.start_dir = model_dir
         prepare_routers(model, self.config)
         freeze(model, self.config.frozen)
@@ -285,7 +285,7 @@ class TrainerWorker:
             self.reference = UnadaptedModel(self._engine(), replay=self._replay())
             return
         placement = Placement(self.config, folder=FOLDER)
-        model = read_model(self.teacher_dir or self.start_dir, place=placement)
+        model = read_placed(self.teacher_dir or self.start_dir, placement)
         replay = self.config.router_replay and self.teacher_dir is None  # engines do not run a teacher's routers
         self.reference = FrozenModel(model, learner=self.config, device=self._engine().device, replay=replay)
 

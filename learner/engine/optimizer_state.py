@@ -5,7 +5,7 @@ safetensors of up to `SHARD_BYTES` bytes, with tensors named `<kind>/<parameter>
 training), and the optimiser's tensors, for Adam `exp_avg` and `exp_avg_sq`. `step` is the number of updates.
 
 A tensor that several ranks own is in a file of each, as consecutive entries of the flat tensor. The file's metadata has its
-first entry and its shape.
+first entry and its shape, and the number of writing ranks.
 """
 
 import json
@@ -34,6 +34,7 @@ from temper.learner.models.loading import whole_shape
 SHARDS = "optimizer-*.safetensors"
 MASTER = "master"
 STEP = "step"
+RANKS = "ranks"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +81,7 @@ class OptimizerState:
         self._zero = engine.optimizer if zero_stage else None
         self._optimizer: torch.optim.Optimizer = engine.basic_optimizer
         self._trained = {name: p for name, p in engine.module.named_parameters() if p.requires_grad}
+        self._ids = {id(parameter) for parameter in self._trained.values()}
         self._stage = zero_stage
         self._bf16 = bf16
 
@@ -88,7 +90,8 @@ class OptimizerState:
         self._link()
         rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         shard: dict[str, torch.Tensor] = {} if rank else {STEP: torch.tensor(self._steps())}
-        places: dict[str, str] = {}
+        written_by = {RANKS: str(1 if self._zero is None else ranks)}
+        places = {**written_by}
         number, size = rank, 0
         for name, parameter in self._trained.items():
             first, end = self._own(parameter)
@@ -99,18 +102,19 @@ class OptimizerState:
                 tensor, key = self._get(parameter, kind)[: end - first], f"{kind}/{name}"
                 if size + tensor.nbytes > SHARD_BYTES and size:
                     yield file_piece(_shard(number), shard, places)
-                    shard, places, number, size = {}, {}, number + ranks, 0
+                    shard, places, number, size = {}, {**written_by}, number + ranks, 0
                 if end - first == shape.numel():
                     tensor = tensor.view(shape)
                 else:
                     places[key] = json.dumps([first, list(shape)])
                 shard[key] = copy_to_cpu(tensor)
                 size += tensor.nbytes
-        if shard:
+        if shard or self._zero is not None:  # a file of each rank, so that a missing one is noticed
             yield file_piece(_shard(number), shard, places)
 
     def load(self, directory: Path) -> None:
         """Read the files. Raises `ValueError` if they belong to another model or optimiser."""
+        _require_all_ranks(directory)
         with ExitStack() as stack:
             self._load(directory, open_state(directory.glob(SHARDS), stack))
 
@@ -137,8 +141,8 @@ class OptimizerState:
                 self._count(parameter, step)
 
     def set_master(self, parameter: torch.nn.Parameter, whole: torch.Tensor) -> None:
-        """Set the float32 weights of a parameter, if it is trained."""
-        if parameter.requires_grad:
+        """Set the float32 weights of a parameter, if it is trained. A tied copy in the file is not."""
+        if id(parameter) in self._ids:
             first, end = self._own(parameter)
             self._set(parameter, MASTER, whole.flatten()[first:end])
 
@@ -229,6 +233,19 @@ class OptimizerState:
         state = self._optimizer.state[parameter]
         if "exp_avg" in state:
             state[STEP] = torch.tensor(step) if isinstance(self._optimizer, torch.optim.AdamW) else int(step)
+
+
+def _require_all_ranks(directory: Path) -> None:
+    ranks, found = 1, set()
+    for number, path in ((int(path.stem.rpartition("-")[2]), path) for path in directory.glob(SHARDS)):
+        with safe_open(path, framework="pt") as file:
+            ranks = int((file.metadata() or {}).get(RANKS, 1))
+        found.add(number % ranks)
+    if found and len(found) < ranks:
+        raise ValueError(
+            f"{directory} has optimiser state of {len(found)} of {ranks} ranks; use a runs_dir on storage that all machines "
+            "share, and remove this checkpoint to resume from the previous one"
+        )
 
 
 def _shard(number: int) -> str:

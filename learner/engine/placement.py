@@ -12,7 +12,7 @@ from deepspeed.accelerator import get_accelerator
 from transformers import PreTrainedModel
 
 from temper.learner.config import LearnerConfig
-from temper.learner.models.loading import cast
+from temper.learner.models.loading import cast, read_model, whole_shape
 from temper.rollout.weights.host_memory import release_free_memory
 
 
@@ -26,7 +26,7 @@ class Placement:
         """Parameters whose values in the file have more digits than the computing type."""
         self._type = torch.bfloat16 if learner.bf16 else torch.float32
         self._device = torch.device(get_accelerator().current_device_name())
-        self._is_partitioned = learner.zero_stage == 3
+        self.is_partitioned = learner.zero_stage == 3
         self._config = {
             "train_micro_batch_size_per_gpu": 1,  # only a label
             "bf16": {"enabled": learner.bf16},
@@ -36,11 +36,11 @@ class Placement:
     def __call__(self, parameter: torch.nn.Parameter) -> None:
         read = parameter.data.to(self._device)
         # DeepSpeed broadcasts into it. In the memory of a file that would copy each page.
-        mapped = self._is_partitioned and not read.untyped_storage().resizable()
+        mapped = self.is_partitioned and not read.untyped_storage().resizable()
         parameter.data = read.to(self._type, copy=mapped)
         if self._type != read.dtype and not torch.equal(parameter.data.to(read.dtype), read):
             self.rounded.append(parameter)
-        if self._is_partitioned:
+        if self.is_partitioned:
             if self.placed:
                 first: Any = self.placed[0]
                 first.convert_to_zero_parameters(param_list=[parameter])
@@ -48,6 +48,27 @@ class Placement:
                 deepspeed.zero.Init(module=torch.nn.ParameterList([parameter]), config_dict_or_path=self._config)
         self.placed.append(parameter)
         release_free_memory(pause_s=0)  # gaps between the parts would add up to a whole model
+
+
+def read_placed(directory: Path, placement: Placement) -> PreTrainedModel:
+    """Read a model with this placement. Raise `ValueError` if transformers ties two weights that differ.
+
+    It compares them, but those of stage 3 are empty then. Collective at stage 3.
+    """
+    model = read_model(directory, place=placement)
+    kept = {id(parameter) for parameter in model.parameters()}
+    embedding = model.get_input_embeddings().weight
+    for parameter in placement.placed if placement.is_partitioned else ():
+        if id(parameter) in kept or whole_shape(parameter) != whole_shape(embedding):
+            continue
+        with deepspeed.zero.GatheredParameters([parameter, embedding]):
+            equal = torch.equal(parameter.data, embedding.data)
+        if not equal:
+            raise ValueError(
+                f"{directory}: config.json ties the output layer to the embedding, but their weights differ; set "
+                "tie_word_embeddings to false there"
+            )
+    return model
 
 
 def place_rest(model: PreTrainedModel, *, learner: LearnerConfig) -> None:

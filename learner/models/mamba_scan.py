@@ -174,6 +174,7 @@ def convolve(
     if seq_idx is None:
         convolved: torch.Tensor = CONVOLUTION(x_BCT, weight_CK, bias_C, activation=activation, **rest)
         return convolved
+    weight_CK = weight_CK.to(torch.promote_types(weight_CK.dtype, torch.float32))  # rounded once, as by kernels
     x_BTC = x_BCT.transpose(1, 2).to(weight_CK.dtype)
     y_BTC = x_BTC * weight_CK[:, -1]
     for back in range(1, min(weight_CK.shape[1], x_BTC.shape[1])):

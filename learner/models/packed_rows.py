@@ -90,6 +90,8 @@ def install(forward: Callable[..., Any], model: PreTrainedModel) -> bool:
     recurrent = RECURRENT.get(text.model_type)
     if text._attn_implementation != "sdpa" or not layers <= LAYER_TYPES | {recurrent}:
         return False
+    if "sliding_attention" in layers or vars(text).get("sliding_window"):  # some models have it in the mask alone
+        return False
     if recurrent in layers and not mamba_scan.separates_sequences():
         return False
     ALL_ATTENTION_FUNCTIONS.register("sdpa", attend)
@@ -126,25 +128,14 @@ def attend(
     lengths = lengths_in(attention_mask)
     if lengths is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **rest)
-    window = rest.get("sliding_window")
     if query.is_cuda and query.dtype != torch.float32 and not rest.get("dropout"):
         assert attention_mask is not None
-        return _attend_by_kernel(
-            query, key, value, attention_mask.flatten(), lengths, window, rest.get("scaling")
-        ), None
+        return _attend_by_kernel(query, key, value, attention_mask.flatten(), lengths, rest.get("scaling")), None
     outputs = [
-        sdpa_attention_forward(module, *own, _window_mask(own[0], window), **rest)[0]
+        sdpa_attention_forward(module, *own, None, **rest)[0]
         for own in zip(*(one.split(lengths, dim=2) for one in (query, key, value)), strict=True)
     ]
     return torch.cat(outputs, dim=1), None
-
-
-def _window_mask(query: torch.Tensor, window: int | None) -> torch.Tensor | None:
-    """Return the mask of a sliding window, or None if it covers the sequence."""
-    length = query.shape[2]
-    if window is None or length <= window:
-        return None
-    return torch.ones(length, length, dtype=torch.bool, device=query.device).tril().triu(1 - window)[None, None]
 
 
 def _attend_by_kernel(
@@ -153,7 +144,6 @@ def _attend_by_kernel(
     value: torch.Tensor,
     borders: torch.Tensor,
     lengths: list[int],
-    window: int | None,
     scaling: float | None,
 ) -> torch.Tensor:
     query_NHD, key_NHD, value_NHD = (one[0].transpose(0, 1) for one in (query, key, value))
@@ -166,7 +156,7 @@ def _attend_by_kernel(
         max(lengths),
         max(lengths),
         scale=scaling,
-        window_size=(-1 if window is None else window - 1, 0),
+        window_size=(-1, 0),
         enable_gqa=key.shape[1] != query.shape[1],
     )
     assert isinstance(output, torch.Tensor)

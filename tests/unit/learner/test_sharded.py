@@ -8,6 +8,7 @@ from pathlib import Path
 import deepspeed
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support import tiny_models
 from support.process_memory import resident
 from transformers import (
@@ -207,3 +208,56 @@ def test_a_run_moves_between_ranks_and_stages_bit_for_bit(models: Path) -> None:
         sizes = [path.stat().st_size for path in (models / "a-qwen3_moe").glob(pattern)]
         assert len(sizes) == 2
         assert max(sizes) < 1.2 * min(sizes)
+
+
+def tied(folder: Path, *, equal: bool) -> Path:
+    """A float32 model with tied weights whose file holds both."""
+    tiny_models.qwen3_tied(folder)
+    weights = load_file(folder / "model.safetensors")
+    head = weights["model.embed_tokens.weight"] + (0.0 if equal else 0.5)
+    save_file(weights | {"lm_head.weight": head.clone()}, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def masters(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> dict[str, torch.Tensor] | str:
+    """The float32 weights of bfloat16 training, or why the model is refused."""
+    worker = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=zero_stage, bf16=True))
+    try:
+        worker.load(folder, optim=OPTIM, total_steps=1)
+    except ValueError as error:
+        return str(error)
+    worker.save(f"{folder}-saved")
+    return {name: one for name, one in optimizer_state(f"{folder}-saved").items() if name.startswith("master/")}
+
+
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_a_file_may_hold_a_tied_weight_twice(tmp_path: Path, zero_stage: ZeroStage) -> None:
+    folder = tied(tmp_path / "model", equal=True)
+    (found,) = in_processes(masters, ranks=1, arguments=(str(folder), zero_stage))
+    exact = {f"master/{name}": one for name, one in read_model(folder).named_parameters()}
+    assert found.keys() == exact.keys()
+    assert all(torch.equal(found[name], one) for name, one in exact.items())
+
+
+def test_tied_weights_that_differ_are_refused_at_stage_3(tmp_path: Path) -> None:
+    (found,) = in_processes(masters, ranks=1, arguments=(str(tied(tmp_path / "model", equal=False)), 3))
+    assert "tie_word_embeddings" in found
+
+
+def part_lost(rank: int, port: int, folder: str) -> str:
+    """Why a rank refuses a checkpoint that lacks the files of rank 1."""
+    worker = TrainerWorker(rank, 2, "127.0.0.1", port, LearnerConfig(ranks=2, zero_stage=3))
+    worker.load(f"{folder}/qwen3", optim=OPTIM, total_steps=9)
+    worker.train_step(batch(ranks=2, seed=1).share(rank), loss=POLICY)
+    worker.save(f"{folder}/part")
+    torch.distributed.barrier()
+    if rank == 1:
+        Path(folder, "part", "learner", "optimizer-00001.safetensors").unlink()
+    torch.distributed.barrier()
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - returned
+        worker.restore(f"{folder}/part")
+    return str(caught.value)
+
+
+def test_the_state_of_a_missing_rank_is_noticed(models: Path) -> None:
+    assert all("1 of 2 ranks" in reason for reason in in_processes(part_lost, ranks=2, arguments=(str(models),)))

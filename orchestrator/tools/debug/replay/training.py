@@ -138,8 +138,8 @@ class Ranks:
                 f"{self._scratch} has {free} bytes free, but a checkpoint needs {needed}. Use another --scratch"
             )
         limit = self._limits.files(needed)
-        if await self._within(limit, group.save(directory), "a checkpoint to be copied"):
-            await self._within(limit, group.write(), "a checkpoint to be written")
+        await self._within(limit, group.save(directory), "a checkpoint to be copied")
+        await self._within(limit, group.write(), "a checkpoint to be written")
         if not (directory / "config.json").is_file():
             raise ValueError(
                 f"{self._scratch} is another folder for the ranks. Use a --scratch on storage that all machines share"
