@@ -1,7 +1,8 @@
 """Plays episodes of a task set of verifiers. It runs under the Python of an environment that has verifiers, not ours.
 
-It answers lines of JSON. The first has the configuration of verifiers' environment, and its answer the tasks. Each further line
-asks for an episode or cancels one. The answer to an episode has its rewards or its error. It ends with its input.
+It answers lines of JSON. The first has the configuration of verifiers' environment, and its answer the tasks, or the error of
+the start. Each further line asks for an episode or cancels one. The answer to an episode has its rewards or its error. It
+ends with its input.
 """
 
 import os
@@ -17,11 +18,13 @@ del sys.path[0]  # this folder: `env` would be its env.py
 import asyncio
 import itertools
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import verifiers.v1 as vf
 from verifiers.v1.clients import EvalClientConfig, ModelContext
 from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.tasksets.harbor.taskset import HarborTaskset
 from verifiers.v1.utils.generic import concrete_type
 from verifiers.v1.utils.loaders import environment_class, load_environment, taskset_class
 
@@ -41,6 +44,10 @@ def make_env(config: dict[str, Any]) -> Any:
     if len(names) > 1:
         raise ValueError(f"{ident} has the agents {', '.join(names)}; only one agent can be trained")
     agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}} | config.get(names[0], {})
+    if issubclass(taskset_class(ident), HarborTaskset) and agent["runtime"]["type"] == "subprocess":
+        raise ValueError(
+            f"episodes of {ident} share /tests and /logs on a machine; set env.{names[0]}.runtime.type=docker"
+        )
     taskset = taskset_type.model_validate(config["taskset"])
     return load_environment(config_type.model_validate({**config, names[0]: agent, "taskset": taskset}))
 
@@ -75,9 +82,20 @@ async def serve() -> None:
     reader = asyncio.StreamReader(limit=LONGEST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), requests)
     first = json.loads(await reader.readline())
-    env = make_env(first["env"])
-    tasks = {task.key: task for task in itertools.islice(iter(env.taskset), first["max_tasks"])}
-    answer({"tasks": [{"key": key, "prompt": task.data.prompt_text} for key, task in tasks.items()]})
+    async with AsyncExitStack() as servers:
+        try:
+            env = make_env(first["env"])
+            tasks = {task.key: task for task in itertools.islice(iter(env.taskset), first["max_tasks"])}
+            await servers.enter_async_context(env.serving())
+        except Exception as error:
+            answer({"error": f"{type(error).__name__}: {error}"[:LONGEST_ERROR]})
+            return
+        answer({"tasks": [{"key": key, "prompt": task.data.prompt_text} for key, task in tasks.items()]})
+        await play_all(env, tasks, reader)
+
+
+async def play_all(env: Any, tasks: dict[str, Any], reader: asyncio.StreamReader) -> None:
+    """Play the episodes that the lines ask for."""
     line = await reader.readline()
     running: dict[int, asyncio.Task[None]] = {}
 
@@ -93,18 +111,17 @@ async def serve() -> None:
             found["error"] = found["error"][:LONGEST_ERROR]
         answer({"id": request["id"]} | found)
 
-    async with env.serving():
-        while line:
-            request = json.loads(line)
-            if "cancel" not in request:
-                running[request["id"]] = asyncio.create_task(run(request))
-            elif task := running.get(request["cancel"]):
-                task.cancel()
-            line = await reader.readline()
-        left = list(running.values())
-        for task in left:
+    while line:
+        request = json.loads(line)
+        if "cancel" not in request:
+            running[request["id"]] = asyncio.create_task(run(request))
+        elif task := running.get(request["cancel"]):
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        line = await reader.readline()
+    left = list(running.values())
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from temper.envs.core.task import Message, Task
 from temper.envs.task_env import TaskEnv
 
 CHILD = Path(__file__).with_name("child.py")
-START_S, STOP_S = 120.0, 10.0
-"""Time limits of a start with the reading of all tasks, and of an end, in seconds."""
+START_S, STOP_S = 170.0, 10.0
+"""Time limits of a start with the reading of all tasks, below `supervision.stalled_s`, and of an end, in seconds."""
 PAUSE_S = 60.0
 """Seconds after a failed start before the next one."""
 MAX_TASKS = 1024
@@ -64,7 +64,10 @@ class TasksetProcess:
         threading.Thread(target=self._read, name="verifiers", daemon=True).start()
         try:
             self._write({"env": config, "max_tasks": options.get("max_tasks", MAX_TASKS)})
-            self.tasks: list[dict[str, str]] = self._started.result(START_S)["tasks"]
+            started = self._started.result(START_S)
+            if "error" in started:
+                raise EnvironmentFault(started["error"])
+            self.tasks: list[dict[str, str]] = started["tasks"]
         except Exception as error:
             self.close()
             raise ValueError(f"{taskset} does not start with verifiers: {describe_error(error)}") from error
@@ -133,7 +136,7 @@ class TasksetProcess:
             with self._process.stdout as lines:
                 for text in lines:
                     line = json.loads(text)
-                    if "tasks" in line:
+                    if "id" not in line:
                         self._started.set_result(line)
                     elif (answer := self._take(line["id"])) is not None:
                         answer.set_result(line)

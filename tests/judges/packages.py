@@ -2,9 +2,14 @@
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 PACKAGES = Path(__file__).parents[2] / "runs" / "judges"
@@ -16,6 +21,7 @@ NEMO_GYM = ("nemo-gym==0.7.0", "orjson==3.13.0")
 COMPLIANCE = ("llm-comply==0.5.0",)
 """Cases and schemas of Open Responses, whose own suite is in no package registry, and of two other interfaces."""
 FETCH_S = 300
+START_S = 120.0
 
 
 def installed(*requirements: str) -> Path:
@@ -29,21 +35,42 @@ def source_of(name: str) -> Path:
     return _fetched(PACKAGES / f"{wanted}-source", ["download", "--no-binary", ":all:", "--dest"], [wanted])
 
 
-def python_with(requirement: str) -> str:
-    """Return the Python of a new environment with a package and its dependencies. Skip the test if uv can't make it."""
+def python_with(requirement: str, python: str = sys.executable) -> str:
+    """Return the Python of a new environment with a package and its dependencies. `python` is a program or a version.
+
+    Skip the test if uv can't make it.
+    """
     place, uv = PACKAGES / f"{requirement}-environment", Path(sys.executable).with_name("uv")
     made, done = place / "bin" / "python", place / "fetched"
     if not done.exists():
         try:
-            subprocess.run(
-                [str(uv), "venv", "-q", "--clear", str(place), "--python", sys.executable], check=True, timeout=120
-            )
+            subprocess.run([str(uv), "venv", "-q", "--clear", str(place), "--python", python], check=True, timeout=120)
             install = [str(uv), "pip", "install", "-q", "--python", str(made), requirement]
             subprocess.run(install, check=True, timeout=2 * FETCH_S)
         except (OSError, subprocess.SubprocessError) as error:
             pytest.skip(f"{requirement} can't be installed: {error}")
         done.touch()
     return str(made)
+
+
+@contextmanager
+def serving(command: Sequence[str | Path], url: Callable[[], str], **how: Any) -> Iterator[None]:
+    """Run a server, from its first answer at `url()` to the end of the block."""
+    server = subprocess.Popen(command, **how)
+    try:
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                httpx.get(url())
+                break
+            except (OSError, httpx.HTTPError, httpx.InvalidURL):
+                assert time.monotonic() < end
+                assert server.poll() is None
+                time.sleep(0.5)
+        yield
+    finally:
+        server.kill()
+        server.wait()
 
 
 def _fetched(folder: Path, how: list[str], requirements: list[str]) -> Path:

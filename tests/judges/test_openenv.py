@@ -1,14 +1,11 @@
 """A server of the package openenv-core, in its own environment, pays as computed by hand."""
 
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from judges.packages import python_with
+from judges.packages import python_with, serving
 from unit.envs.remote.test_openenv import played
 
 from temper.envs.binding import EnvConfig, bind
@@ -18,26 +15,14 @@ from temper.orchestrator.cluster.this_machine import free_port
 
 VERSION = "0.3.0"
 ECHO = Path(__file__).parents[1] / "support" / "foreign" / "openenv_echo.py"
-START_S = 120.0
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The address of a running server."""
-    python, port = python_with(f"openenv-core=={VERSION}"), free_port()
-    server = subprocess.Popen([python, str(ECHO), str(port)])
-    try:
-        end = time.monotonic() + START_S
-        while time.monotonic() < end and server.poll() is None:
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/health").raise_for_status()
-                break
-            except httpx.HTTPError:
-                time.sleep(0.5)
+    command = [python_with(f"openenv-core=={VERSION}"), ECHO, str(port := free_port())]
+    with serving(command, lambda: f"http://127.0.0.1:{port}/health"):
         yield f"http://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
 
 
 @pytest.mark.judges(suite="OpenEnv", run="an echo server: sessions, rewards, a refused action, a fault")

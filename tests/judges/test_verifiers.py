@@ -1,71 +1,187 @@
-"""A task set of the package verifiers, in its own environment, plays episodes with a real engine."""
+"""Task sets of the package verifiers, in its own environment, play episodes with a real engine."""
 
 import asyncio
+import json
+import os
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from judges.packages import python_with
+import torch
+from judges.packages import START_S, python_with, serving
+from safetensors.torch import load_file, save_file
 from support import tiny_models
-from unit.rollout.serving.test_agent_endpoint import CONFIG, writes_letters
+from unit.rollout.serving.test_agent_endpoint import CONFIG
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.core.task import Task
+from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.episodes.worker import RolloutWorker
-from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
 
-VERSION = "0.4.0"
+VERSION, GYM = "0.4.0", "0.4.0"
 FOREIGN = Path(__file__).parents[1] / "support" / "foreign"
 SAMPLES = 4
+MOVES = ("[", "abenort", "]")
+"""The characters of a turn: one of each."""
+WORDS = "abba\nbanana\nbetter\nnote\n"
+LENGTH = 4096
+REPLAY = """
+import json, random, sys, textarena
+random.seed(0)
+game = textarena.make(env_id="Hangman-v0")
+game.reset(num_players=1)
+for move in json.loads(sys.argv[1]):
+    game.step(move)
+print(json.dumps([game.state.done, game.state.rewards]))
+"""
+"""Plays the first game again, and prints whether it is over, and its reward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The Python of an environment with verifiers, and a worker on a model that writes `MOVES`."""
+
+    python: str
+    runner: asyncio.Runner
+    worker: RolloutWorker
+
+    def play(self, options: dict[str, Any], *prompts: str) -> list[Group]:
+        """Play the tasks with these words."""
+        env = bind("set", EnvConfig(kind="verifiers", options={"python": self.python, **options}, thinking=False))
+        assert env.definition.generate is not None
+        made = [env.definition.generate(random.Random(number), 1) for number in range(100)]
+        found = [next(one for one in made if words in one.messages[0]["content"]) for words in prompts]
+        tickets = [
+            Ticket(number=n, task=env.task(task, task.key), admitted=WeightVersion(step=0))
+            for n, task in enumerate(found)
+        ]
+
+        async def groups() -> Sequence[Group]:
+            return await asyncio.gather(*(self.worker.run_group(ticket, SAMPLES) for ticket in tickets))
+
+        return list(self.runner.run(groups()))
+
+
+def writes_moves(model: Path) -> Path:
+    """Let the last token alone decide about the next: each of `MOVES` follows the one before, and then the turn ends."""
+    tokenizer = byte_tokenizer()
+    weights = load_file(model / "model.safetensors")
+    weights |= {name: torch.zeros_like(each) for name, each in weights.items() if name.endswith("_proj.weight")}
+    embedded, head = torch.zeros(2, *weights["lm_head.weight"].shape)
+    embedded[:, 0] = 1.0
+    for place, characters in enumerate((*MOVES, None)):
+        for each in tokenizer(characters)["input_ids"] if characters else [tokenizer.eos_token_id]:
+            embedded[each] = torch.eye(len(embedded[each]))[place + 1]
+            head[each, place] = 3000.0
+    named = {"model.embed_tokens.weight": embedded.contiguous(), "lm_head.weight": head.contiguous()}
+    save_file(weights | named, model / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": LENGTH}))
+    return model
 
 
 @pytest.fixture(scope="module")
-def python() -> str:
-    """The Python of an environment with verifiers."""
-    return python_with(f"verifiers=={VERSION}")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    python = python_with(f"verifiers[openenv,ta]=={VERSION}")
+    limits = replace(CONFIG.limits, timeout_s=300.0, total_tokens=LENGTH)
+    config = replace(CONFIG, engine=replace(CONFIG.engine, max_model_len=LENGTH), limits=limits)
+    worker = RolloutWorker(config, seed=1)
+    with asyncio.Runner() as runner:
+        runner.run(worker.start(str(writes_moves(tiny_models.qwen3(tmp_path_factory.mktemp("moves") / "model"))), 0))
+        yield Setup(python=python, runner=runner, worker=worker)
+        runner.run(worker.close())
 
 
-def task_of(options: dict[str, Any], letter: str) -> Task:
-    """The task that wants this letter."""
-    env = bind("letters", EnvConfig(kind="verifiers", options=options, thinking=False))
-    assert env.definition.generate is not None
-    made = (env.definition.generate(random.Random(number), 1) for number in range(100))
-    task = next(one for one in made if one.messages[0]["content"] == f"Write {letter}.")
-    return env.task(task, task.key)
+def answers(one: Trajectory) -> list[str]:
+    return [turn.answer for turn in one.turns]
 
 
-async def play(model: Path, tasks: Sequence[Task]) -> list[Group]:
-    worker = RolloutWorker(replace(CONFIG, limits=replace(CONFIG.limits, timeout_s=300.0)), seed=1)
-    await worker.start(str(model), 0)
-    tickets = [Ticket(number=n, task=task, admitted=WeightVersion(step=0)) for n, task in enumerate(tasks)]
-    try:
-        return list(await asyncio.gather(*(worker.run_group(ticket, SAMPLES) for ticket in tickets)))
-    finally:
-        await worker.close()
+def all_played(group: Group) -> Sequence[Trajectory]:
+    assert not group.failed, [one.failure for one in group.failed]
+    assert len(group.trajectories) == SAMPLES
+    return group.trajectories
 
 
 @pytest.mark.judges(suite="verifiers", run="a task set over the endpoint, a reward that raises")
-def test_a_task_set_scores_what_the_engine_sampled(python: str, tmp_path: Path, record_property: Any) -> None:
-    options = {"python": python, "taskset": "letters_v1", "folder": str(FOREIGN)}
-    model = writes_letters(tiny_models.qwen3(tmp_path / "model"))
-    *scored, broken = asyncio.run(play(model, [task_of(options, letter) for letter in "abc"]))
+def test_a_task_set_scores_what_the_engine_sampled(setup: Setup, record_property: Any) -> None:
+    *scored, broken = setup.play({"taskset": "letters_v1", "folder": str(FOREIGN)}, "Write a.", "Write b.", "Write c.")
     for group, letter in zip(scored, "ab", strict=True):
-        assert len(group.trajectories) == SAMPLES
-        for one in group.trajectories:
-            (turn,) = one.turns
-            share = turn.answer.count(letter) / len(turn.answer)
-            assert one.score.parts["share"] == pytest.approx(2 * share)
-            assert one.reward == pytest.approx(2 * share)
+        for one in all_played(group):
+            (answer,) = answers(one)
+            assert one.score.parts["share"] == pytest.approx(2 * answer.count(letter) / len(answer))
+            assert one.reward == one.score.parts["share"]
     assert not broken.trajectories
     assert all(one.failure is not None and "no c here" in one.failure.message for one in broken.failed)
     record_property("version", VERSION)
     record_property("passed", 3 * SAMPLES)
 
 
+@pytest.mark.judges(
+    suite="verifiers", run="its `textarena`: Hangman, against the game played again with the same moves"
+)
+def test_a_game_pays_as_it_does_without_verifiers(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Any
+) -> None:
+    words = tmp_path / "corpora" / "words"
+    words.mkdir(parents=True)
+    for name in ("en", "en-basic"):
+        (words / name).write_text(WORDS)
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path))
+    options = {"taskset": {"id": "textarena", "game": "Hangman-v0"}, "max_tasks": 1, "variables": ["NLTK_DATA"]}
+    (group,) = setup.play(options, "Hangman")
+    for one in all_played(group):
+        again = [setup.python, "-W", "ignore", "-c", REPLAY, json.dumps(answers(one))]
+        over, rewards = json.loads(subprocess.check_output(again, text=True, timeout=START_S).splitlines()[-1])
+        assert over
+        assert one.reward == pytest.approx(rewards["0"])
+    record_property("version", VERSION)
+    record_property("passed", SAMPLES)
+
+
+@pytest.mark.judges(suite="verifiers", run="its `openenv`: an echo server's rewards, one that is gone")
+def test_a_server_of_openenv_pays_for_each_character(setup: Setup, record_property: Any) -> None:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    options = {"taskset": {"id": "openenv", "base_url": url, "resets": [{"seed": 7, "turns": 2}]}}
+    with serving([setup.python, FOREIGN / "openenv_echo.py", str(port)], lambda: f"{url}/health"):
+        (group,) = setup.play(options, "")
+    for one in all_played(group):
+        assert len(answers(one)) == 2
+        assert one.reward == pytest.approx(sum(map(len, answers(one))) / 10)
+    (group,) = setup.play(options, "")
+    assert not group.trajectories
+    assert all(one.failure is not None and "connect" in one.failure.message for one in group.failed)
+    record_property("version", VERSION)
+    record_property("passed", 2 * SAMPLES)
+
+
+@pytest.mark.judges(suite="verifiers", run=f"its `nemo_gym`: multiple choice, verified by a server of nemo-gym {GYM}")
+def test_a_server_of_nemo_gym_verifies_answers(setup: Setup, tmp_path: Path, record_property: Any) -> None:
+    gym, rows, port = python_with(f"nemo-gym=={GYM}", "3.12"), tmp_path / "rows.jsonl", tmp_path / "nemo_gym.port"
+    asked = {"responses_create_params": {"input": [{"role": "user", "content": "a or b?"}]}}
+    choice = {"options": [{"A": "a"}, {"B": "b"}], "expected_answer": "A"}
+    form = {"template_metadata": {"output_regex": r"\[(\w)\]"}}
+    rows.write_text(json.dumps(asked | choice | form))
+    (server,) = Path(setup.python).parents[1].glob("lib/*/site-packages/verifiers/v1/tasksets/nemo_gym/server.py")
+    variables = os.environ | {"NEMO_GYM_RESOURCE_SERVER": "resources_servers.mcqa.app:MCQAResourcesServer"}
+
+    def url() -> str:
+        return f"http://127.0.0.1:{port.read_text()}"
+
+    with serving([gym, server], url, cwd=tmp_path, env=variables):
+        taskset = {"id": "nemo_gym", "dataset": str(rows), "task": {"resources_url": url()}}
+        (group,) = setup.play({"taskset": taskset}, "a or b?")
+    for one in all_played(group):
+        assert one.reward == float(answers(one) == ["[a]"])
+    record_property("version", VERSION)
+    record_property("passed", SAMPLES)
+
+
 @pytest.mark.judges
-def test_a_task_set_that_does_not_exist_is_a_mistake_in_the_settings(python: str) -> None:
+def test_a_task_set_that_does_not_exist_is_a_mistake_in_the_settings(setup: Setup) -> None:
     with pytest.raises(ValueError, match="nowhere"):
-        task_of({"python": python, "taskset": "nowhere"}, "a")
+        setup.play({"taskset": "nowhere"}, "")

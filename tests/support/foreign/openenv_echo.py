@@ -17,16 +17,16 @@ class Echo(Observation):
 class EchoEnvironment(Environment):
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def reset(self, seed: int | None = None, **_) -> Echo:
-        self.seed = seed
+    def reset(self, seed: int | None = None, turns: int = 1000, **_) -> Echo:
+        self.seed, self.turns = seed, turns
         return Echo(echoed=f"ready {seed}")
 
     def step(self, action: Say, **_) -> Echo:
         if action.message == "fail":
             raise RuntimeError("no such luck")
-        return Echo(
-            echoed=f"{action.message} {self.seed}", reward=len(action.message) / 10, done=action.message == "end"
-        )
+        self.turns -= 1
+        done = action.message == "end" or not self.turns
+        return Echo(echoed=f"{action.message} {self.seed}", reward=len(action.message) / 10, done=done)
 
     @property
     def state(self) -> State:
