@@ -98,7 +98,7 @@ def known_tokenizer(family: str, merges: Sequence[tuple[str, str]] = ()) -> PreT
 
 
 def class_of(package: Any, family: str, tokenizer: PreTrainedTokenizerBase, **settings: object) -> Any:
-    """The renderer of renderers for a family, with those of the settings that it knows."""
+    """The renderer of renderers for a family. It gets the settings that it knows."""
     config = package.config_from_name(FAMILIES[family])
     settings |= {"date_string": date.today().strftime("%d %b %Y")} if family == "llama3_2" else {}
     known = {name: value for name, value in settings.items() if name in type(config).model_fields}
