@@ -1,6 +1,6 @@
 """Placement of a model's parameters while it is read: in the computing type, and partitioned at ZeRO stage 3.
 
-Thus a rank never has more than one whole parameter, in main memory or on its device.
+Main memory holds one whole parameter at a time if training is on a GPU. At stage 3 the device does too.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows of a micro-batch laid end to end: one pass over their tokens, without padding.
+"""Sequence packing: the rows of a micro-batch end to end in one pass, without padding.
 
 Suffixes: `_B` row, `_BT` row and token, `_N` token of the pass, `_1N` the pass as one row.
 """
@@ -83,7 +83,8 @@ def lengths_in(attention_mask: torch.Tensor | None) -> list[int] | None:
 def install(forward: Callable[..., Any], model: PreTrainedModel) -> bool:
     """Prepare a model for packed rows. Returns whether it keeps them apart. Collective under ZeRO-3.
 
-    Two short passes compare tokens after a border, alone, and as a continuation of the tokens before it.
+    Two short passes compute the second sequence alone, as a continuation of the first, and packed behind it. A model qualifies
+    if packed equals alone.
     """
     text = model.config.get_text_config(decoder=True)
     layers = set(get_layer_types_and_kwargs(text)[0])

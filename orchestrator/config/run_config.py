@@ -57,7 +57,8 @@ class SupervisionConfig:
     """Seconds without progress until a working process counts as hung. Progress is a pass of the engine, a micro-batch, or a
     finished call of an environment. Set less than the deadlines of stages such as rl.timeout_s, or a hang ends the run."""
     restarts: int = free(3)
-    """Restarts of each rollout worker, and of the learner, within `window_s`. One more failure ends the run."""
+    """Restarts of each rollout worker, of the learner and of each judge's server within `window_s`. One more failure ends
+    the run."""
     window_s: float = free(1800.0, unit="seconds")
     """Seconds over which restarts count."""
 

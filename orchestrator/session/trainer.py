@@ -309,7 +309,7 @@ class Trainer:
             held = await within(limit, copying, stage=name, waiting_for=f"{what} to be copied")
         if not held:
             self._run.progress.note(
-                f"{name}: main memory has no room for all copies of step {step}, so ranks wrote at once"
+                f"{name}: main memory has no room for all copies of step {step}, so some ranks wrote at once"
             )
         writing = self._write(self.learner, directory, self._turn_ends | files, needed=needed, name=name)
         waiting = within(limit, writing, stage=name, waiting_for=f"{what} to be written")

@@ -20,7 +20,7 @@ ECHO = Path(__file__).parents[1] / "support" / "foreign" / "openenv_echo.py"
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The address of a running server."""
-    command = [python_with(f"openenv-core=={VERSION}"), ECHO, str(port := free_port())]
+    command: list[str | Path] = [python_with(f"openenv-core=={VERSION}"), ECHO, str(port := free_port())]
     with serving(command, lambda: f"http://127.0.0.1:{port}/health"):
         yield f"http://127.0.0.1:{port}"
 

@@ -30,7 +30,7 @@ MOMENTS = ("exp_avg/", "momentum_buffer/")
 class Tensors:
     """The tensors of a checkpoint, read one at a time.
 
-    `files` has each tensor in its open file. `trained` maps parameters to the trained weights: the optimizer's float32 copy if
+    `files` has the saved tensors by name. `trained` maps parameters to the trained weights: the optimizer's float32 copy if
     it exists. `moments` has the running mean of each gradient.
     """
 

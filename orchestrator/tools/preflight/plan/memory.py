@@ -28,7 +28,7 @@ LOGIT_BYTES = 14
 They are logprobs, probabilities and gradient in float32, and the gradient in the output layer's type.
 """
 READ = 3 * FLOAT32
-"""Bytes per entry of a tensor that is read: an expert stack is made from single experts, and joined with another."""
+"""Bytes per entry of a tensor that is read: three float32 copies, as an expert stack is joined from single experts."""
 BLOCK_GPU, BLOCK_CPU = 16, 128
 """Tokens of a page in a model with nothing but attention."""
 NEAR = 1.5
@@ -61,12 +61,10 @@ class RankMemory:
     """Copies of the weights that a push keeps on the device, by `cuda_ipc`."""
     overhead: int
     loading: int
-    """Bytes on a GPU while the model loads: its own part and one whole tensor. A reference or a teacher loads after it."""
+    """Bytes on a GPU while the model loads: its own part and copies of one tensor. A reference or a teacher loads after it."""
     reading: int
-    """Bytes in main memory meanwhile: one whole tensor in float32, and its own part unless it is on a GPU.
-
-    At stage 3 DeepSpeed joins a GPU's part in main memory.
-    """
+    """Bytes in main memory meanwhile: the copies of one tensor. On a CPU, or at stage 3, also the rank's part, which DeepSpeed
+    joins there."""
 
     @property
     def states(self) -> int:
