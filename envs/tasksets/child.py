@@ -18,6 +18,9 @@ del sys.path[0]  # this folder: `env` would be its env.py
 import asyncio
 import itertools
 import json
+import signal
+import threading
+import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -30,6 +33,8 @@ from verifiers.v1.utils.loaders import environment_class, load_environment, task
 
 LONGEST_LINE = 2**24
 LONGEST_ERROR = 2000
+STOP_S = 10.0
+"""Seconds that an end may take."""
 UNFINISHED = ("setup_timeout", "finalize_timeout", "scoring_timeout")
 """Ends of an agent's run without whole rewards."""
 
@@ -124,5 +129,15 @@ async def play_all(env: Any, tasks: dict[str, Any], reader: asyncio.StreamReader
     await asyncio.gather(*left, return_exceptions=True)
 
 
+def end_after(parent: int) -> None:
+    """End after Temper, also if a task set neither reads the end of its input nor yields."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    for ended in (signal.SIGINT, signal.SIGKILL):
+        time.sleep(STOP_S)
+        os.kill(os.getpid(), ended)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=end_after, args=(os.getppid(),), daemon=True).start()
     asyncio.run(serve())

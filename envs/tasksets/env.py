@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import threading
 import time
@@ -102,14 +103,15 @@ class TasksetProcess:
         return {str(name): float(value) for name, value in found["rewards"].items()}
 
     def close(self) -> None:
-        """End the input, and kill the process if it does not end."""
+        """Interrupt the process, also in a start, so that it ends its servers. Kill it if it does not end."""
         assert self._process.stdin is not None
-        with suppress(OSError), self._writing:
-            self._process.stdin.close()
+        self._process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
         kill_group(self._process.pid)
         self._process.wait()
+        with suppress(OSError), self._writing:
+            self._process.stdin.close()
 
     def _cancel(self, number: int) -> None:
         if (answer := self._take(number)) is not None:
