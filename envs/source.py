@@ -65,7 +65,7 @@ def _read(env: BoundEnv, data: DataConfig, tally: Tally) -> Iterator[SplitTask]:
             nonlocal met
             met = met or column is None or column in row
             made = load_row(env.definition.formats, row, name=data.format or config.format)
-            if config.reward is not None:
+            if config.reward is not None or (config.judge is not None and config.judge.reference is not None):
                 made = replace(made, spec=made.spec | {ROW: json.loads(json.dumps(row, default=str))})
             own = own_id(row)
             task = env.task(made, content_key(made) if own is None else str(own))

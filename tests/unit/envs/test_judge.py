@@ -96,6 +96,15 @@ def test_rows_need_only_a_judge(tmp_path: Path) -> None:
         assert score_turns(task, ["Roses"]).reward == pytest.approx(0.8)
 
 
+def test_the_judge_sees_the_expected_answer_of_a_row(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "2+2?", "expected": "four"}\n' * 4, encoding="utf-8")
+    data = DataConfig(path=str(tmp_path / "rows.jsonl"))
+    with scored("Score: 8") as server:
+        config = EnvConfig(judge=judging(server, reference="expected"), data=data, thinking=False)
+        assert score_turns(open_source(bind("sums", config), split="train", seed=1).task(0), ["4"]).failure is None
+    assert "<expected_answer>\nfour\n" in server.bodies[0]["messages"][1]["content"]
+
+
 def test_an_empty_answer_and_a_known_one_need_no_request() -> None:
     with scored("Score: 8") as server:
         task = task_of(judging(server))
