@@ -105,7 +105,7 @@ class LearnerConfig:
     """Tokens whose logits exist at once. A pass with more tokens computes them in pieces, twice."""
     recompute: Recomputed = free("none")
     """Activations that the backward pass recomputes: none, selective (inside Mamba-2 scans; fused attention keeps none) or
-    full (whole layers; needs shared_prompts=false)."""
+    full (whole layers)."""
     threads: int = free(1)
     """CPU threads of a rank that has the machine to itself."""
     threads_during_generation: int = free(1)
@@ -171,11 +171,6 @@ class LearnerConfig:
             raise ValueError(
                 f"learner.lora.rank={self.lora.rank} with learner.frozen={self.frozen}: LoRA freezes all other weights; "
                 f"set learner.frozen=[]"
-            )
-        if self.recompute == "full" and self.shared_prompts:
-            raise ValueError(
-                "learner.recompute=full with learner.shared_prompts=true: a recomputed layer would extend the prompt's "
-                "cache twice; set learner.shared_prompts=false, or learner.recompute=selective"
             )
 
 

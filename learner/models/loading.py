@@ -14,6 +14,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from temper.learner.config import Recomputed
 from temper.learner.models import mamba_scan
 from temper.learner.models.kernels import Device, require_kernels, training_device
+from temper.learner.models.shared_prompt import recompute_layers
 
 PROBABILITY, ROUTER_NOISE = "drop", "jitter"
 """Parts of transformers' names for dropout probabilities and for the width of router noise."""
@@ -176,7 +177,7 @@ def recompute(model: PreTrainedModel, kind: Recomputed) -> None:
                 f"learner.recompute=full: a model of type {model.config.model_type} does not support it; set "
                 "learner.recompute=selective"
             )
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        recompute_layers(model)
 
 
 def read_tokenizer(directory: Path) -> dict[str, bytes]:

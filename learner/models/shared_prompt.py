@@ -6,13 +6,17 @@ answer is the last token of its prompt, so that no log-probability needs the pro
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.nn import functional
-from transformers import DynamicCache, PreTrainedConfig
+from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import LinearAttentionLayer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from temper.learner.batches.shared_prefixes import Prompts
 
@@ -58,19 +62,19 @@ def _answer_logits(
     weight 0, so that a gradient reaches every module that ran, as ZeRO-3 requires.
     """
     device = ids_BT.device
-    cache = prompt_cache(config)
+    cache = PromptCache(config)
     of_B = torch.tensor(prompts.of_B, device=device)
     before, after = _padding(prompts, length=ids_BT.shape[1], device=device)
     output = model(
         input_ids=torch.tensor(prompts.ids_PS, device=device),
         past_key_values=cache,
-        use_cache=True,
+        use_cache=False,
         logits_to_keep=1,
         **before,
     )
-    cache.reorder_cache(of_B)
+    cache.expand(of_B)
     with reading:
-        logits_BTV: torch.Tensor = model(input_ids=ids_BT, past_key_values=cache, use_cache=True, **after).logits
+        logits_BTV: torch.Tensor = model(input_ids=ids_BT, past_key_values=cache, use_cache=False, **after).logits
     return logits_BTV + 0.0 * output.logits.sum() if whole_graph else logits_BTV
 
 
@@ -92,6 +96,52 @@ def _padding(
         "position_ids": lengths_P[of_B][:, None] + torch.arange(length, device=device),
     }
     return before, after
+
+
+def recompute_layers(model: PreTrainedModel) -> None:
+    """Let the backward pass recompute whole layers, behind shared prompts too.
+
+    transformers drops a layer's cache then, because a layer that runs twice would extend it twice.
+    """
+    model.gradient_checkpointing_enable()
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            index = next((vars(part)["layer_idx"] for part in layer.modules() if "layer_idx" in vars(part)), None)
+            layer._can_checkpoint_with_cache = True
+            layer._gradient_checkpointing_func = partial(_run_twice, index)
+
+
+def _run_twice(index: int | None, layer: "partial[Any]", *inputs: Any) -> Any:
+    """Run a layer, and again in the backward pass. Both runs extend a copy of its entry in the cache.
+
+    They also repeat the prompts' entries for the answers, so that the graph keeps those of the prompts only.
+    """
+    cache = layer.keywords.get("past_key_values")
+    if cache is None or index is None:
+        return checkpoint(layer, *inputs, use_reentrant=False)
+    cache.expands_later.add(index)
+    before, count, of_B, others = cache.layers[index], len(cache.layers), cache.of_B, copy(cache)
+    others.layers = []  # the graph of this layer keeps no other entry
+    alone = partial(layer.func, **{name: value for name, value in layer.keywords.items() if value is not cache})
+
+    def run(*again: Any) -> tuple[Any, Any]:
+        own, entry = copy(others), _copied(before)
+        own.layers = [entry] * count
+        if of_B is not None:
+            entry.reorder_cache(of_B)
+        return alone(*again, past_key_values=own), entry
+
+    output, cache.layers[index] = checkpoint(run, *inputs, use_reentrant=False)
+    return output
+
+
+def _copied(entry: Any) -> Any:
+    """Copy an entry of a cache and its containers, not its tensors."""
+    copied = copy(entry)
+    for name, value in vars(entry).items():
+        if isinstance(value, list | dict):
+            setattr(copied, name, copy(value))
+    return copied
 
 
 class StateLayer(LinearAttentionLayer):
@@ -118,10 +168,22 @@ class StateLayer(LinearAttentionLayer):
         return recurrent_states
 
 
-def prompt_cache(config: PreTrainedConfig) -> DynamicCache:
-    """Return an empty cache that keeps the autograd graph, for a model with this configuration."""
-    cache = DynamicCache(config=config)
-    cache.layers = [
-        StateLayer(layer.number_of_states) if type(layer) is LinearAttentionLayer else layer for layer in cache.layers
-    ]
-    return cache
+class PromptCache(DynamicCache):
+    """A cache that keeps the autograd graph: first of prompts, then of their answers."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config=config)
+        self.layers = [
+            StateLayer(layer.number_of_states) if type(layer) is LinearAttentionLayer else layer
+            for layer in self.layers
+        ]
+        self.expands_later: set[int] = set()
+        """Layers that repeat their entry themselves, because they are recomputed."""
+        self.of_B: torch.Tensor | None = None
+
+    def expand(self, of_B: torch.Tensor) -> None:
+        """Repeat each prompt's entries for its answers."""
+        self.of_B = of_B
+        for index, entry in enumerate(self.layers):
+            if index not in self.expands_later:
+                entry.reorder_cache(of_B)

@@ -1,6 +1,7 @@
 """Two ways to compute less, as ratios of the seconds of forward and backward passes.
 
-Shared prompts against full sequences, for one group, and rows of unlike lengths end to end against padded ones.
+Shared prompts against full sequences, for one group, once with recomputed layers, and rows of unlike lengths end to end
+against padded ones.
 `python -m bench.learner` measures the demo's fresh model on one thread, and packed rows a Qwen 3 of 4 M parameters and two
 threads too. It measures CPU seconds, not wall-clock seconds, and alternates both ways, so that other work on the machine
 matters little. Set OMP_WAIT_POLICY=PASSIVE, or waiting threads count.
@@ -27,7 +28,7 @@ from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, build_b
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models import mamba_scan
 from temper.learner.models.fresh import FreshModelConfig, make_model
-from temper.learner.models.loading import read_model
+from temper.learner.models.loading import read_model, recompute
 from temper.learner.models.logprobs import token_logprobs
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.shared_prompt import causal_logits
@@ -196,5 +197,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     hybrid = fresh_model(FreshModelConfig())
     print_sharing(bench_sharing(hybrid, SHAPES))
+    recomputed = fresh_model(FreshModelConfig())
+    recompute(recomputed, "full")
+    print_sharing(bench_sharing(recomputed, [(16, 512, 64)]))
     packed = product((("hybrid", hybrid), ("Qwen 3", fresh_qwen())), (1, 2))
     print_packing([bench_packing(name, model, threads=threads) for (name, model), threads in packed])

@@ -170,8 +170,6 @@ def _passes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     plain = left / (KEPT * shape.hidden * shape.blocks)
     again = left / ((KEPT_RECOMPUTED * shape.blocks + KEPT) * shape.hidden)
     kind = settings.choose("learner.recompute", "none" if plain >= longest else "full")
-    if kind == "full":
-        settings.choose("learner.shared_prompts", False)
     fitting = again if kind == "full" else plain
     settings.choose("learner.micro_batch_tokens", power_of_two(fitting, least=1024, most=32768))
 

@@ -37,7 +37,7 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
         "offload": LearnerConfig(zero_stage=2, offload="cpu"),
         "plain, stage 3": LearnerConfig(zero_stage=3),
         "offload, stage 3": LearnerConfig(zero_stage=3, offload="cpu"),
-        "recompute, stage 3": LearnerConfig(zero_stage=3, shared_prompts=False, recompute="full", logit_tokens=9),
+        "recompute, stage 3": LearnerConfig(zero_stage=3, recompute="full", logit_tokens=9),
         "bf16": LearnerConfig(zero_stage=1, bf16=True),
         "frozen": FROZEN,
         "lora": LORA,
@@ -207,7 +207,6 @@ def test_only_adapters_are_trained_and_begin_alike():
         ({"offload": "cpu"}, "learner.offload=cpu with learner.zero_stage=0"),
         ({"offload": "nvme", "zero_stage": 3}, "learner.offload_dir=None"),
         ({"frozen": ["embed"], "lora": LoraConfig(rank=2)}, "learner.lora.rank=2"),
-        ({"recompute": "full"}, "set learner.shared_prompts=false"),
         ({"logit_tokens": 0}, "must be above 0"),
     ],
 )

@@ -102,7 +102,7 @@ def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, 
     if shorter < learner.micro_batch_tokens:
         yield {"micro_batch_tokens": shorter}
     if learner.recompute != "full":
-        yield {"shared_prompts": False, "recompute": "full"}
+        yield {"recompute": "full"}
     if learner.logit_tokens > 1024:
         yield {"logit_tokens": 1024}
     if learner.offload == "none" and learner.zero_stage:

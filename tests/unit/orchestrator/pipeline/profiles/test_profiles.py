@@ -83,7 +83,6 @@ def test_eight_large_gpus_are_shared_between_a_learner_and_engines_in_bfloat16()
     assert (learner.bf16, learner.wire_dtype, engine.dtype) == (True, "bfloat16", "bfloat16")
     assert learner.zero_stage == 3  # 142 GB at 16 bytes a parameter and more: too large for one GPU
     assert learner.recompute == "full"  # without it, 16,384 tokens keep 70 GB of activations
-    assert not learner.shared_prompts
     limits = config.rollout.limits
     assert (limits.turn_tokens, limits.total_tokens, engine.max_model_len) == (12288, 16384, 16384)
     assert config.sections["rl"].optim.learning_rate == 1e-6
