@@ -21,7 +21,7 @@ TABLES = ("users", "orders", "products")
 TOOLS, POLICY = "tools.json", "policy.md"
 FILES = (*(f"{table}.json" for table in TABLES), TOOLS, POLICY)
 GIFT_CARD = "gift_card"
-OPENING = threading.Lock()
+CACHE_LOCK = threading.Lock()
 """Held while a folder is opened, so that concurrent threads read it once."""
 
 
@@ -56,7 +56,7 @@ class Database:
             own[key] = copy.deepcopy(self.records.tables[table][key])
         return own[key]
 
-    def before(self) -> "Database":
+    def unchanged(self) -> "Database":
         return Database(self.records)
 
     def same_state(self, other: "Database") -> bool:
@@ -69,9 +69,9 @@ class Database:
         )
 
 
-def fresh(folder: Path) -> Database:
+def open_database(folder: Path) -> Database:
     """Return an unchanged database of the records of a folder. Raise `ValueError` if it can't be read."""
-    with OPENING:
+    with CACHE_LOCK:
         return Database(open_shop(folder))
 
 

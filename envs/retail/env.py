@@ -15,7 +15,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from temper.envs.retail import rows
 from temper.envs.retail.customer import OPENING, STOP, check_customer, has_simulated_customer, is_model, open_customer
-from temper.envs.retail.database import FILES, fresh
+from temper.envs.retail.database import FILES, open_database
 from temper.envs.retail.outputs import outputs_in, takes_parts
 from temper.envs.retail.reference import negatives, reference
 from temper.envs.retail.tools import TRANSFER, Refusal, replay, run_call
@@ -105,7 +105,7 @@ class RetailEnv(TaskEnv):
         return result
 
     def score_so_far(self, task: Task) -> Score:
-        wanted = self.database.before()
+        wanted = self.database.unchanged()
         replay(wanted, task.spec["actions"])
         same = self.database.same_state(wanted)
         text, outputs = "\n".join(self.said), task.spec["outputs"]
@@ -128,11 +128,11 @@ def with_folder(folder: Path, *, idle: str = "drop", outputs: str = "whole", cus
     Rows that are right without any action are dropped, unless `idle` is keep. The others are as in `configure`.
     """
     whole = folder.resolve()
-    before = fresh(whole)
+    before = open_database(whole)
 
     def load(row: Row) -> Task:
         task = rows.load(row, folder=whole)
-        after = before.before()
+        after = before.unchanged()
         replay(after, task.spec["actions"])
         if idle == "drop" and not task.spec["outputs"] and after.same_state(before):
             raise LeftOut("its reference actions change nothing, and it requires no output")

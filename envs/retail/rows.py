@@ -8,7 +8,7 @@ from typing import Any
 
 from temper.envs.core.row_format import Row, field
 from temper.envs.core.task import Task
-from temper.envs.retail.database import Database, fresh
+from temper.envs.retail.database import Database, open_database
 from temper.envs.retail.tools import TOOLS, Action
 
 
@@ -17,7 +17,7 @@ def load(row: Row, *, folder: Path) -> Task:
     state.
     """
     folder = folder.resolve()
-    records = fresh(folder).records
+    records = open_database(folder).records
     user_id, outputs = field(row, "user_id", str), field(row, "outputs", list)
     if user_id not in records.tables["users"]:
         raise ValueError(f"field 'user_id' is {user_id!r}, which is not in {folder / 'users.json'}")
@@ -41,4 +41,4 @@ def _action(action: Any) -> Action:
 
 def database_of(task: Task) -> Database:
     """Return the initial database of a task. Raise `ValueError` if its folder can't be read."""
-    return fresh(Path(task.env.options["database"]))
+    return open_database(Path(task.env.options["database"]))

@@ -51,7 +51,7 @@ for name, text in {texts!r}.items():
     exec(compile(text, name, "exec"), module.__dict__)
 module.main()
 """
-FOLDER = "from temper.envs.workspace.folder import files_in, run_command\n"
+IMPORTS = "from temper.envs.workspace.folder import files_in, run_command\n"
 
 
 @cache
@@ -224,5 +224,5 @@ class ContainerWorkspace(Workspace):
 
     def _call(self, limits: Limits, name: str, *arguments: Any) -> Reply:
         with self.container.start(limits) as process:
-            loaded = process.load(FOLDER)
+            loaded = process.load(IMPORTS)
             return process.call(name, list(arguments)) if loaded.kind is ReplyKind.VALUE else loaded

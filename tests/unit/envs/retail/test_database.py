@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.tiny_shop import write_shop
 
-from temper.envs.retail.database import Database, fresh, open_shop
+from temper.envs.retail.database import Database, open_database, open_shop
 
 THREADS = 8
 
@@ -16,7 +16,7 @@ def test_threads_that_open_a_folder_at_once_have_the_same_records(tmp_path: Path
 
     def open_one(_: int) -> Database:
         together.wait(timeout=60)
-        return fresh(folder)
+        return open_database(folder)
 
     with ThreadPoolExecutor(THREADS) as pool:
         databases = list(pool.map(open_one, range(THREADS)))
@@ -24,8 +24,8 @@ def test_threads_that_open_a_folder_at_once_have_the_same_records(tmp_path: Path
 
 
 def test_an_episode_is_compared_with_the_records_that_it_began_with(tmp_path: Path) -> None:
-    database = fresh(write_shop(tmp_path))
+    database = open_database(write_shop(tmp_path))
     open_shop.cache_clear()
-    assert database.same_state(database.before())
+    assert database.same_state(database.unchanged())
     database.edit("users", "ann_lee_1")["name"] = {}
-    assert not database.same_state(database.before())
+    assert not database.same_state(database.unchanged())
