@@ -87,6 +87,9 @@ class LearnerConfig:
 
     ranks: int = free(1)
     """Processes that share each batch, one per GPU or CPU share."""
+    sequence_parallel: int = free(1)
+    """Neighbouring ranks that share each sequence: a shard of the tokens each, and in attention and Mamba-2 layers a share of
+    the heads. Must divide ranks and the model's heads, and needs shared_prompts=false."""
     zero_stage: ZeroStage = free(0)
     """DeepSpeed partitions over the ranks: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too."""
     bf16: bool = immutable(False)
@@ -131,11 +134,17 @@ class LearnerConfig:
     collective_timeout_s: float = free(600.0, unit="seconds")
     """Timeout of one collective operation between ranks, and of a broadcast to engines, in seconds."""
 
+    @property
+    def data_parallel(self) -> int:
+        """Number of micro-batches that run at the same time."""
+        return self.ranks // self.sequence_parallel
+
     def __post_init__(self) -> None:
         for name, value in (
             ("max_skipped", self.max_skipped),
             ("collective_timeout_s", self.collective_timeout_s),
             ("ranks", self.ranks),
+            ("sequence_parallel", self.sequence_parallel),
             ("micro_batch_tokens", self.micro_batch_tokens),
             ("logit_tokens", self.logit_tokens),
             ("threads", self.threads),
@@ -143,6 +152,7 @@ class LearnerConfig:
         ):
             positive(f"learner.{name}", value)
         self._check_partitioning()
+        self._check_sequence_parallel()
         self._check_passes()
         if self.transport == "ray":
             LOG.warning("learner.transport=ray is no longer supported; using %s", AUTO)
@@ -163,6 +173,19 @@ class LearnerConfig:
             raise ValueError(
                 f"learner.offload_dir={self.offload_dir} with learner.offload={self.offload}: nvme needs a folder, "
                 f"other values need null"
+            )
+
+    def _check_sequence_parallel(self) -> None:
+        """Raise `ValueError` if these settings do not support shards of sequences."""
+        if self.ranks % self.sequence_parallel:
+            raise ValueError(
+                f"learner.ranks={self.ranks} is not divisible by learner.sequence_parallel={self.sequence_parallel}; take a "
+                "multiple"
+            )
+        if self.sequence_parallel > 1 and self.shared_prompts:
+            raise ValueError(
+                f"learner.sequence_parallel={self.sequence_parallel} with learner.shared_prompts=true: the cache of a prompt "
+                "is not split over ranks; set learner.shared_prompts=false"
             )
 
     def _check_passes(self) -> None:

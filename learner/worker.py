@@ -114,7 +114,9 @@ class TrainerWorker:
         self.needed_bytes = checkpoint_bytes(model, bf16=self.config.bf16) + tokenizer_bytes
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
         self.engine.load_float32(model_dir, placement)
-        self.replay = ExpertReplay(model, replay=self.config.router_replay, device=self.engine.device)
+        self.replay = ExpertReplay(
+            model, replay=self.config.router_replay, device=self.engine.device, shards=self.engine.shards
+        )
 
     def heartbeat(self) -> Heartbeat:
         """Return the rank's heartbeat. May be called from another thread while it computes."""
@@ -144,8 +146,9 @@ class TrainerWorker:
                 )
                 known = dict(zip(distinct, found, strict=True))  # a single batch repeats in each epoch
                 fixed = [known[id(share.micro_batches)] for share in shares]
+            first = self.rank % self.config.sequence_parallel == 0  # its neighbours know the same
             updates = [
-                self.train_step(share, loss=loss, fixed=of_share, record=number < len(shares) // epochs)
+                self.train_step(share, loss=loss, fixed=of_share, record=first and number < len(shares) // epochs)
                 for number, (share, of_share) in enumerate(zip(shares, fixed, strict=True))
             ]
             seconds = time.monotonic() - start
@@ -181,7 +184,8 @@ class TrainerWorker:
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
-        metrics = normalise_sums(sum_over_ranks(totals), denominator=share.denominator) | replay.metrics()
+        denominator = share.denominator * self.config.sequence_parallel  # neighbours have the same sums
+        metrics = normalise_sums(sum_over_ranks(totals), denominator=denominator) | replay.metrics()
         return metrics | {"grad_norm": norm, "learning_rate": rate, "skipped": float(not applied)}
 
     def token_records(self) -> list[TokenRecord]:

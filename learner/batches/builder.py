@@ -35,8 +35,8 @@ class BatchBuilder:
     ) -> TrainBatch:
         return build_batch(
             samples,
-            ranks=self.config.ranks,
-            micro_batch_tokens=self.config.micro_batch_tokens,
+            ranks=self.config.data_parallel,
+            micro_batch_tokens=self.config.micro_batch_tokens * self.config.sequence_parallel,
             pad_id=self.pad_id,
             aggregation=aggregation,
             constant_length=constant_length,
@@ -59,8 +59,8 @@ class BatchBuilder:
     def build_from_pairs(self, pairs: Sequence[Pair]) -> TrainBatch:
         return build_pair_batch(
             pairs,
-            ranks=self.config.ranks,
-            micro_batch_tokens=self.config.micro_batch_tokens,
+            ranks=self.config.data_parallel,
+            micro_batch_tokens=self.config.micro_batch_tokens * self.config.sequence_parallel,
             pad_id=self.pad_id,
             shared_prompts=self.config.shared_prompts,
         )

@@ -55,7 +55,7 @@ class BatchShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainBatch:
-    """One optimiser step: `micro_batches[rank]` has the same length for each rank.
+    """One optimiser step: `micro_batches[rank]` has the same length for each rank, or group of ranks that share sequences.
 
     The sum of the loss over all ranks is divided by `denominator`. `samples` counts trained samples, `tokens` their tokens
     without padding, `trained_tokens` the tokens with loss. If there are none, there are no micro-batches.

@@ -49,6 +49,7 @@ from temper.learner.models.adapters import (
 )
 from temper.learner.models.loading import reread, train_without_noise, whole_shape
 from temper.learner.models.scorer import Scorer
+from temper.learner.models.sequence_shards import find_shards
 from temper.learner.models.shape import require_shareable
 from temper.rollout.weights.process_group import GroupMember, find_interface, open_store
 
@@ -107,12 +108,14 @@ class DeepSpeedEngine:
         self.memory = DeviceMemory(self.engine)
         if learner.zero_stage == 3:
             register_convolutions(model)  # before the scorer's first pass
+        self.shards = find_shards(learner)
         self.scorer = Scorer(
             self.engine,
             model,
             tokens=learner.logit_tokens,
             whole_graph=learner.zero_stage == 3,
             float32_head=learner.float32_head,
+            shards=self.shards,
         )
 
     def train(self, *, noise: bool) -> None:
@@ -282,11 +285,12 @@ def free_partitions(parameters: list[Any], optimizer: Any) -> None:
 
 
 def register_convolutions(model: PreTrainedModel) -> None:
-    """Make ZeRO-3 gather the `conv1d` weights that Mamba layers read without calling the module."""
+    """Make ZeRO-3 gather the weights of `conv1d` and `norm` that Mamba layers read without calling the module."""
     for mixer in model.modules():
-        for name, child in mixer.named_children():
-            if name == "conv1d":
-                for parameter in child.parameters():
+        children = dict(mixer.named_children())
+        for name in ("conv1d", "norm"):
+            if "conv1d" in children and name in children:
+                for parameter in children[name].parameters():
                     deepspeed.zero.register_external_parameter(mixer, parameter)
 
 

@@ -16,6 +16,7 @@ from temper.learner.models.adapters import disabled_adapters
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.loading import train_without_noise
 from temper.learner.models.scorer import Scorer
+from temper.learner.models.sequence_shards import find_shards
 
 FOLDER = "frozen"
 """Separate folder for parameter files, because DeepSpeed empties its folder."""
@@ -58,10 +59,15 @@ class FrozenModel:
         else:
             model.to(device)
         train_without_noise(model)  # as the policy: evaluation mode uses other kernels
+        shards = find_shards(learner)
         self.scorer = Scorer(
-            self._engine or model, model, tokens=learner.logit_tokens, float32_head=learner.float32_head
+            self._engine or model,
+            model,
+            tokens=learner.logit_tokens,
+            float32_head=learner.float32_head,
+            shards=shards,
         )
-        self._replay = ExpertReplay(model, replay=True, device=device) if replay else None
+        self._replay = ExpertReplay(model, replay=True, device=device, shards=shards) if replay else None
 
     def queue_passes(self, passes: Sequence[PassExperts]) -> None:
         """Set the experts of the next passes. Without a replay the routers decide."""

@@ -16,6 +16,8 @@ from transformers import PreTrainedModel
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.models.experts import Router, find_routers, load_entropy, load_max, unused
 from temper.learner.models.packed_rows import lengths_in
+from temper.learner.models.sequence_shards import SequenceShards
+from temper.rollout.expert_choices import UNRECORDED
 
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """The output of a router: logits (N, E), weights (N, K), indices (N, K)."""
@@ -24,7 +26,11 @@ Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 class ExpertReplay:
     """Hooks on the routers of one model. They read only router outputs, so ZeRO-3 gathers the usual parameters."""
 
-    def __init__(self, model: PreTrainedModel, *, replay: bool, device: torch.device) -> None:
+    def __init__(
+        self, model: PreTrainedModel, *, replay: bool, device: torch.device, shards: SequenceShards | None = None
+    ) -> None:
+        """With `shards` each rank's routers get the tokens of its shard."""
+        self._shards = shards
         self._routers = find_routers(model)
         self._replay = replay
         self._device = device
@@ -68,7 +74,9 @@ class ExpertReplay:
     def _next_pass(self, lengths: Sequence[int] | None) -> None:
         """Begin a pass, of the first tokens of each row if `lengths` are given."""
         coming = self._queued_passes.pop(0) if self._queued_passes else None
-        self._pass = None if coming is None else _Pass.of(coming, lengths, replay=self._replay, device=self._device)
+        self._pass = None
+        if coming is not None:
+            self._pass = _Pass.of(coming, lengths, replay=self._replay, device=self._device, shards=self._shards)
         if self._pass is not None and self._pass.experts_NLK is not None:
             layers = self._pass.experts_NLK.shape[1]
             if layers != len(self._routers):
@@ -112,12 +120,30 @@ class _Pass:
     experts_NLK: torch.Tensor | None
 
     @classmethod
-    def of(cls, given: PassExperts, lengths: Sequence[int] | None, *, replay: bool, device: torch.device) -> "_Pass":
+    def of(
+        cls,
+        given: PassExperts,
+        lengths: Sequence[int] | None,
+        *,
+        replay: bool,
+        device: torch.device,
+        shards: SequenceShards | None = None,
+    ) -> "_Pass":
         samples_BT = torch.tensor(given.samples_BT, device=device)
         kept_BT = torch.ones_like(samples_BT, dtype=torch.bool)
         if lengths is not None:
-            kept_BT = torch.arange(samples_BT.shape[1], device=device) < torch.tensor(lengths, device=device)[:, None]
-        samples_N = samples_BT[kept_BT].double()
+            rows_B1 = torch.tensor(lengths[: len(samples_BT)], device=device)[:, None]
+            kept_BT = torch.arange(samples_BT.shape[1], device=device) < rows_B1
+
+        def own(values_BT: torch.Tensor, *, fill: int) -> torch.Tensor:
+            values_N = values_BT[kept_BT]
+            if lengths is None or shards is None:
+                return values_N
+            padding = values_N.new_full((sum(lengths) - len(values_N), *values_N.shape[1:]), fill)
+            return shards.split(torch.cat([values_N, padding]))
+
+        samples_N = own(samples_BT, fill=0).double()
         if given.experts_BTLK is None or not replay:
             return cls(samples_N=samples_N, experts_NLK=None)
-        return cls(samples_N=samples_N, experts_NLK=torch.tensor(given.experts_BTLK, device=device)[kept_BT])
+        experts_BTLK = torch.tensor(given.experts_BTLK, device=device)
+        return cls(samples_N=samples_N, experts_NLK=own(experts_BTLK, fill=UNRECORDED))

@@ -5,10 +5,12 @@ Suffixes: `_B` row, `_BT` row and token, `_N` token of the pass, `_1N` the pass 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 from transformers import PreTrainedModel
 from transformers.cache_utils import get_layer_types_and_kwargs
@@ -17,6 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from temper.learner.batches.packing import packed_cost
 from temper.learner.models import mamba_scan
+from temper.learner.models.sequence_shards import SequenceShards, attend_by_heads, shard_mixers
 from temper.learner.models.shape import LAYER_TYPES, RECURRENT
 
 BORDERS = torch.int32
@@ -34,24 +37,31 @@ class PackedRows:
 
     kept_BT: torch.Tensor
     borders: tuple[int, ...]
+    padding: int = 0
+    """Tokens behind the rows, kept apart from them, so that ranks get equal shards."""
 
     @classmethod
-    def find(cls, wanted_BT: torch.Tensor) -> "PackedRows | None":
-        """Return the rows without padding and without the tokens after the last wanted one, or None if that saves little."""
+    def find(cls, wanted_BT: torch.Tensor, *, shards: int = 1) -> "PackedRows | None":
+        """Return the rows without padding and without the tokens after the last wanted one, or None if that saves little.
+
+        Several `shards` always need them.
+        """
         places_T = torch.arange(1, wanted_BT.shape[1] + 1, device=wanted_BT.device)
         lengths_B = (wanted_BT * places_T).amax(1).clamp(min=1)
         lengths = lengths_B.tolist()
-        if packed_cost(tokens=sum(lengths), rows=len(lengths)) >= wanted_BT.numel():
+        if shards == 1 and packed_cost(tokens=sum(lengths), rows=len(lengths)) >= wanted_BT.numel():
             return None
-        return cls(kept_BT=places_T <= lengths_B[:, None], borders=(0, *accumulate(lengths)))
+        padding = -sum(lengths) % shards
+        borders = (0, *accumulate([*lengths, padding] if padding else lengths))
+        return cls(kept_BT=places_T <= lengths_B[:, None], borders=borders, padding=padding)
 
-    def pack(self, values_BT: torch.Tensor) -> torch.Tensor:
-        return values_BT[self.kept_BT][None]
+    def pack(self, values_BT: torch.Tensor, *, fill: int = 0) -> torch.Tensor:
+        return functional.pad(values_BT[self.kept_BT][None], (0, self.padding), value=fill)
 
     def unpack(self, values_1N: torch.Tensor) -> torch.Tensor:
         """Return the values by row, 0 for the tokens left out."""
         padded = values_1N.new_zeros(*self.kept_BT.shape, *values_1N.shape[2:])
-        return padded.index_put((self.kept_BT,), values_1N[0])
+        return padded.index_put((self.kept_BT,), values_1N[0, : len(values_1N[0]) - self.padding])
 
     def wanted(self, wanted_BT: torch.Tensor) -> torch.Tensor:
         """Return the wanted tokens of the pass. Nothing predicts the first of a row."""
@@ -68,7 +78,7 @@ class PackedRows:
         return {
             "position_ids": self.pack(places_BT),
             "attention_mask": torch.tensor(self.borders, device=device, dtype=BORDERS)[None, None, None],
-            "seq_idx": self.pack(rows_BT),
+            "seq_idx": self.pack(rows_BT, fill=len(self.kept_BT)),
         }
 
 
@@ -80,8 +90,8 @@ def lengths_in(attention_mask: torch.Tensor | None) -> list[int] | None:
     return lengths
 
 
-def install(forward: Callable[..., Any], model: PreTrainedModel) -> bool:
-    """Prepare a model for packed rows. Returns whether it keeps them apart. Collective under ZeRO-3.
+def install(forward: Callable[..., Any], model: PreTrainedModel, shards: SequenceShards | None = None) -> bool:
+    """Prepare a model for packed rows, and for `shards` of them. Returns whether it keeps them apart. Collective under ZeRO-3.
 
     Two short passes compute the second sequence alone, as a continuation of the first, and packed behind it. A model qualifies
     if packed equals alone.
@@ -95,7 +105,9 @@ def install(forward: Callable[..., Any], model: PreTrainedModel) -> bool:
         return False
     if recurrent in layers and not mamba_scan.separates_sequences():
         return False
-    ALL_ATTENTION_FUNCTIONS.register("sdpa", attend)
+    ALL_ATTENTION_FUNCTIONS.register("sdpa", attend if shards is None else partial(attend, shards=shards))
+    if shards is not None:
+        shard_mixers(model, shards)
     before, after = PROBE
     ids_BT = torch.arange(1, before + after + 1, device=model.device).repeat(2, 1)
     ids_BT[1, :after] = ids_BT[0, before:]
@@ -120,15 +132,23 @@ def attend(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
+    *,
+    shards: SequenceShards | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute transformers' fused attention, sequence by sequence if the mask holds borders.
 
-    On a CPU a pass over each sequence is faster than one over all that hides most scores.
+    If the sequences have more tokens than the query, it is one of `shards`. On a CPU a pass over each sequence is faster than
+    one over all that hides most scores.
     """
     lengths = lengths_in(attention_mask)
     if lengths is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **rest)
+    if sum(lengths) > query.shape[2]:
+        assert shards is not None
+        return attend_by_heads(
+            shards, lambda q, k, v: attend(module, q, k, v, attention_mask, **rest)[0], query, key, value
+        ), None
     if query.is_cuda and query.dtype != torch.float32 and not rest.get("dropout"):
         assert attention_mask is not None
         return _attend_by_kernel(query, key, value, attention_mask.flatten(), lengths, rest.get("scaling")), None

@@ -17,6 +17,7 @@ from temper.learner.batches.shared_prefixes import Prompts
 from temper.learner.models import packed_rows
 from temper.learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
 from temper.learner.models.packed_rows import PackedRows
+from temper.learner.models.sequence_shards import SequenceShards, require_divisible
 from temper.learner.models.shared_prompt import NO_ARGUMENTS, causal_logits
 
 PROBE_TOKENS, PROBE_RANGE = 8, 100.0
@@ -48,8 +49,13 @@ class Scorer:
         tokens: int,
         whole_graph: bool = False,
         float32_head: bool = False,
+        shards: SequenceShards | None = None,
     ) -> None:
-        """With `float32_head` the output layer multiplies in float32. Raises `ValueError` if it is not linear."""
+        """With `float32_head` the output layer multiplies in float32. Raises `ValueError` if it is not linear.
+
+        With `shards` each rank runs its tokens of a pass, and all of these ranks return the scores of all tokens. Raises
+        `ValueError` if the model does not support it.
+        """
         self._forward = forward
         self._config = model.config
         self._tokens = tokens
@@ -59,8 +65,16 @@ class Scorer:
         if float32_head:
             multiply_in_float32(model)
         self._layer = output_layer(forward, model)
-        self.packs = packed_rows.install(forward, model)
+        self._shards = shards
+        if shards is not None:
+            require_divisible(model.config, size=shards.size)
+        self.packs = packed_rows.install(forward, model, shards)
         """Whether rows may run end to end."""
+        if shards is not None and not (self.packs and self._layer is not None):
+            raise ValueError(
+                f"learner.sequence_parallel={shards.size} with a model of type {model.config.model_type}: rows that run end to "
+                "end must not mix, and logits must come from a linear layer; set 1"
+            )
         if self._layer is not None:
             self._plain = self._layer.forward
             self._layer.forward = self._read  # type: ignore[assignment, method-assign]
@@ -80,7 +94,8 @@ class Scorer:
         much run as one row, if the model keeps them apart.
         """
         temperatures_BT = None if temperatures_B is None else temperatures_B[:, None].expand_as(ids_BT)
-        rows = PackedRows.find(wanted_BT) if self.packs and prompts is None else None
+        shards = 1 if self._shards is None else self._shards.size
+        rows = PackedRows.find(wanted_BT, shards=shards) if self.packs and prompts is None else None
         if rows is None:
             scores_BT2 = self._score(ids_BT, wanted_BT, temperatures_BT, prompts=prompts, entropy=entropy)
         else:
@@ -106,23 +121,28 @@ class Scorer:
         arguments: Mapping[str, torch.Tensor] = NO_ARGUMENTS,
     ) -> torch.Tensor:
         """Return the log-probability and the entropy of each wanted token, 0 for others; shape (B, T, 2)."""
+        shards = self._shards
+        own_ids_BT = ids_BT if shards is None else shards.split(ids_BT, dim=1)
+        if shards is not None:
+            arguments = {**arguments, "position_ids": shards.split(arguments["position_ids"], dim=1)}
         request = _Request(
-            next_BT=ids_BT[:, 1:],
-            wanted_BT=wanted_BT[:, 1:],
+            next_BT=_shift(ids_BT, shards),
+            wanted_BT=_shift(wanted_BT, shards),
             entropy=entropy,
-            temperatures_BT=None if temperatures_BT is None else temperatures_BT[:, 1:],
+            temperatures_BT=None if temperatures_BT is None else _shift(temperatures_BT, shards),
         )
         output = causal_logits(
             self._forward,
             self._config,
-            ids_BT,
+            own_ids_BT,
             prompts,
             whole_graph=self._whole_graph,
             reading=self._serve(request),
             arguments=arguments,
         )
         if self._layer is not None:
-            return output
+            scores_BT2 = output if shards is None else shards.join(output[0])[None]
+            return functional.pad(scores_BT2[:, :-1], (0, 0, 1, 0))
         if temperatures_BT is not None:
             output = output / temperatures_BT[..., None]
         logprobs_BT = token_logprobs(output, ids_BT)
@@ -145,7 +165,7 @@ class Scorer:
         layer = self._layer
         assert layer is not None
         scores_N = vocabulary_scores(
-            hidden_BTD[:, :-1][request.wanted_BT],
+            hidden_BTD[request.wanted_BT],
             layer.weight,
             layer.bias,
             request.next_BT[request.wanted_BT],
@@ -155,13 +175,18 @@ class Scorer:
             float32=self._float32,
         )
         scores_BT2 = torch.zeros(*hidden_BTD.shape[:2], 2, dtype=torch.float32, device=hidden_BTD.device)
-        places_BT = functional.pad(request.wanted_BT, (1, 0))
-        return scores_BT2.index_put((places_BT,), torch.stack(scores_N, dim=-1))
+        return scores_BT2.index_put((request.wanted_BT,), torch.stack(scores_N, dim=-1))
+
+
+def _shift(values_BT: torch.Tensor, shards: SequenceShards | None) -> torch.Tensor:
+    """Return the value of the next token of each position, 0 behind the last, for this rank's positions."""
+    next_BT = functional.pad(values_BT[:, 1:], (0, 1))
+    return next_BT if shards is None else shards.split(next_BT, dim=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """The next token of each position but the last, whether it is scored, and its temperature."""
+    """The next token of each position, whether it is scored, and its temperature."""
 
     next_BT: torch.Tensor
     wanted_BT: torch.Tensor

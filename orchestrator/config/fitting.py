@@ -35,9 +35,10 @@ def fit_training(part: SupervisedConfig | LoopConfig, config: RunConfig, name: s
 def fit_supervised(part: SupervisedConfig, config: RunConfig, name: str) -> None:
     """Raise `ValueError` as `fit_training`, and for a batch that the ranks cannot share evenly."""
     fit_training(part, config, name)
-    if part.batch_size % config.learner.ranks:
+    if part.batch_size % config.learner.data_parallel:
         raise ValueError(
-            f"{name}.batch_size={part.batch_size} is not divisible by learner.ranks={config.learner.ranks}; take a multiple"
+            f"{name}.batch_size={part.batch_size} is not divisible by learner.ranks={config.learner.ranks} over "
+            f"learner.sequence_parallel={config.learner.sequence_parallel}; take a multiple"
         )
 
 
@@ -46,9 +47,10 @@ def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
     fit_training(part, config, name)
     check_trust_region(part, name)
     check_budget_fits(part.thinking.largest_budget or None, config.rollout)
-    if part.answers_per_step < config.learner.ranks:
+    if part.answers_per_step < config.learner.data_parallel:
         raise ValueError(
-            f"{name}: {part.answers_per_step} answers in a step are fewer than learner.ranks={config.learner.ranks}"
+            f"{name}: {part.answers_per_step} answers in a step are fewer than learner.ranks={config.learner.ranks} over "
+            f"learner.sequence_parallel={config.learner.sequence_parallel}"
         )
 
 

@@ -136,6 +136,7 @@ PEER_KEYS = {
     "actor_rollout_ref.actor.kl_loss_type": "rl.loss.kl",
     "actor_rollout_ref.actor.router_replay": "learner.router_replay",
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "learner.micro_batch_tokens",
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size": "learner.sequence_parallel",
     "algorithm.adv_estimator": "rl.loss.advantage",
     "algorithm.norm_adv_by_std_in_grpo": "rl.loss.advantage",
     "algorithm.filter_groups": "rl.max_replaced_groups",

@@ -50,6 +50,7 @@ DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"
         (LearnerConfig, "recompute", "some", "'none', 'selective' or 'full'"),
         (LearnerConfig, "wire_dtype", "int8", "'float32', 'bfloat16' or 'float16'"),
         (LearnerConfig, "bf16", True, "set learner.zero_stage to 1, 2 or 3"),
+        (LearnerConfig, "sequence_parallel", 2, "learner.ranks=1 is not divisible by learner.sequence_parallel=2"),
     ],
 )
 def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(kind, field, value, named):

@@ -101,7 +101,9 @@ class Plan:
             self.model,
             learner,
             min(optimizers, key=lambda optim: optim.kind),  # adamw, which has the larger state, before muon
-            pass_tokens=max(learner.micro_batch_tokens, self.longest if self.plays else 0),
+            pass_tokens=max(
+                learner.micro_batch_tokens, -(-self.longest // learner.sequence_parallel) if self.plays else 0
+            ),
             gpu=self.gpu,
             reference=max(frozen, default=0),
             push=self.push.copies_on_device * self.push.nbytes,
