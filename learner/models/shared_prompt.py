@@ -114,7 +114,7 @@ def recompute_layers(model: PreTrainedModel) -> None:
 def _run_twice(index: int | None, layer: "partial[Any]", *inputs: Any) -> Any:
     """Run a layer, and again in the backward pass. Both runs extend a copy of its entry in the cache.
 
-    They also repeat the prompts' entries for the answers, so that the graph keeps those of the prompts only.
+    They also repeat the entries of prompts for their answers, so the graph keeps each entry once.
     """
     cache = layer.keywords.get("past_key_values")
     if cache is None or index is None:
@@ -173,9 +173,9 @@ class PromptCache(DynamicCache):
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config=config)
-        self.layers = [
-            StateLayer(layer.number_of_states) if type(layer) is LinearAttentionLayer else layer
-            for layer in self.layers
+        made: list[Any] = self.layers
+        self.layers: list[Any] = [
+            StateLayer(layer.number_of_states) if type(layer) is LinearAttentionLayer else layer for layer in made
         ]
         self.expands_later: set[int] = set()
         """Layers that repeat their entry themselves, because they are recomputed."""

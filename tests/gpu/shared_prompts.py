@@ -69,9 +69,9 @@ def _ways(report: Report, folder: Path, what: str, group: list[TrainingSample], 
             report.figure(f"{what}: {way}, memory", peak_gib(work), "GiB")
     tokens = sum(len(sample.ids) for sample in group)
     report.figure(f"{what}: in full, model FLOPs", 6e-12 * parameters * tokens / taken["in full"], "T a second")
-    for again in ("", f", {AGAIN}"):
-        faster = taken[f"in full{again}"] / taken[f"shared{again}"]
-        report.figure(f"{what}: shared over in full{again}", faster, "times faster")
+    for kind in ("", f", {AGAIN}"):
+        faster = taken[f"in full{kind}"] / taken[f"shared{kind}"]
+        report.figure(f"{what}: shared over in full{kind}", faster, "times faster")
 
 
 def _packed(report: Report, folder: Path, what: str, *, longest: int) -> None:

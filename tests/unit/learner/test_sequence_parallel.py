@@ -202,17 +202,17 @@ def test_shards_train_like_whole_sequences(
     results = in_processes(trained, ranks=ranks, arguments=(str(models), ranks, size, names), seconds=800.0)
     for name in names:
         expected = alone[name]
-        near = {"abs": 1e-5, "rel": 1e-5} if name != HALF else {"abs": 0.02, "rel": 0.02}
+        near = 1e-5 if name != HALF else 0.02
         for at, want in enumerate(expected):
             found = results[0][name][at]
             for key in want["metrics"].keys() - {"step_seconds", "tokens_per_s"}:
-                assert found["metrics"][key] == pytest.approx(want["metrics"][key], **near), (name, key)
+                assert found["metrics"][key] == pytest.approx(want["metrics"][key], abs=near, rel=near), (name, key)
             for key, weight in want["weights"].items():
-                assert float((found["weights"][key] - weight).abs().max()) <= near["abs"] * RATE, (name, key)
+                assert float((found["weights"][key] - weight).abs().max()) <= near * RATE, (name, key)
             records = [record for one in results for record in one[name][at]["records"].items()]
             assert sorted(place for place, _ in records) == sorted(want["records"])  # none twice
             for place, logprobs_T in records:
-                assert logprobs_T == pytest.approx(want["records"][place], **near), (name, place)
+                assert logprobs_T == pytest.approx(want["records"][place], abs=near, rel=near), (name, place)
 
 
 def measured(rank: int, port: int, folder: str, ranks: int) -> dict[str, int]:
