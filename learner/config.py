@@ -103,7 +103,8 @@ class LearnerConfig:
     """Regular expressions of parameter names that are not trained, for example [embed]."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     micro_batch_tokens: int = free(8192, unit="tokens")
-    """Tokens in one forward pass of a rank, padding included. A longer sequence runs alone."""
+    """Tokens in one forward pass of a rank, padding included. A sequence longer than this times
+    sequence_parallel runs alone."""
     logit_tokens: int = free(4096, unit="tokens")
     """Tokens whose logits exist at once. A pass with more tokens computes them in pieces, twice."""
     recompute: Recomputed = free("none")

@@ -104,13 +104,12 @@ class TrainerGroup:
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         """Update once per mini-batch, over `epochs` epochs. The metrics cover all updates.
 
-        Each rank gets its share, which neighbours have in common if they share sequences. All shares are in shared memory
-        before any rank is called.
+        Each rank gets its share. Ranks that share sequences get the same one. All shares are in shared memory before any rank
+        is called.
         """
-        shares = [
-            [batch.share(number * len(batch.micro_batches) // len(self.ranks)) for batch in batches]
-            for number in range(len(self.ranks))
-        ]
+        shares = []
+        for number in range(len(self.ranks)):
+            shares.append([batch.share(number * len(batch.micro_batches) // len(self.ranks)) for batch in batches])
         own = await asyncio.gather(*(rank.process.put(one) for rank, one in zip(self.ranks, shares, strict=True)))
         named = {"loss": self._loss, "epochs": epochs}
         calls = [rank.process.call("train", one, named=named) for rank, one in zip(self.ranks, own, strict=True)]

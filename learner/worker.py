@@ -115,7 +115,7 @@ class TrainerWorker:
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
         self.engine.load_float32(model_dir, placement)
         self.replay = ExpertReplay(
-            model, replay=self.config.router_replay, device=self.engine.device, shards=self.engine.shards
+            model, replay=self.config.router_replay, device=self.engine.device, group=self.engine.sequence_group
         )
 
     def heartbeat(self) -> Heartbeat:
@@ -146,9 +146,11 @@ class TrainerWorker:
                 )
                 known = dict(zip(distinct, found, strict=True))  # a single batch repeats in each epoch
                 fixed = [known[id(share.micro_batches)] for share in shares]
-            first = self.rank % self.config.sequence_parallel == 0  # its neighbours know the same
+            first_of_group = self.rank % self.config.sequence_parallel == 0  # the others have the same records
             updates = [
-                self.train_step(share, loss=loss, fixed=of_share, record=first and number < len(shares) // epochs)
+                self.train_step(
+                    share, loss=loss, fixed=of_share, record=first_of_group and number < len(shares) // epochs
+                )
                 for number, (share, of_share) in enumerate(zip(shares, fixed, strict=True))
             ]
             seconds = time.monotonic() - start
@@ -184,7 +186,7 @@ class TrainerWorker:
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
-        denominator = share.denominator * self.config.sequence_parallel  # neighbours have the same sums
+        denominator = share.denominator * self.config.sequence_parallel  # each rank of a group has the same sums
         metrics = normalise_sums(sum_over_ranks(totals), denominator=denominator) | replay.metrics()
         return metrics | {"grad_norm": norm, "learning_rate": rate, "skipped": float(not applied)}
 

@@ -49,7 +49,7 @@ from temper.learner.models.adapters import (
 )
 from temper.learner.models.loading import reread, train_without_noise, whole_shape
 from temper.learner.models.scorer import Scorer
-from temper.learner.models.sequence_shards import find_shards
+from temper.learner.models.sequence_parallel import open_sequence_group
 from temper.learner.models.shape import require_shareable
 from temper.rollout.weights.process_group import GroupMember, find_interface, open_store
 
@@ -107,15 +107,15 @@ class DeepSpeedEngine:
         self._state = OptimizerState(self.engine, zero_stage=learner.zero_stage, bf16=learner.bf16)
         self.memory = DeviceMemory(self.engine)
         if learner.zero_stage == 3:
-            register_convolutions(model)  # before the scorer's first pass
-        self.shards = find_shards(learner)
+            register_mixer_weights(model)  # before the scorer's first pass
+        self.sequence_group = open_sequence_group(learner)
         self.scorer = Scorer(
             self.engine,
             model,
             tokens=learner.logit_tokens,
             whole_graph=learner.zero_stage == 3,
             float32_head=learner.float32_head,
-            shards=self.shards,
+            group=self.sequence_group,
         )
 
     def train(self, *, noise: bool) -> None:
@@ -284,14 +284,13 @@ def free_partitions(parameters: list[Any], optimizer: Any) -> None:
     vars(optimizer).clear()
 
 
-def register_convolutions(model: PreTrainedModel) -> None:
+def register_mixer_weights(model: PreTrainedModel) -> None:
     """Make ZeRO-3 gather the weights of `conv1d` and `norm` that Mamba layers read without calling the module."""
     for mixer in model.modules():
         children = dict(mixer.named_children())
-        for name in ("conv1d", "norm"):
-            if "conv1d" in children and name in children:
-                for parameter in children[name].parameters():
-                    deepspeed.zero.register_external_parameter(mixer, parameter)
+        for name in ("conv1d", "norm") if "conv1d" in children else ():
+            for parameter in children[name].parameters() if name in children else ():
+                deepspeed.zero.register_external_parameter(mixer, parameter)
 
 
 def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfig) -> dict[str, Any]:

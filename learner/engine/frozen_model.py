@@ -9,14 +9,14 @@ from transformers import PreTrainedModel
 
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.config import LearnerConfig
-from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, free_partitions, register_convolutions
+from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, free_partitions, register_mixer_weights
 from temper.learner.engine.device_memory import OffloadedStorage, find_storages, find_tensors, nbytes
 from temper.learner.engine.placement import offload_param_config, place_rest
 from temper.learner.models.adapters import disabled_adapters
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.loading import train_without_noise
 from temper.learner.models.scorer import Scorer
-from temper.learner.models.sequence_shards import find_shards
+from temper.learner.models.sequence_parallel import open_sequence_group
 
 FOLDER = "frozen"
 """Separate folder for parameter files, because DeepSpeed empties its folder."""
@@ -55,19 +55,19 @@ class FrozenModel:
         place_rest(model, learner=learner)
         if learner.zero_stage == 3:
             self._engine, *_ = deepspeed.initialize(model=model, config=_config(learner), dist_init_required=False)
-            register_convolutions(model)
+            register_mixer_weights(model)
         else:
             model.to(device)
         train_without_noise(model)  # as the policy: evaluation mode uses other kernels
-        shards = find_shards(learner)
+        group = open_sequence_group(learner)
         self.scorer = Scorer(
             self._engine or model,
             model,
             tokens=learner.logit_tokens,
             float32_head=learner.float32_head,
-            shards=shards,
+            group=group,
         )
-        self._replay = ExpertReplay(model, replay=True, device=device, shards=shards) if replay else None
+        self._replay = ExpertReplay(model, replay=True, device=device, group=group) if replay else None
 
     def queue_passes(self, passes: Sequence[PassExperts]) -> None:
         """Set the experts of the next passes. Without a replay the routers decide."""

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.models.experts import Router, find_routers, load_entropy, load_max, unused
 from temper.learner.models.packed_rows import lengths_in
-from temper.learner.models.sequence_shards import SequenceShards
+from temper.learner.models.sequence_parallel import SequenceGroup
 from temper.rollout.expert_choices import UNRECORDED
 
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -27,10 +27,10 @@ class ExpertReplay:
     """Hooks on the routers of one model. They read only router outputs, so ZeRO-3 gathers the usual parameters."""
 
     def __init__(
-        self, model: PreTrainedModel, *, replay: bool, device: torch.device, shards: SequenceShards | None = None
+        self, model: PreTrainedModel, *, replay: bool, device: torch.device, group: SequenceGroup | None = None
     ) -> None:
-        """With `shards` each rank's routers get the tokens of its shard."""
-        self._shards = shards
+        """With a `group` each rank's routers get the tokens of its shard."""
+        self._group = group
         self._routers = find_routers(model)
         self._replay = replay
         self._device = device
@@ -76,7 +76,7 @@ class ExpertReplay:
         coming = self._queued_passes.pop(0) if self._queued_passes else None
         self._pass = None
         if coming is not None:
-            self._pass = _Pass.of(coming, lengths, replay=self._replay, device=self._device, shards=self._shards)
+            self._pass = _Pass.of(coming, lengths, replay=self._replay, device=self._device, group=self._group)
         if self._pass is not None and self._pass.experts_NLK is not None:
             layers = self._pass.experts_NLK.shape[1]
             if layers != len(self._routers):
@@ -127,23 +127,24 @@ class _Pass:
         *,
         replay: bool,
         device: torch.device,
-        shards: SequenceShards | None = None,
+        group: SequenceGroup | None,
     ) -> "_Pass":
         samples_BT = torch.tensor(given.samples_BT, device=device)
         kept_BT = torch.ones_like(samples_BT, dtype=torch.bool)
         if lengths is not None:
+            # without the padding behind the rows
             rows_B1 = torch.tensor(lengths[: len(samples_BT)], device=device)[:, None]
             kept_BT = torch.arange(samples_BT.shape[1], device=device) < rows_B1
 
-        def own(values_BT: torch.Tensor, *, fill: int) -> torch.Tensor:
+        def flatten_shard(values_BT: torch.Tensor, *, fill: int) -> torch.Tensor:
             values_N = values_BT[kept_BT]
-            if lengths is None or shards is None:
+            if lengths is None or group is None:
                 return values_N
             padding = values_N.new_full((sum(lengths) - len(values_N), *values_N.shape[1:]), fill)
-            return shards.split(torch.cat([values_N, padding]))
+            return group.take_shard(torch.cat([values_N, padding]))
 
-        samples_N = own(samples_BT, fill=0).double()
+        samples_N = flatten_shard(samples_BT, fill=0).double()
         if given.experts_BTLK is None or not replay:
             return cls(samples_N=samples_N, experts_NLK=None)
         experts_BTLK = torch.tensor(given.experts_BTLK, device=device)
-        return cls(samples_N=samples_N, experts_NLK=own(experts_BTLK, fill=UNRECORDED))
+        return cls(samples_N=samples_N, experts_NLK=flatten_shard(experts_BTLK, fill=UNRECORDED))

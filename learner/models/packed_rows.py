@@ -19,7 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from temper.learner.batches.packing import packed_cost
 from temper.learner.models import mamba_scan
-from temper.learner.models.sequence_shards import SequenceShards, attend_by_heads, shard_mixers
+from temper.learner.models.sequence_parallel import SequenceGroup, attend_by_heads, install_mixers
 from temper.learner.models.shape import LAYER_TYPES, RECURRENT
 
 BORDERS = torch.int32
@@ -41,17 +41,17 @@ class PackedRows:
     """Tokens behind the rows, kept apart from them, so that ranks get equal shards."""
 
     @classmethod
-    def find(cls, wanted_BT: torch.Tensor, *, shards: int = 1) -> "PackedRows | None":
+    def find(cls, wanted_BT: torch.Tensor, *, ranks: int = 1) -> "PackedRows | None":
         """Return the rows without padding and without the tokens after the last wanted one, or None if that saves little.
 
-        Several `shards` always need them.
+        With several ranks, always return rows.
         """
         places_T = torch.arange(1, wanted_BT.shape[1] + 1, device=wanted_BT.device)
         lengths_B = (wanted_BT * places_T).amax(1).clamp(min=1)
         lengths = lengths_B.tolist()
-        if shards == 1 and packed_cost(tokens=sum(lengths), rows=len(lengths)) >= wanted_BT.numel():
+        if ranks == 1 and packed_cost(tokens=sum(lengths), rows=len(lengths)) >= wanted_BT.numel():
             return None
-        padding = -sum(lengths) % shards
+        padding = -sum(lengths) % ranks
         borders = (0, *accumulate([*lengths, padding] if padding else lengths))
         return cls(kept_BT=places_T <= lengths_B[:, None], borders=borders, padding=padding)
 
@@ -90,8 +90,10 @@ def lengths_in(attention_mask: torch.Tensor | None) -> list[int] | None:
     return lengths
 
 
-def install(forward: Callable[..., Any], model: PreTrainedModel, shards: SequenceShards | None = None) -> bool:
-    """Prepare a model for packed rows, and for `shards` of them. Returns whether it keeps them apart. Collective under ZeRO-3.
+def install(forward: Callable[..., Any], model: PreTrainedModel, group: SequenceGroup | None = None) -> bool:
+    """Prepare a model for packed rows, and for a `group` of ranks. Returns whether it keeps rows apart.
+
+    Collective under ZeRO-3.
 
     Two short passes compute the second sequence alone, as a continuation of the first, and packed behind it. A model qualifies
     if packed equals alone.
@@ -105,9 +107,9 @@ def install(forward: Callable[..., Any], model: PreTrainedModel, shards: Sequenc
         return False
     if recurrent in layers and not mamba_scan.separates_sequences():
         return False
-    ALL_ATTENTION_FUNCTIONS.register("sdpa", attend if shards is None else partial(attend, shards=shards))
-    if shards is not None:
-        shard_mixers(model, shards)
+    ALL_ATTENTION_FUNCTIONS.register("sdpa", attend if group is None else partial(attend, group=group))
+    if group is not None:
+        install_mixers(model, group)
     before, after = PROBE
     ids_BT = torch.arange(1, before + after + 1, device=model.device).repeat(2, 1)
     ids_BT[1, :after] = ids_BT[0, before:]
@@ -133,21 +135,21 @@ def attend(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    shards: SequenceShards | None = None,
+    group: SequenceGroup | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute transformers' fused attention, sequence by sequence if the mask holds borders.
 
-    If the sequences have more tokens than the query, it is one of `shards`. On a CPU a pass over each sequence is faster than
+    A query with fewer tokens than the sequences is the shard of a rank. On a CPU a pass over each sequence is faster than
     one over all that hides most scores.
     """
     lengths = lengths_in(attention_mask)
     if lengths is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **rest)
     if sum(lengths) > query.shape[2]:
-        assert shards is not None
+        assert group is not None
         return attend_by_heads(
-            shards, lambda q, k, v: attend(module, q, k, v, attention_mask, **rest)[0], query, key, value
+            group, lambda q, k, v: attend(module, q, k, v, attention_mask, **rest)[0], query, key, value
         ), None
     if query.is_cuda and query.dtype != torch.float32 and not rest.get("dropout"):
         assert attention_mask is not None

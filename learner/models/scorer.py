@@ -17,7 +17,7 @@ from temper.learner.batches.shared_prefixes import Prompts
 from temper.learner.models import packed_rows
 from temper.learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
 from temper.learner.models.packed_rows import PackedRows
-from temper.learner.models.sequence_shards import SequenceShards, require_divisible
+from temper.learner.models.sequence_parallel import SequenceGroup, require_divisible
 from temper.learner.models.shared_prompt import NO_ARGUMENTS, causal_logits
 
 PROBE_TOKENS, PROBE_RANGE = 8, 100.0
@@ -49,11 +49,11 @@ class Scorer:
         tokens: int,
         whole_graph: bool = False,
         float32_head: bool = False,
-        shards: SequenceShards | None = None,
+        group: SequenceGroup | None = None,
     ) -> None:
         """With `float32_head` the output layer multiplies in float32. Raises `ValueError` if it is not linear.
 
-        With `shards` each rank runs its tokens of a pass, and all of these ranks return the scores of all tokens. Raises
+        With a `group` each rank runs its tokens of a pass, and all of these ranks return the scores of all tokens. Raises
         `ValueError` if the model does not support it.
         """
         self._forward = forward
@@ -65,15 +65,15 @@ class Scorer:
         if float32_head:
             multiply_in_float32(model)
         self._layer = output_layer(forward, model)
-        self._shards = shards
-        if shards is not None:
-            require_divisible(model.config, size=shards.size)
-        self.packs = packed_rows.install(forward, model, shards)
+        self._group = group
+        if group is not None:
+            require_divisible(model.config, size=group.size)
+        self.packs = packed_rows.install(forward, model, group)
         """Whether rows may run end to end."""
-        if shards is not None and not (self.packs and self._layer is not None):
+        if group is not None and not (self.packs and self._layer is not None):
             raise ValueError(
-                f"learner.sequence_parallel={shards.size} with a model of type {model.config.model_type}: rows that run end to "
-                "end must not mix, and logits must come from a linear layer; set 1"
+                f"learner.sequence_parallel={group.size} with a model of type {model.config.model_type}: the "
+                "model must keep packed rows apart and take its logits from a linear layer; set learner.sequence_parallel=1"
             )
         if self._layer is not None:
             self._plain = self._layer.forward
@@ -94,8 +94,8 @@ class Scorer:
         much run as one row, if the model keeps them apart.
         """
         temperatures_BT = None if temperatures_B is None else temperatures_B[:, None].expand_as(ids_BT)
-        shards = 1 if self._shards is None else self._shards.size
-        rows = PackedRows.find(wanted_BT, shards=shards) if self.packs and prompts is None else None
+        ranks = 1 if self._group is None else self._group.size
+        rows = PackedRows.find(wanted_BT, ranks=ranks) if self.packs and prompts is None else None
         if rows is None:
             scores_BT2 = self._score(ids_BT, wanted_BT, temperatures_BT, prompts=prompts, entropy=entropy)
         else:
@@ -121,15 +121,15 @@ class Scorer:
         arguments: Mapping[str, torch.Tensor] = NO_ARGUMENTS,
     ) -> torch.Tensor:
         """Return the log-probability and the entropy of each wanted token, 0 for others; shape (B, T, 2)."""
-        shards = self._shards
-        own_ids_BT = ids_BT if shards is None else shards.split(ids_BT, dim=1)
-        if shards is not None:
-            arguments = {**arguments, "position_ids": shards.split(arguments["position_ids"], dim=1)}
+        group = self._group
+        own_ids_BT = ids_BT if group is None else group.take_shard(ids_BT, dim=1)
+        if group is not None:
+            arguments = {**arguments, "position_ids": group.take_shard(arguments["position_ids"], dim=1)}
         request = _Request(
-            next_BT=_shift(ids_BT, shards),
-            wanted_BT=_shift(wanted_BT, shards),
+            next_BT=_shift(ids_BT, group),
+            wanted_BT=_shift(wanted_BT, group),
             entropy=entropy,
-            temperatures_BT=None if temperatures_BT is None else _shift(temperatures_BT, shards),
+            temperatures_BT=None if temperatures_BT is None else _shift(temperatures_BT, group),
         )
         output = causal_logits(
             self._forward,
@@ -141,7 +141,7 @@ class Scorer:
             arguments=arguments,
         )
         if self._layer is not None:
-            scores_BT2 = output if shards is None else shards.join(output[0])[None]
+            scores_BT2 = output if group is None else group.gather(output[0])[None]
             return functional.pad(scores_BT2[:, :-1], (0, 0, 1, 0))
         if temperatures_BT is not None:
             output = output / temperatures_BT[..., None]
@@ -178,10 +178,10 @@ class Scorer:
         return scores_BT2.index_put((request.wanted_BT,), torch.stack(scores_N, dim=-1))
 
 
-def _shift(values_BT: torch.Tensor, shards: SequenceShards | None) -> torch.Tensor:
+def _shift(values_BT: torch.Tensor, group: SequenceGroup | None) -> torch.Tensor:
     """Return the value of the next token of each position, 0 behind the last, for this rank's positions."""
     next_BT = functional.pad(values_BT[:, 1:], (0, 1))
-    return next_BT if shards is None else shards.split(next_BT, dim=1)
+    return next_BT if group is None else group.take_shard(next_BT, dim=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,17 +101,18 @@ def _padding(
 def recompute_layers(model: PreTrainedModel) -> None:
     """Let the backward pass recompute whole layers, behind shared prompts too.
 
-    transformers drops a layer's cache then, because a layer that runs twice would extend it twice.
+    transformers disables the cache of a recomputed layer, because its second run would extend the cache again. Here each run
+    extends a copy.
     """
     model.gradient_checkpointing_enable()
     for layer in model.modules():
         if isinstance(layer, GradientCheckpointingLayer):
             index = next((vars(part)["layer_idx"] for part in layer.modules() if "layer_idx" in vars(part)), None)
             layer._can_checkpoint_with_cache = True
-            layer._gradient_checkpointing_func = partial(_run_twice, index)
+            layer._gradient_checkpointing_func = partial(_run_recomputed, index)
 
 
-def _run_twice(index: int | None, layer: "partial[Any]", *inputs: Any) -> Any:
+def _run_recomputed(index: int | None, layer: partial[Any], *inputs: Any) -> Any:
     """Run a layer, and again in the backward pass. Both runs extend a copy of its entry in the cache.
 
     They also repeat the entries of prompts for their answers, so the graph keeps each entry once.
@@ -119,23 +120,23 @@ def _run_twice(index: int | None, layer: "partial[Any]", *inputs: Any) -> Any:
     cache = layer.keywords.get("past_key_values")
     if cache is None or index is None:
         return checkpoint(layer, *inputs, use_reentrant=False)
-    cache.expands_later.add(index)
-    before, count, of_B, others = cache.layers[index], len(cache.layers), cache.of_B, copy(cache)
+    cache.expanded_by_layer.add(index)
+    stored, count, of_B, others = cache.layers[index], len(cache.layers), cache.of_B, copy(cache)
     others.layers = []  # the graph of this layer keeps no other entry
-    alone = partial(layer.func, **{name: value for name, value in layer.keywords.items() if value is not cache})
+    without_cache = partial(layer.func, **{name: value for name, value in layer.keywords.items() if value is not cache})
 
-    def run(*again: Any) -> tuple[Any, Any]:
-        own, entry = copy(others), _copied(before)
-        own.layers = [entry] * count
+    def run(*values: Any) -> tuple[Any, Any]:
+        own, entry = copy(others), _copy_entry(stored)
+        own.layers = [entry] * count  # a layer reads the entry at its index only
         if of_B is not None:
             entry.reorder_cache(of_B)
-        return alone(*again, past_key_values=own), entry
+        return without_cache(*values, past_key_values=own), entry
 
     output, cache.layers[index] = checkpoint(run, *inputs, use_reentrant=False)
     return output
 
 
-def _copied(entry: Any) -> Any:
+def _copy_entry(entry: Any) -> Any:
     """Copy an entry of a cache and its containers, not its tensors."""
     copied = copy(entry)
     for name, value in vars(entry).items():
@@ -177,7 +178,7 @@ class PromptCache(DynamicCache):
         self.layers: list[Any] = [
             StateLayer(layer.number_of_states) if type(layer) is LinearAttentionLayer else layer for layer in made
         ]
-        self.expands_later: set[int] = set()
+        self.expanded_by_layer: set[int] = set()
         """Layers that repeat their entry themselves, because they are recomputed."""
         self.of_B: torch.Tensor | None = None
 
@@ -185,5 +186,5 @@ class PromptCache(DynamicCache):
         """Repeat each prompt's entries for its answers."""
         self.of_B = of_B
         for index, entry in enumerate(self.layers):
-            if index not in self.expands_later:
+            if index not in self.expanded_by_layer:
                 entry.reorder_cache(of_B)

@@ -37,8 +37,9 @@ def fit_supervised(part: SupervisedConfig, config: RunConfig, name: str) -> None
     fit_training(part, config, name)
     if part.batch_size % config.learner.data_parallel:
         raise ValueError(
-            f"{name}.batch_size={part.batch_size} is not divisible by learner.ranks={config.learner.ranks} over "
-            f"learner.sequence_parallel={config.learner.sequence_parallel}; take a multiple"
+            f"{name}.batch_size={part.batch_size} is not divisible by {config.learner.data_parallel} "
+            f"(learner.ranks={config.learner.ranks} / learner.sequence_parallel={config.learner.sequence_parallel}); take a "
+            "multiple"
         )
 
 
@@ -49,8 +50,8 @@ def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
     check_budget_fits(part.thinking.largest_budget or None, config.rollout)
     if part.answers_per_step < config.learner.data_parallel:
         raise ValueError(
-            f"{name}: {part.answers_per_step} answers in a step are fewer than learner.ranks={config.learner.ranks} over "
-            f"learner.sequence_parallel={config.learner.sequence_parallel}"
+            f"{name}: {part.answers_per_step} answers in a step are fewer than {config.learner.data_parallel} "
+            f"(learner.ranks={config.learner.ranks} / learner.sequence_parallel={config.learner.sequence_parallel})"
         )
 
 

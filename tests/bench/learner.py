@@ -1,7 +1,7 @@
 """Two ways to compute less, as ratios of the seconds of forward and backward passes.
 
-Shared prompts against full sequences, for one group, once with recomputed layers, and rows of unlike lengths end to end
-against padded ones.
+Shared prompts against full sequences, for one group, with and without recomputed layers. Packed rows of unlike lengths against
+padded ones.
 `python -m bench.learner` measures the demo's fresh model on one thread, and packed rows a Qwen 3 of 4 M parameters and two
 threads too. It measures CPU seconds, not wall-clock seconds, and alternates both ways, so that other work on the machine
 matters little. Set OMP_WAIT_POLICY=PASSIVE, or waiting threads count.

@@ -163,10 +163,7 @@ def state_bytes(settings: ProfiledSettings, inputs: ProfileInputs, *, stage: int
 def _passes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose the tokens of a pass. Recompute whole layers if the longest sequence does not fit otherwise."""
     shape = inputs.shape
-    shards = int(settings.value("learner.sequence_parallel"))
-    longest = int(settings.value("rollout.limits.total_tokens")) / shards
-    if shards > 1:
-        settings.choose("learner.shared_prompts", False)
+    longest = int(settings.value("rollout.limits.total_tokens")) / int(settings.value("learner.sequence_parallel"))
     logits = LOGITS_SHARE * inputs.gpu_bytes
     settings.choose("learner.logit_tokens", power_of_two(logits / (4 * shape.vocabulary), least=256, most=4096))
     states = state_bytes(settings, inputs, stage=int(settings.value("learner.zero_stage")))

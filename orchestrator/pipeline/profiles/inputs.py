@@ -58,7 +58,7 @@ BY_PROFILE = """
     rollout.engine.dtype rollout.engine.max_model_len rollout.engine.max_sequences rollout.engine.batched_tokens
     rollout.engine.tensor_parallel rollout.engine.threads rollout.engine.memory_gib rollout.engine.gpu_memory_utilization
     learner.ranks learner.zero_stage learner.bf16 learner.offload learner.micro_batch_tokens learner.logit_tokens
-    learner.recompute learner.threads learner.threads_during_generation learner.shared_prompts learner.wire_dtype
+    learner.recompute learner.threads learner.threads_during_generation learner.wire_dtype
 """
 PROFILED = (
     *BY_PROFILE.split(),

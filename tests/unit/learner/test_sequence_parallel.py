@@ -111,8 +111,8 @@ def whole_layer(
     z, xbc, dt = zxbcdt.split([inner, len(weight), heads], dim=-1)
     given = {"seq_idx": named.get("seq_idx")}
     mixed = modeling_nemotron_h.causal_conv1d_fn(xbc.transpose(1, 2), weight, bias, activation="silu", **given)
-    pairs = (len(weight) - inner) // 2
-    x, b, c = mixed.transpose(1, 2).split([inner, pairs, pairs], dim=-1)
+    states = (len(weight) - inner) // 2
+    x, b, c = mixed.transpose(1, 2).split([inner, states, states], dim=-1)
     y = modeling_nemotron_h.mamba2_chunk_scan(
         x.unflatten(-1, (heads, width)),
         dt,
@@ -167,7 +167,7 @@ def batches(learner: LearnerConfig, loss: LossConfig, folder: str) -> list[Train
 Results = list[dict[str, Any]]
 
 
-def trained(rank: int, port: int, folder: str, ranks: int, size: int, names: tuple[str, ...]) -> dict[str, Results]:
+def train_cases(rank: int, port: int, folder: str, ranks: int, size: int, names: tuple[str, ...]) -> dict[str, Results]:
     """Metrics, weights and records of each case, after a step of one batch, and after another one of all batches."""
     found: dict[str, Results] = {}
     for name in names:
@@ -192,14 +192,14 @@ def trained(rank: int, port: int, folder: str, ranks: int, size: int, names: tup
 
 @pytest.fixture(scope="module")
 def alone(models: Path) -> dict[str, Results]:
-    return in_processes(trained, ranks=1, arguments=(str(models), 1, 1, tuple(CASES)), seconds=800.0)[0]
+    return in_processes(train_cases, ranks=1, arguments=(str(models), 1, 1, tuple(CASES)), seconds=800.0)[0]
 
 
 @pytest.mark.parametrize(("ranks", "size", "names"), [(2, 2, tuple(CASES)), (4, 4, ON_FOUR), (4, 2, ON_FOUR)])
 def test_shards_train_like_whole_sequences(
     models: Path, alone: dict[str, Results], ranks: int, size: int, names: tuple[str, ...]
 ) -> None:
-    results = in_processes(trained, ranks=ranks, arguments=(str(models), ranks, size, names), seconds=800.0)
+    results = in_processes(train_cases, ranks=ranks, arguments=(str(models), ranks, size, names), seconds=800.0)
     for name in names:
         expected = alone[name]
         near = 1e-5 if name != HALF else 0.02
@@ -215,7 +215,7 @@ def test_shards_train_like_whole_sequences(
                 assert logprobs_T == pytest.approx(want["records"][place], abs=near, rel=near), (name, place)
 
 
-def measured(rank: int, port: int, folder: str, ranks: int) -> dict[str, int]:
+def measure_kept_bytes(rank: int, port: int, folder: str, ranks: int) -> dict[str, int]:
     """The bytes that a rank keeps between the passes over a long and a short sequence, end to end."""
     found: dict[str, int] = {}
     for name in ("hybrid", "qwen3"):
@@ -234,14 +234,14 @@ def measured(rank: int, port: int, folder: str, ranks: int) -> dict[str, int]:
 
 
 def test_activations_are_divided_by_the_ranks(models: Path) -> None:
-    (whole,) = in_processes(measured, ranks=1, arguments=(str(models), 1))
+    (whole,) = in_processes(measure_kept_bytes, ranks=1, arguments=(str(models), 1))
     for ranks in (2, 4):
-        for found in in_processes(measured, ranks=ranks, arguments=(str(models), ranks), seconds=800.0):
+        for found in in_processes(measure_kept_bytes, ranks=ranks, arguments=(str(models), ranks), seconds=800.0):
             for name, nbytes in whole.items():
                 assert found[name] < 1.05 * nbytes / ranks
 
 
-def refused(rank: int, port: int, folder: str, size: int) -> list[str]:
+def find_refusals(rank: int, port: int, folder: str, size: int) -> list[str]:
     """Why models do not run in shards."""
     found = []
     worker = TrainerWorker(rank, size, "127.0.0.1", port, replace(PLAIN, ranks=size, sequence_parallel=size))
@@ -255,6 +255,6 @@ def refused(rank: int, port: int, folder: str, size: int) -> list[str]:
 def test_a_model_that_ranks_cannot_share_is_refused(models: Path) -> None:
     tiny_nemotron().save_pretrained(models / "one_group")
     sliding_window(models / "window")
-    for heads, mixed in in_processes(refused, ranks=2, arguments=(str(models), 2)):
+    for heads, mixed in in_processes(find_refusals, ranks=2, arguments=(str(models), 2)):
         assert "learner.sequence_parallel=2 with a model of n_groups=1" in heads
         assert "learner.sequence_parallel=2 with a model of type qwen3" in mixed

@@ -206,14 +206,14 @@ def test_ranks_that_nobody_waits_for_while_they_send_are_not_stuck_as_that_ends_
     assert asyncio.run(given_up(SendingRank(1, after_s=0.01, fails=death), within_s=30.0)) == (death, True)
 
 
-@pytest.mark.parametrize("neighbours", [1, 2])
-def test_each_rank_is_given_its_share_of_a_batch_and_the_numbers_of_the_whole(neighbours: int) -> None:
+@pytest.mark.parametrize("ranks_per_share", [1, 2])
+def test_each_rank_is_given_its_share_of_a_batch_and_the_numbers_of_the_whole(ranks_per_share: int) -> None:
     samples = [TrainingSample.supervised(ids=range(n), trained_T=[False] + [True] * (n - 1)) for n in (9, 8, 5, 4)]
     batches = [build_batch(samples, ranks=2, micro_batch_tokens=9, pad_id=0) for _ in range(2)]
 
     async def step() -> list[Rank]:
-        meeting = asyncio.Barrier(2 * neighbours)
-        ranks = [Rank(number, meeting=meeting) for number in range(2 * neighbours)]
+        meeting = asyncio.Barrier(2 * ranks_per_share)
+        ranks = [Rank(number, meeting=meeting) for number in range(2 * ranks_per_share)]
         async with asyncio.timeout(5):
             await group_of(ranks).step(*batches)
         return ranks
@@ -221,7 +221,7 @@ def test_each_rank_is_given_its_share_of_a_batch_and_the_numbers_of_the_whole(ne
     for rank in asyncio.run(step()):
         ((_, (_, _, shares)),) = rank.calls
         assert [share.micro_batches for share in shares] == [
-            batch.micro_batches[rank.number // neighbours] for batch in batches
+            batch.micro_batches[rank.number // ranks_per_share] for batch in batches
         ]
         assert {(share.denominator, share.tokens, share.trained_tokens) for share in shares} == {(22.0, 26, 22)}
 

@@ -82,12 +82,8 @@ def _gpu_limits(plan: Plan) -> list[Limit]:
 def _rank_remedy(plan: Plan) -> str:
     """Return the first settings with which a rank fits, the fastest first, or else the number of GPUs that fit it."""
     learner, changed = plan.config.learner, dict[str, Any]()
-    longest = -(-plan.longest // learner.sequence_parallel) if plan.plays else 0
-    for changes in _less_memory(learner, longest=longest):
-        try:
-            learner = replace(learner, **changes)
-        except ValueError:  # mutually exclusive settings
-            continue
+    for changes in _less_memory(learner, longest=plan.longest_shard(learner)):
+        learner = replace(learner, **changes)
         changed |= changes
         if plan.rank_with(learner).peak <= plan.rank_free_memory:
             return describe_limit(changed)

@@ -90,6 +90,10 @@ class Plan:
         """None for a run without training."""
         return self.rank_with(self.config.learner) if self.trains else None
 
+    def longest_shard(self, learner: LearnerConfig) -> int:
+        """Return a rank's tokens of the longest sequence. 0 without sampling."""
+        return -(-self.longest // learner.sequence_parallel) if self.plays else 0
+
     def rank_with(self, learner: LearnerConfig) -> RankMemory:
         """Return the memory of a rank with other settings of the learner, which trains the same parameters."""
         # A reference of adapters is the model without them.
@@ -101,9 +105,7 @@ class Plan:
             self.model,
             learner,
             min(optimizers, key=lambda optim: optim.kind),  # adamw, which has the larger state, before muon
-            pass_tokens=max(
-                learner.micro_batch_tokens, -(-self.longest // learner.sequence_parallel) if self.plays else 0
-            ),
+            pass_tokens=max(learner.micro_batch_tokens, self.longest_shard(learner)),
             gpu=self.gpu,
             reference=max(frozen, default=0),
             push=self.push.copies_on_device * self.push.nbytes,

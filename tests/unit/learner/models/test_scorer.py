@@ -219,19 +219,19 @@ def test_recomputed_activations_change_no_gradient_and_take_less_memory(
         assert torch.allclose(again, plain[name], rtol=1e-4, atol=1e-6), name
 
 
-def behind_prompts(model: PreTrainedModel, kind: Recomputed) -> tuple[torch.Tensor, int]:
+def score_behind_prompts(model: PreTrainedModel, kind: Recomputed) -> tuple[torch.Tensor, int]:
     """Log-probabilities of answers to shared prompts, after the backward pass, and the bytes that were held for it."""
     ids_BT, wanted_BT, prompts = a_batch()
     recompute(model, kind)
     scorer = Scorer(model, model, tokens=100)
-    before = tensors()
+    before = find_storages()
     logprobs_BT = scorer(ids_BT, wanted_BT, prompts).logprobs_BT
-    held = sum(nbytes for place, nbytes in tensors().items() if place not in before)
+    held = sum(nbytes for place, nbytes in find_storages().items() if place not in before)
     logprobs_BT.sum().backward()
     return logprobs_BT.detach(), held
 
 
-def tensors() -> dict[int, int]:
+def find_storages() -> dict[int, int]:
     """The bytes of the tensors that Python can reach, by address. Recomputed layers keep theirs in closures."""
     gc.collect()
     storages = [one.untyped_storage() for one in gc.get_objects() if type(one) is torch.Tensor]
@@ -241,8 +241,8 @@ def tensors() -> dict[int, int]:
 @pytest.mark.parametrize(("family", "kind"), [("nemotron_h", "selective"), *((name, "full") for name in FAMILIES)])
 def test_activations_are_recomputed_behind_shared_prompts_too(family: str, kind: Recomputed, tmp_path: Path) -> None:
     plain, again = model_of(family, tmp_path).train(), model_of(family, tmp_path).train()
-    expected, plain_bytes = behind_prompts(plain, "none")
-    found, again_bytes = behind_prompts(again, kind)
+    expected, plain_bytes = score_behind_prompts(plain, "none")
+    found, again_bytes = score_behind_prompts(again, kind)
     assert torch.allclose(found, expected, atol=1e-6)
     assert again_bytes < (0.6 if kind == "full" else 0.95) * plain_bytes
     kept_ones = gradients(plain)

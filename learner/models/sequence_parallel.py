@@ -23,37 +23,37 @@ from temper.learner.config import LearnerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceShards:
+class SequenceGroup:
     """This rank's place among the ranks that share a micro-batch."""
 
-    group: Any
+    process_group: Any
     rank: int
     size: int
 
-    def split(self, values_N: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
+    def take_shard(self, values_N: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
         """Return the shard of this rank. The tokens are a multiple of the ranks."""
         return values_N.chunk(self.size, dim=dim)[self.rank]
 
-    def join(self, values_n: torch.Tensor) -> torch.Tensor:
+    def gather(self, values_n: torch.Tensor) -> torch.Tensor:
         """Return the values of all tokens, equal on each rank.
 
         The backward pass takes this rank's part of the gradient, because each rank computes the same loss from them.
         """
-        joined_N: torch.Tensor = _Join.apply(values_n, self)
+        joined_N: torch.Tensor = _AllGather.apply(values_n, self)
         return joined_N
 
     def to_heads(self, *parts_nC: torch.Tensor) -> torch.Tensor:
         """Turn tensors (n, C), whose channels are ordered by heads, into one (N, c) with this rank's heads of each."""
         blocks = [part.reshape(len(part), self.size, -1) for part in parts_nC]
-        exchanged: torch.Tensor = _Exchange.apply(torch.cat(blocks, dim=-1).transpose(0, 1), self.group)
+        exchanged: torch.Tensor = _AllToAll.apply(torch.cat(blocks, dim=-1).transpose(0, 1), self.process_group)
         return exchanged.flatten(0, 1)
 
     def from_heads(self, values_Nc: torch.Tensor) -> torch.Tensor:
         """Turn (N, c), for this rank's heads, into (n, C)."""
-        exchanged = _Exchange.apply(values_Nc.reshape(self.size, -1, values_Nc.shape[-1]), self.group)
+        exchanged = _AllToAll.apply(values_Nc.reshape(self.size, -1, values_Nc.shape[-1]), self.process_group)
         return exchanged.transpose(0, 1).flatten(1)
 
-    def own(self, parameter: torch.Tensor, *sizes: int) -> torch.Tensor:
+    def take_heads(self, parameter: torch.Tensor, *sizes: int) -> torch.Tensor:
         """Return the entries of this rank's heads, of parts of these sizes."""
         return torch.cat([part.chunk(self.size)[self.rank] for part in parameter.split(sizes)])
 
@@ -63,89 +63,86 @@ def _create_group(size: int, timeout_s: float) -> Any:
     return torch.distributed.new_subgroups(size, timeout=timedelta(seconds=timeout_s))[0]
 
 
-def find_shards(learner: LearnerConfig) -> SequenceShards | None:
-    """Return this rank's shards, or None if each rank has whole micro-batches. The first call is collective."""
+def open_sequence_group(learner: LearnerConfig) -> SequenceGroup | None:
+    """Return this rank's group, or None if each rank has whole micro-batches. The first call is collective."""
     size = learner.sequence_parallel
     if size == 1:
         return None
     group = _create_group(size, learner.collective_timeout_s)
-    return SequenceShards(group=group, rank=torch.distributed.get_rank() % size, size=size)
+    return SequenceGroup(process_group=group, rank=torch.distributed.get_rank() % size, size=size)
 
 
 def require_divisible(config: PreTrainedConfig, *, size: int) -> None:
     """Raise `ValueError` if so many ranks cannot share the heads of a model evenly. Few key-value heads are repeated."""
     text = config.get_text_config(decoder=True)
     counts = {"num_attention_heads": text.num_attention_heads}
-    pairs = vars(text).get("num_key_value_heads")
-    if pairs and size % pairs:
-        counts["num_key_value_heads"] = pairs
+    key_value_heads = vars(text).get("num_key_value_heads")
+    if key_value_heads and size % key_value_heads:
+        counts["num_key_value_heads"] = key_value_heads
     if vars(text).get("mamba_num_heads"):
         counts |= {"mamba_num_heads": text.mamba_num_heads, "n_groups": text.n_groups}
     for name, count in counts.items():
         if count % size:
             raise ValueError(
-                f"learner.sequence_parallel={size} with a model of {name}={count}: ranks share heads evenly; set 1, or a "
+                f"learner.sequence_parallel={size} with a model of {name}={count}: ranks share heads evenly; set a "
                 f"divisor of {count}"
             )
 
 
 def attend_by_heads(
-    shards: SequenceShards, attend: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    group: SequenceGroup, attend: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> torch.Tensor:
     """Call `attend` with all tokens of this rank's heads, (1, heads, N, width), in place of a shard with all heads.
 
     Returns the shard's outputs, (1, n, heads, width).
     """
-    repeats = max(1, shards.size // key.shape[1])
+    repeats = max(1, group.size // key.shape[1])
     sides = [query, *(one.repeat_interleave(repeats, dim=1) for one in (key, value))]
-    joined_Nc = shards.to_heads(*(one[0].transpose(0, 1).flatten(1) for one in sides))
-    parts = joined_Nc.split([one[0, :, 0].numel() // shards.size for one in sides], dim=1)
+    joined_Nc = group.to_heads(*(one[0].transpose(0, 1).flatten(1) for one in sides))
+    parts = joined_Nc.split([one[0, :, 0].numel() // group.size for one in sides], dim=1)
     own = [part.unflatten(1, (-1, one.shape[-1])).transpose(0, 1)[None] for part, one in zip(parts, sides, strict=True)]
     output_1Nhd: torch.Tensor = attend(*own)
-    return shards.from_heads(output_1Nhd[0].flatten(1)).unflatten(1, (query.shape[1], -1))[None]
+    return group.from_heads(output_1Nhd[0].flatten(1)).unflatten(1, (query.shape[1], -1))[None]
 
 
-def shard_mixers(model: PreTrainedModel, shards: SequenceShards) -> None:
-    """Make Mamba-2 layers exchange tokens for heads in passes of shards."""
+def install_mixers(model: PreTrainedModel, group: SequenceGroup) -> None:
+    """Make Mamba-2 layers exchange tokens for heads in passes over shards."""
     for module in model.modules():
         if isinstance(module, NemotronHMamba2Mixer):
-            module.forward = partial(_mix, module, shards)
+            module.forward = partial(_forward_by_heads, module, group)
 
 
-def _mix(
-    mixer: Any, shards: SequenceShards, hidden: torch.Tensor, *, seq_idx: torch.Tensor | None = None, **rest: Any
-) -> Any:
-    """Run a Mamba-2 layer. `seq_idx` has all tokens: if `hidden` has fewer, they are a shard."""
-    forward = type(mixer).forward
+def _forward_by_heads(mixer: Any, group: SequenceGroup, hidden: torch.Tensor, **arguments: Any) -> Any:
+    """Run a Mamba-2 layer. The argument `seq_idx` has all tokens: if `hidden` has fewer, they are a shard."""
+    forward, seq_idx = type(mixer).forward, arguments.get("seq_idx")
     if seq_idx is None or seq_idx.shape[1] == hidden.shape[1]:
-        given = {} if seq_idx is None else {"seq_idx": seq_idx}
-        return forward(mixer, hidden, **given, **rest)
-    inner, pairs = mixer.intermediate_size, mixer.n_groups * mixer.ssm_state_size
-    parts = mixer.in_proj(hidden)[0].split([inner, inner, pairs, pairs, mixer.num_heads], dim=-1)
-    output_1Nc = forward(_own_mixer(mixer, shards), shards.to_heads(*parts)[None], seq_idx=seq_idx, **rest)
-    return mixer.out_proj(shards.from_heads(output_1Nc[0])[None])
+        return forward(mixer, hidden, **arguments)
+    inner, states = mixer.intermediate_size, mixer.n_groups * mixer.ssm_state_size
+    parts = mixer.in_proj(hidden)[0].split([inner, inner, states, states, mixer.num_heads], dim=-1)
+    output_1Nc = forward(_own_mixer(mixer, group), group.to_heads(*parts)[None], **arguments)
+    return mixer.out_proj(group.from_heads(output_1Nc[0])[None])
 
 
-def _own_mixer(mixer: Any, shards: SequenceShards) -> "_Part":
+def _own_mixer(mixer: Any, group: SequenceGroup) -> "_Part":
     """Return this rank's heads of a Mamba-2 layer, without its projections."""
-    inner, heads, pairs = mixer.intermediate_size, mixer.num_heads, mixer.n_groups * mixer.ssm_state_size
-    channels = inner, pairs, pairs
+    inner, heads, states = mixer.intermediate_size, mixer.num_heads, mixer.n_groups * mixer.ssm_state_size
+    channels = inner, states, states
     conv1d, norm = mixer.conv1d, mixer.norm
     no_projection = _Part(forward=lambda _, values: values, weight=None, bias=None)
     changed = {
-        "num_heads": heads // shards.size,
-        "n_groups": mixer.n_groups // shards.size,
-        "intermediate_size": inner // shards.size,
-        "conv_dim": sum(channels) // shards.size,
+        "num_heads": heads // group.size,
+        "n_groups": mixer.n_groups // group.size,
+        "intermediate_size": inner // group.size,
+        "conv_dim": sum(channels) // group.size,
         "in_proj": no_projection,
         "conv1d": SimpleNamespace(
-            weight=shards.own(conv1d.weight, *channels),
-            bias=None if conv1d.bias is None else shards.own(conv1d.bias, *channels),
+            weight=group.take_heads(conv1d.weight, *channels),
+            bias=None if conv1d.bias is None else group.take_heads(conv1d.bias, *channels),
         ),
-        "norm": _Part(**vars(norm) | {"forward": type(norm).forward, "weight": shards.own(norm.weight, inner)}),
+        "norm": _Part(**vars(norm) | {"forward": type(norm).forward, "weight": group.take_heads(norm.weight, inner)}),
         "out_proj": no_projection,
     }
-    vectors = {name: shards.own(getattr(mixer, name), heads) for name in ("A_log", "D", "dt_bias")}
+    vectors = {name: group.take_heads(getattr(mixer, name), heads) for name in ("A_log", "D", "dt_bias")}
     return _Part(**vars(mixer) | vectors | changed)
 
 
@@ -156,7 +153,7 @@ class _Part(SimpleNamespace):
         return self.forward(self, *values)
 
 
-class _Exchange(torch.autograd.Function):
+class _AllToAll(torch.autograd.Function):
     """An all-to-all of the first dimension, which has an entry for each rank. It is its own inverse."""
 
     @staticmethod
@@ -169,19 +166,19 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _Exchange.apply(gradients[0], ctx.group), None
+        return _AllToAll.apply(gradients[0], ctx.group), None
 
 
-class _Join(torch.autograd.Function):
-    """See `SequenceShards.join`."""
+class _AllGather(torch.autograd.Function):
+    """See `SequenceGroup.gather`."""
 
     @staticmethod
-    def forward(ctx: Any, values_n: torch.Tensor, shards: SequenceShards) -> torch.Tensor:
-        ctx.shards = shards
-        joined_N = values_n.new_empty(len(values_n) * shards.size, *values_n.shape[1:])
-        torch.distributed.all_gather_into_tensor(joined_N, values_n.contiguous(), group=shards.group)
+    def forward(ctx: Any, values_n: torch.Tensor, group: SequenceGroup) -> torch.Tensor:
+        ctx.group = group
+        joined_N = values_n.new_empty(len(values_n) * group.size, *values_n.shape[1:])
+        torch.distributed.all_gather_into_tensor(joined_N, values_n.contiguous(), group=group.process_group)
         return joined_N
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.shards.split(gradients[0]), None
+        return ctx.group.take_shard(gradients[0]), None
