@@ -51,6 +51,7 @@ from temper.learner.models.loading import reread, train_without_noise, whole_sha
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.sequence_parallel import open_sequence_group
 from temper.learner.models.shape import require_shareable
+from temper.learner.models.shared_prompt import require_recomputable
 from temper.rollout.weights.process_group import GroupMember, find_interface, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
@@ -117,6 +118,9 @@ class DeepSpeedEngine:
             float32_head=learner.float32_head,
             group=self.sequence_group,
         )
+        if learner.recompute == "full" and learner.shared_prompts:
+            self.train(noise=False)
+            require_recomputable(self.engine, model)
 
     def train(self, *, noise: bool) -> None:
         """Switch to training mode, with the dropout of the model's configuration or without any."""

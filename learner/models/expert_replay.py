@@ -6,12 +6,14 @@ a pass, `_NK` and chosen expert, `_NLK` and expert layer too, `_LE` expert layer
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.models.experts import Router, find_routers, load_entropy, load_max, unused
@@ -43,8 +45,11 @@ class ExpertReplay:
                 lambda _module, _inputs, named: self._next_pass(lengths_in(named.get("attention_mask"))),
                 with_kwargs=True,
             )
-        for layer, router in enumerate(self._routers):
-            router.module.register_forward_hook(self._hook(layer, router))
+        for number, router in enumerate(self._routers):
+            router.module.register_forward_hook(self._hook(number, router))
+        for layer in model.modules() if self._routers else ():
+            if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing:
+                layer._gradient_checkpointing_func = partial(self._run_recomputed, layer._gradient_checkpointing_func)
 
     def queue_passes(self, passes: Sequence[PassExperts]) -> None:
         """Set the next forward passes, in order. In passes after them the routers decide, and nothing is counted."""
@@ -83,6 +88,21 @@ class ExpertReplay:
                 raise ValueError(
                     f"recorded experts have {layers} layers, the model has {len(self._routers)}; use the engine's model"
                 )
+
+    def _run_recomputed(self, recomputed: Callable[..., Any], layer: partial[Any], *inputs: Any) -> Any:
+        """Run a layer that the backward pass runs again: in the same pass, without counting again."""
+        coming = self._pass
+
+        def run(*values: Any, **named: Any) -> Any:
+            nonlocal coming
+            before, self._pass = self._pass, coming
+            coming = None if coming is None else replace(coming, samples_N=torch.zeros_like(coming.samples_N))
+            try:
+                return layer.func(*values, **named)
+            finally:
+                self._pass = before
+
+        return recomputed(partial(run, **layer.keywords), *inputs)
 
     def _hook(self, layer: int, router: Router) -> Callable[[torch.nn.Module, Any, Returned], Returned | None]:
         def routed(module: torch.nn.Module, inputs: Any, returned: Returned) -> Returned | None:

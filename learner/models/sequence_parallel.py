@@ -81,6 +81,12 @@ def require_divisible(config: PreTrainedConfig, *, size: int) -> None:
         counts["num_key_value_heads"] = key_value_heads
     if vars(text).get("mamba_num_heads"):
         counts |= {"mamba_num_heads": text.mamba_num_heads, "n_groups": text.n_groups}
+    for kind in ("dynamic", "longrope"):
+        if kind in str(vars(text).get("rope_parameters")):
+            raise ValueError(
+                f"learner.sequence_parallel={size} with a model of rope_type {kind!r}, whose frequencies depend on the length "
+                "that a rank sees; set learner.sequence_parallel=1"
+            )
     for name, count in counts.items():
         if count % size:
             raise ValueError(

@@ -21,6 +21,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from temper.learner.batches.shared_prefixes import Prompts
 
 AS_IT_IS = nullcontext()
+PROBE, LEAK = (5, 4), 0.1
+"""Tokens of the prompt and the answer of a probe, and the largest difference as a share of the effect of the prompt."""
+REFUSED = "learner.recompute=full with learner.shared_prompts=true does not work for a model"
+REMEDY = "set learner.shared_prompts=false"
 NO_ARGUMENTS: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
@@ -98,6 +102,24 @@ def _padding(
     return before, after
 
 
+def require_recomputable(forward: Callable[..., Any], model: PreTrainedModel) -> None:
+    """Raise `ValueError` if recomputed layers do not see shared prompts. Collective under ZeRO-3.
+
+    Short passes compare an answer behind a shared prompt with the same answer in one sequence and without its prompt.
+    """
+    before, after = PROBE
+    ids_1T = torch.arange(1, before + after + 1, device=model.device)[None]
+    prompts = Prompts.padded([ids_1T[0, :before].tolist()], rows_P=[1], pad_id=0)
+    with torch.no_grad():
+        shared_1TV = causal_logits(forward, model.config, ids_1T[:, before:], prompts).float()
+        whole_1TV, alone_1TV = (
+            forward(input_ids=ids, use_cache=False).logits.float() for ids in (ids_1T, ids_1T[:, before:])
+        )
+    whole_1TV = whole_1TV[:, before:]
+    if (shared_1TV - whole_1TV).norm() > LEAK * (alone_1TV - whole_1TV).norm():
+        raise ValueError(f"{REFUSED} of type {model.config.model_type}; {REMEDY}")
+
+
 def recompute_layers(model: PreTrainedModel) -> None:
     """Let the backward pass recompute whole layers, behind shared prompts too.
 
@@ -117,20 +139,23 @@ def _run_recomputed(index: int | None, layer: partial[Any], *inputs: Any) -> Any
 
     They also repeat the entries of prompts for their answers, so the graph keeps each entry once.
     """
-    cache = layer.keywords.get("past_key_values")
-    if cache is None or index is None:
+    named = {name: value for name, value in layer.keywords.items() if isinstance(value, PromptCache)}
+    if not named and not any(isinstance(value, PromptCache) for value in inputs):
         return checkpoint(layer, *inputs, use_reentrant=False)
+    if index is None or len(named) != 1:
+        raise ValueError(f"{REFUSED}, as its layers take no named cache; {REMEDY}")
+    (name, cache), *_ = named.items()
     cache.expanded_by_layer.add(index)
     stored, count, of_B, others = cache.layers[index], len(cache.layers), cache.of_B, copy(cache)
     others.layers = []  # the graph of this layer keeps no other entry
-    without_cache = partial(layer.func, **{name: value for name, value in layer.keywords.items() if value is not cache})
+    without_cache = partial(layer.func, **{key: value for key, value in layer.keywords.items() if key != name})
 
     def run(*values: Any) -> tuple[Any, Any]:
         own, entry = copy(others), _copy_entry(stored)
         own.layers = [entry] * count  # a layer reads the entry at its index only
         if of_B is not None:
             entry.reorder_cache(of_B)
-        return without_cache(*values, past_key_values=own), entry
+        return without_cache(*values, **{name: own}), entry
 
     output, cache.layers[index] = checkpoint(run, *inputs, use_reentrant=False)
     return output

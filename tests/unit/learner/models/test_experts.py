@@ -29,6 +29,7 @@ from temper.learner.models.experts import (
     softmax_router_weights,
     unused,
 )
+from temper.learner.models.loading import recompute
 from temper.learner.models.shared_prompt import causal_logits
 from temper.rollout.expert_choices import Choices
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks, tokens_of
@@ -221,10 +222,14 @@ def gap(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).detach().abs().max())
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["whole", "shared_prompt"])
+@pytest.mark.parametrize(
+    ("shared", "recomputed"),
+    [(False, False), (True, False), (True, True)],
+    ids=["whole", "shared_prompt", "recomputed"],
+)
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
 def test_choices_recorded_from_other_weights_give_what_forcing_them_by_hand_gives(
-    tmp_path: Path, make: Callable[[Path], Path], shared: bool
+    tmp_path: Path, make: Callable[[Path], Path], shared: bool, recomputed: bool
 ):
     before = loaded(make, tmp_path)
     sequences = answers(before)
@@ -245,6 +250,8 @@ def test_choices_recorded_from_other_weights_give_what_forcing_them_by_hand_give
     by_hand = gradients(after, whole(expected))
     only = micro_batch(sequences, shared=shared)
     free = answer_logits(after, only, sequences)
+    if recomputed:
+        recompute(after.train(), "full")
     replay = ExpertReplay(after, replay=True, device=torch.device("cpu"))
     replay.queue_passes(only.experts)
     found = answer_logits(after, only, sequences)

@@ -14,6 +14,8 @@ from transformers import (
     FalconH1Config,
     Gemma2Config,
     Gemma4TextConfig,
+    GPT2Config,
+    GPTNeoXConfig,
     GraniteConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -27,7 +29,7 @@ from temper.learner.models import mamba_scan
 from temper.learner.models.loading import read_model, recompute
 from temper.learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
 from temper.learner.models.scorer import Scorer
-from temper.learner.models.shared_prompt import causal_logits
+from temper.learner.models.shared_prompt import causal_logits, require_recomputable
 
 FAMILIES = {"nemotron_h": nemotron_h, "qwen3": qwen3, "llama": llama, "tied": qwen3_tied}
 V, D, N = 37, 8, 23
@@ -250,6 +252,43 @@ def test_activations_are_recomputed_behind_shared_prompts_too(family: str, kind:
         assert torch.allclose(gradient_again, kept_ones[name], rtol=1e-4, atol=1e-6), name
 
 
+def test_a_model_that_loses_its_prompts_when_recomputed_is_refused() -> None:
+    torch.manual_seed(0)
+    gpt2, qwen = (
+        AutoModelForCausalLM.from_config(config).train()
+        for config in (
+            GPT2Config(**GPT2),
+            Qwen3Config(**SHAPE, **HEADS),
+        )
+    )
+    for model in (gpt2, qwen):
+        require_recomputable(model, model)
+        recompute(model, "full")
+    require_recomputable(qwen, qwen)
+    with pytest.raises(ValueError, match="set learner.shared_prompts=false"):
+        require_recomputable(gpt2, gpt2)
+
+
+def test_a_layer_with_another_name_for_its_cache_is_recomputed_too() -> None:
+    ids_BT, wanted_BT, prompts = a_batch()
+    found = []
+    for kind in ("none", "full"):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(GPTNeoXConfig(**SHAPE, num_attention_heads=2)).train()
+        recompute(model, kind)
+        Scorer(model, model, tokens=100)(ids_BT, wanted_BT, prompts).logprobs_BT.sum().backward()
+        found.append(gradients(model))
+    for name, gradient_again in found[1].items():
+        assert torch.allclose(gradient_again, found[0][name], rtol=1e-4, atol=1e-6), name
+
+
+GPT2 = {
+    "vocab_size": 200,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+}
 SHAPE = {"vocab_size": 200, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_ssm": 64, "mamba_d_state": 8, "mamba_n_groups": 1}
