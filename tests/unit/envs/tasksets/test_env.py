@@ -1,0 +1,134 @@
+"""The process of a task set: rewards, errors, its end and the end of an episode. tests/judges has the real library."""
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from temper.envs.agents import AgentEpisode
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configure_env
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.tasksets.env import _SLOTS, TasksetProcess, _tasks, generate, play, taskset_process
+
+TALKER = f"""#!{sys.executable}
+import json, sys, time
+given = json.loads(sys.stdin.readline())
+print(json.dumps({{"tasks": [{{"key": str(n), "prompt": f"task {{n}}"}} for n in range(given["max_tasks"])]}}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "cancel" in asked:
+        open(given["env"]["note"], "a").write(f"cancelled {{asked['cancel']}}")
+        continue
+    rewards = {{"good": 0.5, "key": len(asked["key"])}}
+    found = [{{"rewards": rewards}}, {{"error": "TaskError: broken"}}, None, ...][int(asked["task"])]
+    if found is ...:
+        sys.exit(1)
+    if found is not None:
+        print(json.dumps({{"id": asked["id"]}} | found), flush=True)
+"""
+"""A process with four tasks: rewards, an error, silence, the end of the process."""
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    python = tmp_path / "python"
+    python.write_text(TALKER, encoding="utf-8")
+    python.chmod(0o755)
+    yield {"python": str(python), "taskset": "mine", "env": {"note": str(tmp_path / "note")}, "max_tasks": 4}
+    for slot in _SLOTS.values():
+        if slot.process is not None:
+            slot.process.close()
+    _SLOTS.clear()
+    _tasks.cache_clear()
+
+
+def episode_of(options: dict[str, Any], task: int) -> AgentEpisode:
+    row = {"task": str(task), "options": options}
+    return AgentEpisode(messages=[], tools=[], row=row, url="http://127.0.0.1:9/v1", key="four", model="model")
+
+
+def test_tasks_and_rewards_come_from_the_process(options: dict[str, Any]) -> None:
+    made = [generate(random.Random(seed), 1, options=options) for seed in range(20)]
+    assert {task.messages[0]["content"] for task in made} == {f"task {number}" for number in range(4)}
+    assert play(episode_of(options, 0)) == {"good": 0.5, "key": 4.0}
+
+
+def test_tasks_keep_their_keys_and_a_process_outlives_the_thread_that_started_it(options: dict[str, Any]) -> None:
+    assert generate(random.Random(1), 1, options=options).key in "0123"
+    seen: list[int] = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: seen.append(id(taskset_process(options))))
+        thread.start()
+        thread.join()
+        assert play(episode_of(options, 0))["good"] == 0.5
+    assert seen[0] == seen[1]
+
+
+def test_errors_and_the_end_of_the_process_are_faults_and_it_starts_again(options: dict[str, Any]) -> None:
+    for task, words in ((1, "broken"), (3, "has ended"), (3, "has ended")):
+        with pytest.raises(EnvironmentFault, match=words):
+            play(episode_of(options, task))
+    assert play(episode_of(options, 0))["good"] == 0.5
+
+
+def test_the_end_of_an_episode_cancels_it(options: dict[str, Any], tmp_path: Path) -> None:
+    episode = episode_of(options, 2)
+    threading.Timer(0.3, episode.close).start()
+    with pytest.raises(EnvironmentFault, match="over"):
+        play(episode)
+    began = time.monotonic()
+    while not (tmp_path / "note").exists():
+        assert time.monotonic() - began < 10
+        time.sleep(0.01)
+    assert play(episode_of(options, 0))["good"] == 0.5
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", "/bin/true"])
+def test_a_process_that_does_not_start_is_a_mistake_in_the_settings(python: str) -> None:
+    with pytest.raises(ValueError, match="mine|options.python"):
+        generate(random.Random(1), 1, options={"python": python, "taskset": "mine"})
+
+
+def script(python: Path, lines: str) -> dict[str, Any]:
+    """Options with this program as Python."""
+    python.write_text(f"#!{sys.executable}\nimport time\ninput()\n{lines}\n", encoding="utf-8")
+    python.chmod(0o755)
+    return {"python": str(python), "taskset": "mine"}
+
+
+def test_the_error_of_a_start_is_in_the_message(tmp_path: Path) -> None:
+    options = script(tmp_path / "python", """print('{"error": "LookupError: no words"}')""")
+    with pytest.raises(ValueError, match="no words"):
+        generate(random.Random(1), 1, options=options)
+
+
+def test_a_process_that_does_not_read_ends_its_servers(tmp_path: Path) -> None:
+    waits = f"""print('{{"tasks": [{{}}]}}', flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    open({str(tmp_path / "ended")!r}, "w").close()"""
+    TasksetProcess(script(tmp_path / "python", waits)).close()
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"python": "p"}, {"taskset": "t"}, {"python": "p", "taskset": "t", "max_tasks": 0}, {"a": 1}]
+)
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="options"):
+        configure_env("verifiers", options)
+
+
+@pytest.mark.parametrize(
+    "more", [{"agent": "support.user_agents.chat"}, {"length_limit": 9}, {"tools": ["calculator"]}]
+)
+def test_settings_of_answers_are_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(more))):
+        bind("game", EnvConfig(kind="verifiers", options={"python": "p", "taskset": "t"}, **more))
