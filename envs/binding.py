@@ -140,9 +140,9 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
         if config.agent is not None:
             load_function(config.agent)
         if definition.agent is not None:
-            for name in ("agent", "judge", "reward", "length_limit", "tools"):
-                if getattr(config, name):
-                    raise ValueError(f"{name}: {definition.id} plays and scores its own episodes; remove it")
+            for setting in ("agent", "judge", "reward", "length_limit", "tools"):
+                if getattr(config, setting):
+                    raise ValueError(f"{setting}: {definition.id} plays and scores its own episodes; remove it")
         shared_tools(config.tools)
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from error

@@ -126,6 +126,10 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
         configure_env("verifiers", options)
 
 
+def test_an_environment_keeps_its_name() -> None:
+    assert bind("game", EnvConfig(kind="verifiers", options={"python": "p", "taskset": "t"})).name == "game"
+
+
 @pytest.mark.parametrize(
     "more", [{"agent": "support.user_agents.chat"}, {"length_limit": 9}, {"tools": ["calculator"]}]
 )
