@@ -49,7 +49,7 @@ class ExpertReplay:
             router.module.register_forward_hook(self._hook(number, router))
         for layer in model.modules() if self._routers else ():
             if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing:
-                layer._gradient_checkpointing_func = partial(self._run_recomputed, layer._gradient_checkpointing_func)
+                layer._gradient_checkpointing_func = partial(self._run_in_its_pass, layer._gradient_checkpointing_func)
 
     def queue_passes(self, passes: Sequence[PassExperts]) -> None:
         """Set the next forward passes, in order. In passes after them the routers decide, and nothing is counted."""
@@ -89,7 +89,7 @@ class ExpertReplay:
                     f"recorded experts have {layers} layers, the model has {len(self._routers)}; use the engine's model"
                 )
 
-    def _run_recomputed(self, recomputed: Callable[..., Any], layer: partial[Any], *inputs: Any) -> Any:
+    def _run_in_its_pass(self, recomputed: Callable[..., Any], layer: partial[Any], *inputs: Any) -> Any:
         """Run a layer that the backward pass runs again: in the same pass, without counting again."""
         coming = self._pass
 

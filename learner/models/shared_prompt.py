@@ -19,10 +19,9 @@ from transformers.cache_utils import LinearAttentionLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.models.packed_rows import LEAK_IN_HALF, PROBE
 
 AS_IT_IS = nullcontext()
-PROBE, LEAK = (5, 4), 0.1
-"""Tokens of the prompt and the answer of a probe, and the largest difference as a share of the effect of the prompt."""
 REFUSED = "learner.recompute=full with learner.shared_prompts=true does not work for a model"
 REMEDY = "set learner.shared_prompts=false"
 NO_ARGUMENTS: Mapping[str, torch.Tensor] = MappingProxyType({})
@@ -116,7 +115,9 @@ def require_recomputable(forward: Callable[..., Any], model: PreTrainedModel) ->
             forward(input_ids=ids, use_cache=False).logits.float() for ids in (ids_1T, ids_1T[:, before:])
         )
     whole_1TV = whole_1TV[:, before:]
-    if (shared_1TV - whole_1TV).norm() > LEAK * (alone_1TV - whole_1TV).norm():
+    if (
+        not (shared_1TV - whole_1TV).norm() <= LEAK_IN_HALF * (alone_1TV - whole_1TV).norm()
+    ):  # not a number is refused too
         raise ValueError(f"{REFUSED} of type {model.config.model_type}; {REMEDY}")
 
 

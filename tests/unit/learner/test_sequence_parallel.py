@@ -1,7 +1,5 @@
 """Micro-batches whose tokens are spread over ranks, against whole ones: gradients, metrics, weights and memory."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from transformers import (
 )
 from transformers.models.nemotron_h import modeling_nemotron_h
 from unit.learner.models.test_experts import recorded
+from unit.learner.models.test_scorer import kept_bytes
 from unit.learner.models.test_shared_prompt import answer, sliding_window, tokens
 from unit.learner.test_worker import in_processes, tiny_nemotron, weights_of
 
@@ -27,6 +26,7 @@ from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.batches.pairs import Pair
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
+from temper.learner.models.sequence_parallel import require_divisible
 from temper.learner.worker import TrainerWorker
 
 RATE = 0.1
@@ -132,22 +132,6 @@ def whole_layer(
     return output if named["outproj_weight"] is None else functional.linear(output, named["outproj_weight"])
 
 
-@contextmanager
-def kept_bytes(model: PreTrainedModel) -> Iterator[list[int]]:
-    """The bytes that autograd keeps for the backward pass, without the model's parameters."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    total: list[int] = []
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield total
-    parameters = {one.untyped_storage().data_ptr() for one in model.parameters()}
-    total.append(sum(one.nbytes() for place, one in storages.items() if place not in parameters))
-
-
 def batches(learner: LearnerConfig, loss: LossConfig, folder: str) -> list[TrainBatch]:
     """Answers of unlike lengths in two batches, or pairs of them."""
     samples = [
@@ -239,6 +223,14 @@ def test_activations_are_divided_by_the_ranks(models: Path) -> None:
         for found in in_processes(measure_kept_bytes, ranks=ranks, arguments=(str(models), ranks), seconds=800.0):
             for name, nbytes in whole.items():
                 assert found[name] < 1.05 * nbytes / ranks
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_positions_that_depend_on_the_length_are_refused(kind: str) -> None:
+    config = qwen3().config
+    config.rope_parameters = {"rope_type": kind, "rope_theta": 10000.0}
+    with pytest.raises(ValueError, match=kind):
+        require_divisible(config, size=2)
 
 
 def find_refusals(rank: int, port: int, folder: str, size: int) -> list[str]:

@@ -1,7 +1,8 @@
 """Log-probabilities and entropies without the logits of a whole pass, against plain computations."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -190,20 +191,29 @@ def test_a_scorer_has_the_scores_of_all_logits_and_their_gradients(family, share
     assert model(input_ids=ids_BT, use_cache=False).logits.shape == (5, 12, model.config.vocab_size)
 
 
-def kept(model: PreTrainedModel, ids_BT: torch.Tensor, kind: Recomputed) -> tuple[float, int]:
-    """The loss of a batch after its backward pass, and the bytes that the forward pass kept for it."""
-    recompute(model, kind)
-    own = {parameter.data_ptr() for parameter in model.parameters()}
-    saved: dict[int, torch.Tensor] = {}
+@contextmanager
+def kept_bytes(model: PreTrainedModel) -> Iterator[list[int]]:
+    """The bytes that autograd keeps for the backward pass, without the model's parameters."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    total: list[int] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield total
+    parameters = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    total.append(sum(one.nbytes() for place, one in storages.items() if place not in parameters))
+
+
+def kept(model: PreTrainedModel, ids_BT: torch.Tensor, kind: Recomputed) -> tuple[float, int]:
+    """The loss of a batch after its backward pass, and the bytes that the forward pass kept for it."""
+    recompute(model, kind)
+    with kept_bytes(model) as total:
         loss = Scorer(model, model, tokens=100)(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool)).logprobs_BT.mean()
     loss.backward()
-    return loss.item(), sum(t.untyped_storage().nbytes() for place, t in saved.items() if place not in own)
+    return loss.item(), total[0]
 
 
 @pytest.mark.parametrize(("family", "kind"), [("nemotron_h", "selective"), *((name, "full") for name in FAMILIES)])

@@ -209,7 +209,6 @@ OTHERS = {
     "learner.zero_stage": "2",
     "learner.offload": "cpu",
     "learner.recompute": "selective",
-    "learner.shared_prompts": "false",
     "learner.wire_dtype": "float16",
 }
 """Values that no profile chooses for one large GPU. Every other setting gets 3."""
