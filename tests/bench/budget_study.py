@@ -24,6 +24,7 @@ from temper.orchestrator.evaluation.evaluator import EvalConfig, heldout_tasks
 from temper.orchestrator.evaluation.record import read_evaluation, read_run
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.inspect.report.figures import Dot, Panel, captioned
 from temper.rollout.tokenizer import load_tokenizer
 
 NESTED = "rl.thinking.nested_budgets=[8,16,32,48]"
@@ -233,6 +234,18 @@ def tests_table(env: str, found: dict[str, list[EnvMeasures]], *, base: str) -> 
     return "\n".join([*lines, ""])
 
 
+def frontier_panel(env: str, found: dict[str, list[EnvMeasures]]) -> Panel:
+    """Return each arm's accuracy against tokens spent, means over the seeds."""
+
+    def dot(runs: list[EnvMeasures], budget: int | None) -> Dot:
+        mode = Mode.UNLIMITED if budget is None else Mode.BUDGET
+        accuracy = fmean(run.accuracy(budget) for run in runs)
+        return Dot(mode=mode, x=fmean(run.tokens[budget] for run in runs), value=accuracy, low=accuracy, high=accuracy)
+
+    lines = {arm: [dot(runs, budget) for budget in (*runs[0].budgets, None)] for arm, runs in found.items()}
+    return Panel(title=env, measure="accuracy", lines=lines)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
     """One arm of a seed. `sampled_tokens` counts the tokens that the engines sampled in `rl`."""
@@ -268,6 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("--arms", default=",".join((SFT, *ARMS)), help="comma-separated (default: %(default)s)")
+    parser.add_argument("--picture", type=Path, help="SVG file for accuracy against tokens spent")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results (default: %(default)s)")
     parser.add_argument("--seeds", default="1,2,3", help="comma-separated (default: %(default)s)")
     given = parser.parse_args()
@@ -277,8 +291,14 @@ def main() -> None:
     for arm in [arm for arm in arms if arm != SFT]:
         tokens = [f"{found[arm, seed].sampled_tokens / 1e6:.2f} M" for seed in seeds]
         print(f"{arm}: tokens sampled in training by seed: {', '.join(tokens)}")
-    for env in sorted(found[order[0]].envs):
-        by_arm = {arm: [found[arm, seed].envs[env] for seed in seeds] for arm in arms}
+    by_env = {
+        env: {arm: [found[arm, seed].envs[env] for seed in seeds] for arm in arms}
+        for env in sorted(found[order[0]].envs)
+    }
+    if given.picture is not None:
+        panels = [frontier_panel(env, by_arm) for env, by_arm in by_env.items()]
+        given.picture.write_text(captioned("", "", panels).document)
+    for env, by_arm in by_env.items():
         print(f"\n{arms_table(env, by_arm)}")
         for base in [base for base in BASES if base in arms]:
             print(tests_table(env, by_arm, base=base))
