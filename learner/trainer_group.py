@@ -15,12 +15,14 @@ from temper.envs.core.process import (
     Process,
     ProcessInfo,
     ProcessState,
+    StoredResult,
 )
+from temper.learner.batches.builder import BuildBatches
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
-from temper.learner.token_records import TokenRecord
-from temper.rollout.trajectory import WeightVersion
+from temper.rollout.stored_turns import GroupsLost
+from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.transports import Receivers
 
@@ -101,12 +103,23 @@ class TrainerGroup:
         held = await self._call_all("memory_usage")
         return {rank.name: one for rank, one in zip(self.ranks, held, strict=True)}
 
+    async def build(self, groups: Sequence[Group], builds: BuildBatches) -> None:
+        """Let each rank read the turns of groups and build its share of their batches, for the next `step`.
+
+        Raise `GroupsLost` if turns are lost.
+        """
+        given = await self.ranks[0].process.put(groups)
+        if lost := set[int]().union(*await self._call_all("build", given, builds)):
+            raise GroupsLost(lost)
+
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         """Update once per mini-batch, over `epochs` epochs. The metrics cover all updates.
 
-        Each rank gets its share. Ranks that share sequences get the same one. All shares are in shared memory before any rank
-        is called.
+        Each rank gets its share of `batches`. Ranks that share sequences get the same one. All shares are in shared memory
+        before any rank is called. Without batches each rank has built its share before.
         """
+        if not batches:
+            return (await self._call_all("train", named={"loss": self._loss, "epochs": epochs}))[0]
         shares = []
         for number in range(len(self.ranks)):
             shares.append([batch.share(number * len(batch.micro_batches) // len(self.ranks)) for batch in batches])
@@ -115,9 +128,11 @@ class TrainerGroup:
         calls = [rank.process.call("train", one, named=named) for rank, one in zip(self.ranks, own, strict=True)]
         return (await self._call(calls))[0]
 
-    async def token_records(self) -> list[TokenRecord]:
-        """Return the per-token results of the last step, for each trained answer."""
-        return [record for own in await self._call_all("token_records") for record in own]
+    async def token_records(self) -> list[StoredResult]:
+        """Return the per-token results of the last step: for each rank its list of `TokenRecord`."""
+        return [
+            stored for _, stored in await self._call([one.process.call_stored("token_records") for one in self.ranks])
+        ]
 
     async def publish(self, version: WeightVersion) -> Push:
         """Prepare the weights for sending or reading. Return the manifest and the delivery."""

@@ -13,6 +13,7 @@ import torch
 from transformers import logging as transformers_logging
 
 from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter
+from temper.learner.batches.builder import BuildBatches, build_shares
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
@@ -48,6 +49,7 @@ from temper.learner.update import (
     sum_over_ranks,
 )
 from temper.learner.weight_sender import WeightSender
+from temper.rollout.trajectory import Group
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
 from temper.rollout.weights.transports import Receivers, require_usable
 
@@ -77,6 +79,7 @@ class TrainerWorker:
         self.needed_bytes = 0
         self._pending = PendingCheckpoint()
         self._records: list[TokenRecord] = []
+        self._built: list[BatchShare] = []
         self.engine: DeepSpeedEngine | None = None
         self.replay: ExpertReplay | None = None
         self.reference: Reference | None = None
@@ -125,14 +128,27 @@ class TrainerWorker:
     def use_threads(self, threads: int) -> None:
         torch.set_num_threads(threads)
 
-    def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
-        """Update from this rank's share of each mini-batch. For metrics see `average_updates`.
+    def build(self, groups: Sequence[Group], builds: BuildBatches) -> set[int]:
+        """Read the turns of groups and build this rank's shares of their batches, for `train`.
+
+        Returns the tickets of groups whose turns are lost. Then nothing is built.
+        """
+        with self.progress_counter.busy("build"):
+            self._built, lost = build_shares(groups, builds, rank=self.rank)
+        return lost
+
+    def train(
+        self, shares: Sequence[BatchShare] | None = None, *, loss: LossConfig, epochs: int = 1
+    ) -> dict[str, float]:
+        """Update from this rank's share of each mini-batch, by default those of `build`. For metrics see `average_updates`.
 
         The shares cover `epochs` epochs; the first is recorded. With several updates the old policy's log-probabilities are
         computed before the first one.
         """
         with self.progress_counter.busy("train"):
             start = time.monotonic()
+            if shares is None:
+                shares, self._built = self._built, []
             self._records = []
             several = len(shares) > 1
             fixed: list[list[FixedValues]] | list[None] = [None] * len(shares)
@@ -190,9 +206,12 @@ class TrainerWorker:
         metrics = normalise_sums(sum_over_ranks(totals), denominator=denominator) | replay.metrics()
         return metrics | {"grad_norm": norm, "learning_rate": rate, "skipped": float(not applied)}
 
-    def token_records(self) -> list[TokenRecord]:
-        """Return the per-token results of this rank's answers in the last `train`; empty unless answers were sampled."""
-        return self._records
+    def token_records(self) -> tuple[int, list[TokenRecord]]:
+        """Return the number of this rank's answers in the last `train`, and their per-token results.
+
+        There are none unless answers were sampled.
+        """
+        return len(self._records), self._records
 
     def logprobs(self, samples: list[TrainingSample]) -> list[list[float]]:
         """Compute the trainer's log-probability of each token of each sample (0 for the first), one sample at a time."""

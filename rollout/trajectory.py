@@ -1,14 +1,20 @@
 """Results of a rollout: turns, trajectories and groups, with the weight version of each sampled token.
 
+A trajectory may have its turns in another process: see `rollout/stored_turns.py`.
+
 Suffixes: `_T` one entry per sampled token of a turn.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import total_ordering
+from typing import Any
+
+import numpy as np
 
 from temper.envs.core.errors import Failure, FailureKind
+from temper.envs.core.process import StoredResult
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Message, Task
 from temper.rewards.score import Score, correctness
@@ -159,6 +165,65 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTotals:
+    """The measures of a trajectory's turns that need no single token.
+
+    `malformed` counts turns with a fault of their thinking. `versions` is the sum of all versions of sampled tokens.
+    `forced_end_start` belongs to the first turn.
+    """
+
+    sampled_tokens: int
+    model_tokens: int
+    longest: int
+    thinking_tokens: int
+    answer_tokens: int
+    malformed: int
+    faults: frozenset[TurnFault]
+    versions: int
+    several_versions: bool
+    forced_end_start: int | None
+
+    @classmethod
+    def of(cls, turns: Sequence[Turn]) -> "TurnTotals":
+        if isinstance(turns, StoredTurns):
+            return turns.totals
+        sampled = [len(turn.sampled_ids) for turn in turns]
+        first = next((turn.versions_T[0] for turn in turns if len(turn.versions_T)), 0)
+        return cls(
+            sampled_tokens=sum(sampled),
+            model_tokens=sum(sampled) - sum(int(turn.injected_T.sum()) for turn in turns),
+            longest=max(sampled, default=0),
+            thinking_tokens=sum(turn.thinking.tokens for turn in turns),
+            answer_tokens=sum(turn.thinking.answer_tokens for turn in turns),
+            malformed=sum(TurnFault.THINKING in turn.faults for turn in turns),
+            faults=frozenset(fault for turn in turns for fault in turn.faults),
+            versions=sum(int(turn.versions_T.sum(dtype=np.int64)) for turn in turns),
+            several_versions=any(bool((turn.versions_T != first).any()) for turn in turns),
+            forced_end_start=turns[0].forced_end_start if turns else None,
+        )
+
+
+class StoredTurns(Sequence[Turn]):
+    """Turns that another process stored, at place `index` of its payload. Only their number and totals are here."""
+
+    __slots__ = ("_count", "index", "reference", "totals")
+
+    def __init__(self, turns: Sequence[Turn], index: int) -> None:
+        self._count, self.index, self.totals = len(turns), index, TurnTotals.of(turns)
+        self.reference: StoredResult | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        """Raise an error: the turns are not in this process."""
+        raise LookupError("these turns are stored in another process; read them with `open_groups`")
+
+    def __iter__(self) -> Iterator[Turn]:
+        return self[0] if self._count else iter(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One episode: its turns, its end, and either a reward with its score or a typed failure.
 
@@ -169,7 +234,7 @@ class Trajectory:
     """
 
     task: Task
-    turns: tuple[Turn, ...]
+    turns: Sequence[Turn]
     stop: Stop
     reward: float | None = None
     score: Score = field(default_factory=Score)
@@ -220,32 +285,36 @@ class Trajectory:
         return next((one for one in self.forced_answers if one.task.thinking.budget == budget), None)
 
     @property
+    def totals(self) -> TurnTotals:
+        return TurnTotals.of(self.turns)
+
+    @property
     def sampled_tokens(self) -> int:
-        return sum(len(turn.sampled_ids) for turn in self.turns)
+        return self.totals.sampled_tokens
 
     @property
     def all_sampled_tokens(self) -> int:
         """Sampled tokens with all forced answers, without the reasoning that they share."""
-        forced = (one.sampled_tokens - (one.turns[0].forced_end_start or 0) for one in self.forced_answers if one.turns)
-        return self.sampled_tokens + sum(forced)
+        forced = (one.totals for one in self.forced_answers)
+        return self.sampled_tokens + sum(one.sampled_tokens - (one.forced_end_start or 0) for one in forced)
 
     @property
     def model_tokens(self) -> int:
         """Number of tokens that the model sampled itself."""
-        return sum(len(turn.injected_T) - int(turn.injected_T.sum()) for turn in self.turns)
+        return self.totals.model_tokens
 
     @property
     def thinking_tokens(self) -> int:
-        return sum(turn.thinking.tokens for turn in self.turns)
+        return self.totals.thinking_tokens
 
     @property
     def answer_tokens(self) -> int:
-        return sum(turn.thinking.answer_tokens for turn in self.turns)
+        return self.totals.answer_tokens
 
     @property
     def well_formed(self) -> bool:
         """Whether the thinking of each turn is closed exactly once and no answer contains a tag."""
-        return not any(TurnFault.THINKING in turn.faults for turn in self.turns)
+        return not self.totals.malformed
 
     @property
     def correct(self) -> bool:
@@ -265,8 +334,8 @@ class Trajectory:
 
 def well_formed_share(trajectories: Sequence[Trajectory]) -> float:
     """Return the share of well-formed turns, or 1 without turns."""
-    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    return 1 - sum(TurnFault.THINKING in turn.faults for turn in turns) / len(turns) if turns else 1.0
+    turns = sum(len(trajectory.turns) for trajectory in trajectories)
+    return 1 - sum(trajectory.totals.malformed for trajectory in trajectories) / turns if turns else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,4 +399,4 @@ class Group:
 
     def has_fault(self, faults: Collection[TurnFault]) -> bool:
         """Return whether any turn has one of these faults."""
-        return any(fault in faults for t in self.trajectories for turn in t.turns for fault in turn.faults)
+        return any(not t.totals.faults.isdisjoint(faults) for t in self.trajectories)

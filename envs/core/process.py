@@ -32,6 +32,18 @@ class JudgeDied(ProcessDied):
     """The server of a judge's model ended."""
 
 
+class ResultLost(RuntimeError):
+    """A stored result of a process is gone, since its machine failed."""
+
+
+class StoredResult(Protocol):
+    """A result that stays in the memory of its process's machine."""
+
+    async def read(self) -> Any:
+        """Return the result. Raise `ResultLost` if it is gone."""
+        ...
+
+
 def kill_group(leader: int) -> None:
     """Kill the process group of this leader, whose children may have outlived it."""
     with suppress(ProcessLookupError):
@@ -179,6 +191,13 @@ class Process(Protocol):
         self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
     ) -> Any:
         """Return the result of a method. With `cancels`, cancelling the call cancels it in the process too."""
+        ...
+
+    async def call_stored(self, method: str, *args: object) -> tuple[Any, StoredResult]:
+        """Return the first of two results of a method, and a reference to the second.
+
+        Cancelling the call cancels it in the process too.
+        """
         ...
 
     def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[object]:

@@ -1,14 +1,25 @@
 """Builds the batches of every stage and benchmark from the learner's settings."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from temper.learner.batches.micro_batches import TrainBatch, build_batch
+from temper.learner.batches.micro_batches import BatchShare, TrainBatch, build_batch
 from temper.learner.batches.pairs import Pair, build_pair_batch
 from temper.learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
 from temper.learner.config import LearnerConfig
 from temper.learner.losses.config import Aggregation, LossConfig
+from temper.rollout.stored_turns import open_groups
 from temper.rollout.trajectory import Group
+
+BuildBatches = Callable[[list[Group]], list[TrainBatch]]
+"""Returns the batches of a step's groups, the same in each process."""
+
+
+def build_shares(groups: Sequence[Group], builds: BuildBatches, *, rank: int) -> tuple[list[BatchShare], set[int]]:
+    """Read the turns of groups. Return a rank's share of each of their batches, or none and the tickets of lost groups."""
+    opened, lost = asyncio.run(open_groups(groups))
+    return ([] if lost else [batch.share(rank) for batch in builds(opened)]), lost
 
 
 def build_samples(loss: LossConfig, groups: Sequence[Group]) -> list[TrainingSample]:

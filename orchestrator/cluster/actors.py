@@ -5,15 +5,23 @@ import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import cache
 from textwrap import shorten
 from typing import Any, TypeVar, TypeVarTuple
 
 import ray
-from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from temper.envs.core.errors import describe_error
-from temper.envs.core.process import NOTHING, Place, ProcessDied, show_stacks_on_signal
+from temper.envs.core.process import NOTHING, Place, ProcessDied, ResultLost, show_stacks_on_signal
 from temper.orchestrator.cluster.this_machine import LOOPBACK
 from temper.orchestrator.loop.deadline import in_thread
 
@@ -25,6 +33,8 @@ NO_GROUPS: Mapping[str, str] = {}
 NODES_S = 30.0
 PROCESS_FAILURES = (RayActorError, OutOfMemoryError, NodeDiedError)
 """Ray's errors for a dead actor process. It has a separate one for processes that it kills before memory is full."""
+READ_S = 120.0
+"""Seconds to read a stored result. Ray needs less to find that a node failed."""
 SHOWN = 400
 """Characters of a death in a message. Ray adds pages of advice if memory is full."""
 
@@ -53,6 +63,20 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
         if isinstance(error, RayActorError) and error.actor_init_failed:  # a retry would fail again
             raise RuntimeError(f"{name} could not start ({' '.join(str(error).split())})") from error
         raise died(f"{name} died ({shorten(str(error), SHOWN, placeholder=' ...')})") from error
+
+
+class RayResult:
+    """A result in Ray's shared memory, as a `StoredResult`."""
+
+    def __init__(self, reference: Any) -> None:
+        self._reference = reference
+
+    async def read(self) -> Any:
+        """Return the result. Raise `ResultLost` if it is gone, or cannot be read in `READ_S` seconds."""
+        try:
+            return await asyncio.wait_for(self._reference, READ_S)
+        except (TimeoutError, ObjectLostError, NodeDiedError) as error:
+            raise ResultLost(shorten(str(error), SHOWN, placeholder=" ...")) from error
 
 
 class ActorProcess:
@@ -90,6 +114,11 @@ class ActorProcess:
             bound = bound.options(concurrency_group=self._groups[method])
         reference: Awaitable[Any] = bound.remote(*args, **named)
         return reference
+
+    async def call_stored(self, method: str, *args: object) -> tuple[Any, RayResult]:
+        """See `Process.call_stored`. This process owns the results, so they outlive the actor, not its node."""
+        first, second = getattr(self._actor, method).options(num_returns=2).remote(*args)
+        return await self._await(first, cancels=True), RayResult(second)
 
     async def put(self, data: object) -> object:
         """See `Process.put`: copy the data into shared memory, in a thread."""
@@ -143,6 +172,26 @@ async def run_at_place(place: Place, function: Callable[[*Arguments], T], *args:
     if place.node is None:
         return await in_thread(function, *args)
     return await run_on_node(place.node, function, *args)
+
+
+async def run_beside(function: Callable[[*Arguments], T], *args: *Arguments) -> T:
+    """Run a plain function in a process on the driver's node and return or raise its result. It may run twice.
+
+    The caller sets the deadline.
+    """
+    try:
+        result: T = await _as_task(function).remote(*args)
+    except RayTaskError as error:
+        raise error.cause from error
+    except RayError as error:
+        raise OSError(f"the process of {function.__name__} ended twice: {error}") from error
+    return result
+
+
+@cache
+def _as_task(function: Callable[..., T]) -> Any:
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=here)(function)
 
 
 async def run_on_node(node: str, function: Callable[[*Arguments], T], *args: *Arguments) -> T:

@@ -286,7 +286,7 @@ class Buffer:
         self._overridden, self._has_advantage = overridden, has_advantage
         self._sampling = sampling
         self._slots = HeldSlots()
-        self._again: deque[Slot] = deque()  # slots of a checkpoint whose tickets are issued again
+        self._again: deque[tuple[Slot, str]] = deque()  # slots whose tickets are issued again, and why
         self._later: deque[HeldTicket] = deque()  # tickets of a checkpoint that have no slot yet
         self._next = next_ticket
         self._totals = Totals()  # without `in_flight`, which `totals` counts
@@ -324,8 +324,8 @@ class Buffer:
     def _next_slot(self, mixture: Mixture, version: WeightVersion) -> Slot:
         """Return the next slot: of a checkpoint, or for a new draw."""
         if self._again:
-            slot = self._again.popleft()
-            self._event_log("reissued", {"ticket": slot.number, "why": "restored"})
+            slot, why = self._again.popleft()
+            self._event_log("reissued", {"ticket": slot.number, "why": why})
             return slot
         if self._later:
             held = self._later.popleft()
@@ -391,6 +391,16 @@ class Buffer:
         self._measure()
         for slot in self._taken():
             self._slots.enter(slot, SlotState.READY)
+
+    async def repeat(self, tickets: Collection[int]) -> None:
+        """Issue tickets of the current step again, whose turns are lost, and return its other groups to the ready ones."""
+        async with self._changed:
+            self.return_taken()
+            for slot in (slot for slot in self._slots if slot.number in tickets):
+                slot.state, slot.ticket, slot.group = SlotState.MAKING, None, None
+                self._again.append((slot, "turns_lost"))
+            self._slots = HeldSlots(self._slots)
+            self._changed.notify_all()
 
     async def trained(self, step: int) -> Dropped:
         """Record that the learner trained the taken groups. Return the groups dropped since the last step."""
@@ -513,7 +523,7 @@ class Buffer:
         finished = {one.group.ticket.number: one for one in state.groups if one.held != "dropped"}
         slots, resumed = self._placed(kept[: self.capacity], finished, was=was, now=now)
         self._slots = HeldSlots(slots)
-        self._again = deque(slot for slot in slots if slot.group is None)
+        self._again = deque((slot, "restored") for slot in slots if slot.group is None)
         self._decide()
         return resumed
 

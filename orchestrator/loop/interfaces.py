@@ -41,7 +41,8 @@ class Hooks:
     error that ends the loop, before the groups in flight end.
     """
 
-    make_batches: Callable[[list[Group]], list[TrainBatch]]
+    make_batches: Callable[[list[Group]], Awaitable[list[TrainBatch]]]
+    """Return the arguments of the learner's step. Raise `GroupsLost` if the turns of groups are lost."""
     on_group: Callable[[Group], Group]
     on_step: Callable[[StepReport], Awaitable[None]]
     save: Callable[[int], Awaitable[None]]

@@ -33,8 +33,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from temper.envs.core.clock import loop_time
+from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
-from temper.orchestrator.loop.deadline import Deadline, Waits, in_thread
+from temper.orchestrator.loop.deadline import Deadline, Waits
 from temper.orchestrator.loop.interfaces import (
     LEARNING,
     PUSHING,
@@ -56,6 +57,7 @@ from temper.orchestrator.loop.step import (
     retrieve_fault,
 )
 from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.stored_turns import GroupsLost
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
 
@@ -126,9 +128,9 @@ class Loop:
         await self._push.loaded()
 
     async def _step(self, step: int, clock: StepClock, producer: asyncio.Task[None], later: LaterFault) -> StepReport:
-        groups = await self._groups(step, clock, producer)
+        groups, batches = await self._batches(step, clock, producer)
         version, left_over = self.version.learnt, len(self.buffer.unfinished)
-        metrics = await self._learn(step, clock, groups)
+        metrics = await self._learn(step, clock, batches)
         dropped = await self.buffer.trained(step)
         self.version.learnt = WeightVersion(step=version.step + 1)
         push: Push | None = None
@@ -159,11 +161,21 @@ class Loop:
         taking, waiting_for = self._take(producer), self.buffer.waiting_for
         return await self.waits.sampled(step, taking, waiting_for=waiting_for, last_progress=self._last_progress)
 
-    async def _learn(self, step: int, clock: StepClock, groups: list[Group]) -> dict[str, float]:
-        await clock.during(StepPart.PHASE, self.device_phases.begin(LEARNING))
-        clock.enter(StepPart.BATCH)
-        making = in_thread(self.hooks.make_batches, groups)
-        batches = await self.waits.within(step, "the batches to be built", making)
+    async def _batches(
+        self, step: int, clock: StepClock, producer: asyncio.Task[None]
+    ) -> tuple[list[Group], list[TrainBatch]]:
+        """Return the groups of a step and their batches. Groups whose turns are lost are sampled again."""
+        while True:
+            groups = await self._groups(step, clock, producer)
+            await clock.during(StepPart.PHASE, self.device_phases.begin(LEARNING))
+            clock.enter(StepPart.BATCH)
+            try:
+                making = self.hooks.make_batches(groups)
+                return groups, await self.waits.within(step, "the batches to be built", making)
+            except GroupsLost as error:
+                await self.buffer.repeat(error.tickets)
+
+    async def _learn(self, step: int, clock: StepClock, batches: list[TrainBatch]) -> dict[str, float]:
         clock.enter(StepPart.LEARN)
         self.learning = step
         return await self.waits.within(step, "the learner's step", self.learner.step(*batches, epochs=self.epochs))

@@ -128,7 +128,7 @@ def _as_earned(trajectory: Trajectory) -> Trajectory:
 
 
 def _with_overlong(trajectory: Trajectory, config: ShapingConfig, turn_tokens: int) -> Trajectory:
-    longest = max((len(turn.sampled_ids) for turn in trajectory.turns), default=0)
+    longest = trajectory.totals.longest
     added = overlong_penalty(longest, limit=turn_tokens, buffer=config.overlong_buffer, factor=config.overlong_factor)
     return _plus(trajectory, OVERLONG, added)
 

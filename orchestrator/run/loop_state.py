@@ -1,9 +1,10 @@
 """The loop's part of a checkpoint, in three files: its writers and readers."""
 
+import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from temper.envs.core.errors import describe_error
 from temper.envs.core.task import Task
 from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket, Totals
 from temper.orchestrator.loop.mixture import Draw
+from temper.rollout.episodes.resume import PartialGroup, Row, partial_lines
+from temper.rollout.stored_turns import open_groups
 from temper.rollout.trajectory_json import group_from_json, group_to_json
 
 FORMAT = 2
@@ -52,6 +55,31 @@ def held_group_lines(groups: Iterable[HeldGroup]) -> str:
         {"held": one.held, "env": one.draw.env, "index": one.draw.index} | group_to_json(one.group) for one in groups
     )
     return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def write_groups_of(
+    directory: Path,
+    groups: Sequence[HeldGroup],
+    waiting: Sequence[Row],
+    running: Sequence[PartialGroup],
+    unfinished: Collection[int],
+) -> set[int]:
+    """Write the finished groups of a checkpoint and those in flight. Return the tickets of groups whose turns are lost.
+
+    Lost groups are left out, so that a resumed run samples them again.
+    """
+    opened, lost = asyncio.run(open_groups(one.group for one in groups))
+    found = {group.ticket.number: group for group in opened}
+    held = (replace(one, group=found[one.group.ticket.number]) for one in groups if one.group.ticket.number in found)
+    (directory / GROUPS_FILE).write_text(held_group_lines(held), encoding="utf-8")
+    whole, lost_parts = list[PartialGroup](), set[int]()
+    for one in running:
+        before, gone = asyncio.run(open_groups([] if one.before is None else [one.before]))
+        lost_parts |= gone
+        whole.append(replace(one, before=before[0] if before else None))
+    kept = (one for one in whole if one.ticket.number not in lost_parts)
+    (directory / EPISODES_FILE).write_text(partial_lines(waiting, kept, unfinished=unfinished), encoding="utf-8")
+    return lost | lost_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
 """The context that all stages share: settings, folder, metrics and notes. It starts no process."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from temper.orchestrator.cluster.bundles import Bundles
 from temper.orchestrator.cluster.ray_cluster import COPY_S, SessionLogs
@@ -13,10 +14,11 @@ from temper.orchestrator.loop.deadline import StopFlag, in_thread
 from temper.orchestrator.run.folder import RunDir, evaluations_of
 from temper.orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics, step_rows
 from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.session.recording import BatchKeeper, StepBatch
+from temper.orchestrator.session.recording import BatchKeeper
 from temper.orchestrator.tracking.tracker import Tracker
+from temper.rollout.stored_turns import GroupsLost
 from temper.rollout.trajectory import Group, WeightVersion
-from temper.rollout.trajectory_json import Training, write_groups
+from temper.rollout.trajectory_json import write_groups
 
 
 class RunContext:
@@ -35,6 +37,8 @@ class RunContext:
         """Reserved resources of the run's processes, once its cluster has started."""
         self.printed: SessionLogs | None = None
         """Output of these processes, if this process started or joined the cluster."""
+        self.in_process: Callable[..., Awaitable[Any]] = in_thread
+        """Runs a function that reads stored turns. With a cluster it has a separate process."""
         self._copying = asyncio.Lock()
 
     @property
@@ -58,37 +62,33 @@ class RunContext:
             path.unlink()
 
     async def write_trajectories(
-        self,
-        path: Path,
-        groups: Iterable[Group],
-        *,
-        name: str,
-        step: int,
-        leave: int = 0,
-        training: Iterable[Training | None] = (),
+        self, path: Path, groups: Iterable[Group], *, name: str, step: int, leave: int = 0
     ) -> None:
-        """Write a trajectory file. If that fails, note it and continue.
+        """Write a trajectory file. If that fails, note it and continue. Leave `leave` bytes free for a checkpoint."""
+        await self.write_trajectory_file(path, name, step, in_thread(partial(write_groups, path, groups, leave=leave)))
 
-        Leave `leave` bytes of the disk free for a checkpoint. `training` as in `write_groups`.
-        """
+    async def write_trajectory_file(self, path: Path, name: str, step: int, writing: Awaitable[None]) -> None:
+        """Wait until a trajectory file is written. If that fails, note it and continue."""
         with self._optional(name, step, path.name, f"no trajectories: {path} cannot be written"):
-            await in_thread(partial(write_groups, path, groups, leave=leave, training=training))
+            await writing
             self.tracker.episodes(path)
 
-    async def record_batch(self, keeper: BatchKeeper, batch: StepBatch, *, leave: int) -> None:
+    async def record_batch(
+        self, keeper: BatchKeeper, stage: str, step: int, write: Callable[[Path], Awaitable[object]]
+    ) -> None:
         """Record a batch for replay. If that fails, note it and continue."""
-        name = self.folder.batch_file(batch.stage, batch.step).name
+        name = self.folder.batch_file(stage, step).name
         lost = f"no replay of steps before the next checkpoint: {name} cannot be written"
-        with self._optional(batch.stage, batch.step, name, lost):
-            await in_thread(partial(keeper.keep, batch, leave=leave))
+        with self._optional(stage, step, name, lost):
+            await keeper.keep(step, write)
 
     @contextmanager
     def _optional(self, stage: str, step: int, file: str, lost: str) -> Iterator[None]:
         """Write an optional file in the block. If that fails, note the text `lost` and continue."""
         try:
             yield
-        except OSError as error:
-            why = error.strerror or str(error)
+        except (OSError, GroupsLost) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             self.progress.note(f"{stage}: {lost} ({why}); the run continues")
             self.metrics.event(stage, step, UNWRITTEN, {file: why})
 

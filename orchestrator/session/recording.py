@@ -13,7 +13,7 @@ import platform
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from errno import ENOSPC
 from functools import cache
@@ -36,6 +36,7 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.token_records import TokenRecord
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.schema import typed
+from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.folder import RunDir
 from temper.rollout.sampling import Sampling, sampling_to_json
@@ -434,16 +435,17 @@ class BatchKeeper:
         """Return whether to record the batch of a step. After a gap none is useful."""
         return not self._lacks and 0 < step - self._base <= self._count
 
-    def keep(self, batch: StepBatch, *, leave: int = 0) -> None:
-        """Write a batch and remove those that no checkpoint needs. Raise `OSError` if the write fails or would leave fewer
-        than `leave` bytes. Then no batch is recorded until the next checkpoint.
+    async def keep(self, step: int, write: Callable[[Path], Awaitable[object]]) -> None:
+        """Write the batch of a step, and remove those that no checkpoint needs. Raise the error of `write`.
+
+        After an error no batch is recorded until the next checkpoint.
         """
         self._lacks = True
-        self.remove_old()
+        await in_thread(self.remove_old)
         try:
-            write_batch(self._folder.batch_file(self._stage, batch.step), batch, leave=leave)
+            await write(self._folder.batch_file(self._stage, step))
         finally:
-            self.remove_old()
+            await in_thread(self.remove_old)
         self._lacks = False
 
     def remove_old(self) -> None:

@@ -154,6 +154,9 @@ STUCK_S = 30.0
 """Seconds that a checkpoint write may still take if a rank may hang."""
 
 
+async def write_nothing(directory: Path) -> None: ...
+
+
 class Trainer:
     """Trains the instances of stages one after another. `name` is the instance, also in files and messages."""
 
@@ -284,11 +287,13 @@ class Trainer:
         limit = self._limits.files(size_of(directory))
         await within(limit, reading, stage=name, waiting_for=f"the learner to read {directory}")
 
-    async def save(self, name: str, step: int, files: dict[str, str]) -> None:
+    async def save(
+        self, name: str, step: int, files: dict[str, str], *, write: Callable[[Path], Awaitable[None]] = write_nothing
+    ) -> None:
         """Copy the learner's state. It is committed as checkpoint `step` while the learner continues (`written`).
 
-        `files` are further text files by name. Raise the error of the previous checkpoint. Raise `OSError` if the disk is
-        full even without recorded batches. Earlier checkpoints stay.
+        `files` are further text files by name. `write` writes more into the checkpoint's folder. Raise the error of the
+        previous checkpoint. Raise `OSError` if the disk is full even without recorded batches. Earlier checkpoints stay.
         """
         assert self.learner is not None
         began = monotonic()
@@ -307,6 +312,7 @@ class Trainer:
         with discarded_on_failure(directory, needed_bytes=needed):
             copying = self.learner.save(directory)
             held = await within(limit, copying, stage=name, waiting_for=f"{what} to be copied")
+            await within(limit, write(directory), stage=name, waiting_for=f"the groups of {what} to be written")
         if not held:
             self._run.progress.note(
                 f"{name}: main memory has no room for all copies of step {step}, so some ranks wrote at once"

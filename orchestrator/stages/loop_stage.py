@@ -27,16 +27,14 @@ from temper.orchestrator.loop.watches import BandWatch, FailureWatch, SkipWatch
 from temper.orchestrator.run.checkpoint import place
 from temper.orchestrator.run.event_log import EventLog
 from temper.orchestrator.run.loop_state import (
-    EPISODES_FILE,
-    GROUPS_FILE,
     STATE_FILE,
     LoopState,
     SavedGroup,
     SavedLoop,
     buffer_from_json,
     buffer_to_json,
-    held_group_lines,
     read_loop,
+    write_groups_of,
 )
 from temper.orchestrator.run.progress import SamplingCount
 from temper.orchestrator.session.context import skipped_steps
@@ -44,9 +42,15 @@ from temper.orchestrator.session.recording import BatchKeeper, StepBatch, Traine
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.run_supervision import LoopView
 from temper.orchestrator.stages.stage import StageInstance
-from temper.orchestrator.stages.step_metrics import records_of_step, step_metrics, training_rows
+from temper.orchestrator.stages.step_metrics import (
+    records_of_step,
+    step_metrics,
+    write_stored_batch,
+    write_stored_groups,
+)
 from temper.rollout.episodes.resume import PartialGroup, PartialGroups, describe_rows
 from temper.rollout.pool.pool import RolloutPool, ignore_reissue
+from temper.rollout.stored_turns import GroupsLost
 from temper.rollout.trajectory import Group, WeightVersion
 
 T = TypeVar("T")
@@ -187,11 +191,12 @@ class LoopStage:
         limit, penalty = self._run.config.rollout.limits.turn_tokens, self._penalty.of(group.ticket.task.env.name)
         return shaped(group, self._shaping, turn_tokens=limit, length_penalty=penalty)
 
-    def _batches(self, groups: list[Group]) -> list[TrainBatch]:
+    async def _batches(self, groups: list[Group]) -> list[TrainBatch]:
+        """Let the ranks build the batches, which stay there."""
         config = self._config
-        return self._builder.build_from_groups(
-            groups, config.loss, updates=config.updates_per_step, epochs=config.epochs
-        )
+        updates, build = config.updates_per_step, self._builder.build_from_groups
+        await self._learner.build(groups, partial(build, loss=config.loss, updates=updates, epochs=config.epochs))
+        return []
 
     async def _log(self, report: StepReport) -> None:
         metrics = step_metrics(report)
@@ -223,11 +228,17 @@ class LoopStage:
             version=report.version,
             trained_with=TrainedWith.of(self._config, self._builder),
             groups=report.groups,
-            records=sorted(records, key=lambda record: record.place),
+            records=(),
             teacher=None if self._teacher is None else str(self._teacher),
             packages=packages_here(),
         )
-        await self._run.record_batch(self._keeper, batch, leave=self._run.trainer.reserved(self._run.folder.batches))
+        leave = self._run.trainer.reserved(self._run.folder.batches)
+        await self._run.record_batch(
+            self._keeper,
+            self._stage,
+            report.step,
+            lambda path: self._in_process("the batch to be recorded", write_stored_batch, path, batch, records, leave),
+        )
 
     async def _write_trajectories(self, report: StepReport) -> None:
         """Write the trajectories of a step if they are due and not written."""
@@ -236,9 +247,9 @@ class LoopStage:
         if (due or report.learner["skipped"] > 0 or self._alarms) and not path.exists():
             leave, groups = self._run.trainer.reserved(path.parent), report.groups
             records = await records_of_step(self._learner, limit=self._limit, stage=self._stage)
-            masks, step = self._config.loss.mask_truncated, report.step
-            rows = training_rows(groups, records, version=report.version, mask_truncated=masks)
-            await self._run.write_trajectories(path, groups, name=self._stage, step=step, leave=leave, training=rows)
+            told = (path, groups, records, report.version, self._config.loss.mask_truncated, leave)
+            writing = self._in_process("the trajectories to be written", write_stored_groups, *told)
+            await self._run.write_trajectory_file(path, self._stage, report.step, writing)
 
     async def _save_at_fault(self, fault: Exception) -> None:
         """Save before a stop or an error ends the stage, unless the learner's step is incomplete."""
@@ -260,9 +271,9 @@ class LoopStage:
     async def _save(self, step: int) -> None:
         if step == 0:
             return
-        held = (
-            self._partial_groups.copy()
-        )  # first these, then the running ones, then the buffer: groups may finish in between
+        waiting = (
+            self._partial_groups.rows
+        )  # first these, then the running ones, then the buffer: groups may finish meanwhile
         running = await self._running()
         buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._loop.version.learnt.step
         state = LoopState(
@@ -274,14 +285,15 @@ class LoopStage:
             event_rows=self._event_log.rows,
         )
 
-        def files() -> dict[str, str]:
-            self._event_log.sync()
-            episodes = held.lines(running, unfinished=unfinished)
-            return {STATE_FILE: state.to_text(), GROUPS_FILE: held_group_lines(buffer.groups), EPISODES_FILE: episodes}
+        async def write(directory: Path) -> None:
+            if lost := await self._run.in_process(
+                write_groups_of, directory, buffer.groups, waiting, running, unfinished
+            ):
+                self._run.progress.note(f"{self._stage}: {GroupsLost(lost)}; a resumed run samples them again")
 
-        written = await self._in_thread("the groups of a checkpoint to be written out", files)
+        await self._in_thread("the event log to be written", self._event_log.sync)
         self._run.folder.store(replace(self._run.folder.state(), version=version))
-        await self._run.trainer.save(self._stage, step, written)
+        await self._run.trainer.save(self._stage, step, {STATE_FILE: state.to_text()}, write=write)
         self._keeper.saved(step)
 
     async def _running(self) -> list[PartialGroup]:
@@ -340,6 +352,10 @@ class LoopStage:
         draw = group.draw
         name = f"task {draw.index} of {draw.env} to be recreated"
         return group.with_task(await self._in_thread(name, partial(self._mixture.task, draw)))
+
+    async def _in_process(self, what: str, function: Callable[..., T], *args: object) -> T:
+        """Run a function that reads stored turns in another process, with the deadline of the stage's waits."""
+        return await within(self._limit, self._run.in_process(function, *args), stage=self._stage, waiting_for=what)
 
     async def _in_thread(self, what: str, function: Callable[[], T]) -> T:
         """Run a function in a thread with the deadline of the stage's waits. `what` names it."""

@@ -1,14 +1,14 @@
 """The metrics of one step of the loop, and the training rows of its answers."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable
-from dataclasses import asdict
+from collections.abc import Awaitable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
-from temper.envs.core.process import LearnerDied
+from temper.envs.core.process import LearnerDied, ResultLost, StoredResult
 from temper.learner.losses.advantages import has_different_rewards
 from temper.learner.token_records import TokenRecord
 from temper.learner.trainer_group import TrainerGroup
@@ -16,8 +16,11 @@ from temper.orchestrator.loop.buffer import Occupancy
 from temper.orchestrator.loop.deadline import Deadline, within
 from temper.orchestrator.loop.shaping import earned_rewards
 from temper.orchestrator.loop.step import StepReport
+from temper.orchestrator.session.recording import StepBatch, write_batch
 from temper.rewards.score import JUDGE_COSTS, Outcome
+from temper.rollout.stored_turns import require_open
 from temper.rollout.trajectory import Group, Resumption, WeightVersion, well_formed_share
+from temper.rollout.trajectory_json import write_groups
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
@@ -69,18 +72,19 @@ def _staleness(report: StepReport) -> dict[str, float]:
     """
     now = report.version.step
     lags = [now - group.ticket.admitted.step for group in report.groups]
-    answers = [[turn.versions_T for turn in t.turns] for group in report.groups for t in group.trajectories]
-    versions = [np.concatenate(turns) for turns in answers if any(map(len, turns))]
+    answers = [t.totals for group in report.groups for t in group.trajectories]
+    sampled = [one for one in answers if one.sampled_tokens]
     measured = {
         "train/lag_max": float(max(lags)),
         "train/lag_mean": fmean(lags),
         "buffer/left_over": float(report.left_over),
     }
-    if not versions:
+    if not sampled:
         return measured
+    mean = sum(one.versions for one in sampled) / sum(one.sampled_tokens for one in sampled)
     return measured | {
-        "train/lag_tokens": float(now - np.concatenate(versions).mean()),
-        "rollout/partial": fmean(bool((one != one[0]).any()) for one in versions),
+        "train/lag_tokens": float(now - mean),
+        "rollout/partial": fmean(one.several_versions for one in sampled),
     }
 
 
@@ -144,7 +148,7 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "thinking_tokens": fmean(t.thinking_tokens for t in scored),
             "answer_tokens": fmean(t.answer_tokens for t in scored),
             "well_formed": well_formed_share(scored),
-            "forced_ends": fmean(any(turn.injected_T.any() for turn in t.turns) for t in scored),
+            "forced_ends": fmean(t.model_tokens < t.sampled_tokens for t in scored),
         }
     graded = [one.score.evidence for t in scored for one in (t, *t.forced_answers)]
     for name in JUDGE_COSTS:
@@ -167,15 +171,24 @@ TRUNCATED = "truncated"
 """Reason for a truncated answer without trained tokens, if such answers are masked."""
 
 
-async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str) -> list[TokenRecord]:
-    """Return the records of the last step; [] if the ranks failed or hang, since the next call raises."""
+async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str) -> list[StoredResult]:
+    """Return the records of the last step by rank; [] if the ranks failed or hang, since the next call raises."""
     if learner.is_stuck:
         return []
-    asking: Awaitable[list[TokenRecord]] = learner.token_records()
+    asking: Awaitable[list[StoredResult]] = learner.token_records()
     try:
         return await within(limit, asking, stage=stage, waiting_for="the training records of the tokens")
     except LearnerDied:
         return []
+
+
+async def read_records(stored: Sequence[StoredResult]) -> list[TokenRecord]:
+    """Return the records of all ranks by place; [] if a rank's records are lost."""
+    try:
+        found = await asyncio.gather(*(one.read() for one in stored))
+    except ResultLost:
+        return []
+    return sorted((record for own in found for record in own), key=lambda record: record.place)
 
 
 def training_rows(
@@ -190,3 +203,23 @@ def training_rows(
             made = {"untrained": TRUNCATED}
         rows.append(None if made is None else {"version": version.step} | made)
     return rows
+
+
+def write_stored_groups(
+    path: Path,
+    groups: list[Group],
+    records: Sequence[StoredResult],
+    version: WeightVersion,
+    mask_truncated: bool,
+    leave: int,
+) -> None:
+    """Write the trajectory file of a step. Raise `GroupsLost`, or as `write_groups`."""
+    opened, read = require_open(groups), asyncio.run(read_records(records))
+    rows = training_rows(opened, read, version=version, mask_truncated=mask_truncated)
+    write_groups(path, opened, leave=leave, training=rows)
+
+
+def write_stored_batch(path: Path, batch: StepBatch, records: Sequence[StoredResult], leave: int) -> None:
+    """Write the batch of a step with its records. Raise `GroupsLost`, or as `write_batch`."""
+    opened, read = require_open(batch.groups), asyncio.run(read_records(records))
+    write_batch(path, replace(batch, groups=opened, records=read), leave=leave)

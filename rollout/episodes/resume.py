@@ -159,9 +159,10 @@ class PartialGroups:
         self._rows = {int(row["ticket"]): row for row in rows}
         self._note = note
 
-    def copy(self) -> "PartialGroups":
-        """Return a copy for a checkpoint: groups are taken while it is written."""
-        return PartialGroups(self._rows.values(), note=self._note)
+    @property
+    def rows(self) -> list[Row]:
+        """The rows that are not taken yet."""
+        return list(self._rows.values())
 
     def take(self, ticket: Ticket) -> PartialGroup | None:
         """Return the partial group of a ticket, once, or None to start anew."""
@@ -176,12 +177,13 @@ class PartialGroups:
             return None
         return partial_group_from_json(row, ticket)
 
-    def lines(self, running: Iterable[PartialGroup], *, unfinished: Collection[int]) -> str:
-        """Return the checkpoint lines of unfinished tickets, running and not yet taken."""
-        rows = {ticket: row for ticket, row in self._rows.items() if ticket in unfinished}
-        wanted = (one for one in running if one.ticket.number in unfinished and not one.empty)
-        rows |= {one.ticket.number: partial_group_to_json(one) for one in wanted}
-        return "".join(json.dumps(row) + "\n" for row in rows.values())
+
+def partial_lines(waiting: Iterable[Row], running: Iterable[PartialGroup], *, unfinished: Collection[int]) -> str:
+    """Return the checkpoint lines of unfinished tickets, running and not yet taken."""
+    rows = {int(row["ticket"]): row for row in waiting if int(row["ticket"]) in unfinished}
+    wanted = (one for one in running if one.ticket.number in unfinished and not one.empty)
+    rows |= {one.ticket.number: partial_group_to_json(one) for one in wanted}
+    return "".join(json.dumps(row) + "\n" for row in rows.values())
 
 
 def describe_rows(rows: Collection[Row]) -> str:

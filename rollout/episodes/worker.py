@@ -19,6 +19,7 @@ from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunne
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.episodes.turn_sampler import TurnSampler
+from temper.rollout.stored_turns import Payload, store_turns
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
@@ -147,6 +148,12 @@ class RolloutWorker:
                 return await running.play()
         finally:
             self._attempts.remove(running)
+
+    async def run_stored_group(
+        self, ticket: Ticket, samples: int, attempt: int = 0, partial: PartialGroup | None = None
+    ) -> tuple[Group, Payload]:
+        """Return a group as `run_group` does, without its turns, and these turns."""
+        return store_turns(await self.run_group(ticket, samples, attempt, partial))
 
     async def compare_answers(self, group: Group) -> Group:
         """See `EpisodeRunner.compare_answers`."""

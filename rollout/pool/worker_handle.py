@@ -5,6 +5,7 @@ from pathlib import Path
 from temper.envs.core.process import Heartbeat, MemoryUsage, Place, Process
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
+from temper.rollout.stored_turns import refer_to
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest
@@ -37,8 +38,12 @@ class WorkerHandle:
         await self._process.call("died")
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
-        """Return the group. Cancelling the call also cancels it in the process: otherwise it would run beside the next one."""
-        return await self._process.call("run_group", ticket, samples, attempt, partial, cancels=True)
+        """Return the group with stored turns.
+
+        Cancelling the call also cancels it in the process: otherwise it would run beside the next one.
+        """
+        group, turns = await self._process.call_stored("run_stored_group", ticket, samples, attempt, partial)
+        return refer_to(group, turns)
 
     async def compare_answers(self, group: Group) -> Group:
         """Return the group with the judge's comparisons in its rewards."""

@@ -115,6 +115,10 @@ async def run_steps(
 
     async def nothing(told: object) -> None: ...
 
+    async def build(groups: list[Group]) -> list[TrainBatch]:
+        await learner.build(groups, lambda opened: [batch_of(opened, rl, builder)])
+        return []
+
     loop = Loop(
         rollouts=rollouts,
         learner=learner,
@@ -123,7 +127,7 @@ async def run_steps(
         version=version,
         group_size=rl.group_size,
         hooks=Hooks(
-            make_batches=lambda groups: [batch_of(groups, rl, builder)],
+            make_batches=build,
             on_group=on_group,
             on_step=on_step,
             save=nothing,

@@ -3,11 +3,12 @@
 from dataclasses import fields
 from typing import Any
 
+from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.loop.buffer import VersionCell
-from temper.orchestrator.loop.deadline import Deadline, StopFlag, Waits
+from temper.orchestrator.loop.deadline import Deadline, StopFlag, Waits, in_thread
 from temper.orchestrator.loop.interfaces import Hooks
 from temper.orchestrator.loop.loop import Loop
-from temper.rollout.trajectory import WeightVersion
+from temper.rollout.trajectory import Group, WeightVersion
 
 LIMIT = Deadline(seconds=30.0, setting="rl.timeout_s")
 
@@ -30,6 +31,12 @@ def plain_loop(**given: Any) -> Loop:
         "limit": LIMIT,
         "push_limit": lambda nbytes: LIMIT,
     } | given
+    make = values["make_batches"]
+
+    async def make_batches(groups: list[Group]) -> list[TrainBatch]:
+        return await in_thread(make, groups)
+
+    values["make_batches"] = make_batches
     parts = {}
     for name, kind in (("hooks", Hooks), ("waits", Waits)):
         parts[name] = kind(**{one.name: values.pop(one.name) for one in fields(kind) if one.name in values})

@@ -3,7 +3,19 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from temper.envs.core.process import NOTHING, Place
+from temper.envs.core.process import NOTHING, Place, ResultLost
+
+
+class PlainResult:
+    """A stored result in this process, until it is lost."""
+
+    def __init__(self, result: Any) -> None:
+        self.result, self.lost = result, False
+
+    async def read(self) -> Any:
+        if self.lost:
+            raise ResultLost("a test lost it")
+        return self.result
 
 
 class PlainProcess:
@@ -17,6 +29,10 @@ class PlainProcess:
         self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
     ) -> Any:
         return await getattr(self, method)(*args, **named)
+
+    async def call_stored(self, method: str, *args: object) -> tuple[Any, "PlainResult"]:
+        first, second = await self.call(method, *args)
+        return first, PlainResult(second)
 
     def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[object]:
         raise AssertionError("nobody takes what is pushed here")

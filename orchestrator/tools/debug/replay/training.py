@@ -125,7 +125,8 @@ class Ranks:
         build = partial(settings.builder.build_from_groups, list(batch.groups), settings.loss)
         made = await in_thread(partial(build, updates=settings.updates_per_step, epochs=settings.epochs))
         metrics = await self._within(self._step, group.step(*made, epochs=settings.epochs), waited)
-        records = await self._within(self._step, group.token_records(), waited)
+        stored = await self._within(self._step, group.token_records(), waited)
+        records = [record for one in stored for record in await one.read()]
         return Trained(batch=batch, metrics=metrics, records=sorted(records, key=lambda record: record.place))
 
     async def _saved(self, group: TrainerGroup) -> Path:

@@ -241,7 +241,7 @@ class SimulatedLearner:
         self.busy_s = 0.0
         """Seconds of steps and pushes so far."""
 
-    def batches(self, groups: Sequence[Group]) -> list[TrainBatch]:
+    async def batches(self, groups: Sequence[Group]) -> list[TrainBatch]:
         """Record the seconds of a step on these groups. There are no arrays to train on."""
         answers = [answer for group in groups for answer in group.trajectories]
         tokens = sum(answer.sampled_tokens for answer in answers) + self._speeds.prompt_tokens * len(answers)

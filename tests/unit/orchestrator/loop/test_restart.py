@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from unit.orchestrator.evaluation.test_budget_curve import Tracked
 from unit.orchestrator.loop.test_loop import Rollouts, told_folder
 from unit.orchestrator.session.test_session import HealthyLearner
 
-from temper.envs.core.process import LearnerDied, ProcessInfo
+from temper.envs.core.process import LearnerDied, ProcessInfo, StoredResult
+from temper.learner.batches.builder import BuildBatches
 from temper.learner.batches.micro_batches import TrainBatch
-from temper.learner.token_records import TokenRecord
 from temper.orchestrator.loop.deadline import StopFlag
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
@@ -94,8 +94,10 @@ class MortalLearner(HealthyLearner):
     async def restore(self, directory: Path) -> None:
         self.steps = int(directory.name)
 
-    async def token_records(self) -> list[TokenRecord]:
+    async def token_records(self) -> list[StoredResult]:
         return []
+
+    async def build(self, groups: Sequence[Group], builds: BuildBatches) -> None: ...
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         self.steps += 1

@@ -11,7 +11,7 @@ import random
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Coroutine, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -25,10 +25,10 @@ from support.turns import turn_of
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
 from temper.envs.core.errors import Failure, FailureKind
+from temper.envs.core.process import StoredResult
 from temper.envs.core.task import EnvRef, Task
-from temper.learner.batches.builder import BatchBuilder
+from temper.learner.batches.builder import BatchBuilder, BuildBatches
 from temper.learner.batches.micro_batches import TrainBatch
-from temper.learner.token_records import TokenRecord
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.deadline import Deadline, StopFlag
@@ -170,13 +170,16 @@ class Learner:
     def __init__(self, life: Life, weights: Weights) -> None:
         self.life, self.weights = life, weights
 
-    async def token_records(self) -> list[TokenRecord]:
+    async def token_records(self) -> list[StoredResult]:
         return []
 
-    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+    async def build(self, groups: Sequence[Group], builds: BuildBatches) -> None:
+        self.batches = builds(list(groups))
+
+    async def step(self, *_: TrainBatch, epochs: int = 1) -> dict[str, float]:
         await self.life.some_time()
         digest = hashlib.sha256("".join(self.weights.learnt).encode())
-        for part in (part for batch in batches for rank in batch.micro_batches for part in rank):
+        for part in (part for batch in self.batches for rank in batch.micro_batches for part in rank):
             digest.update(part.ids_BT.tobytes() + part.advantages_BT.tobytes() + part.behaviour_BT.tobytes())
         self.weights.learnt.append(digest.hexdigest()[:12])
         return {"skipped": 0.0}
