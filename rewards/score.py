@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from temper.rewards.pickling import pickled_in_order
+
 CORRECT = "correct"
 FORMAT = "format"
 LENGTH = "length"
@@ -24,6 +26,7 @@ class Outcome(Enum):
     TRUNCATED = "cut"  # a limit on turns or tokens ended it; the environment gives the reward
 
 
+@pickled_in_order
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """The score of one answer. `detail` is one line for people, `evidence` records how it was graded (grader, isolation).

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.process import ResultLost, StoredResult
-from temper.rollout.trajectory import Group, Stop, StoredTurns, Trajectory, Turn
+from temper.rollout.trajectory import Group, Stop, StoredTurns, Trajectory, Turn, TurnTotals
 
 Payload = list[Sequence[Turn]]
 """The turns of the trajectories of a group and of their forced answers, by `StoredTurns.index`."""
@@ -33,7 +33,7 @@ def store_turns(group: Group) -> tuple[Group, Payload]:
 
     def stored(turns: Sequence[Turn]) -> Sequence[Turn]:
         payload.append(turns)
-        return StoredTurns(turns, len(payload) - 1)
+        return StoredTurns(len(turns), len(payload) - 1, TurnTotals.of(turns))
 
     return _with_turns(group, stored), payload
 

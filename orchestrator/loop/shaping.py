@@ -116,6 +116,8 @@ def earned_rewards(group: Group) -> list[float]:
 
 def earned_at_budgets(group: Group) -> list[list[float]]:
     """Return the earned rewards at each nested budget and without one, by budget and answer."""
+    if not group.ticket.task.thinking.nested_budgets:
+        return [earned_rewards(group)] if group.trajectories else []
     rewards_G = (_as_earned(answer).budget_rewards for answer in group.trajectories)
     return [list(of_budget) for of_budget in zip(*rewards_G, strict=True)]
 

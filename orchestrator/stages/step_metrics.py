@@ -84,7 +84,7 @@ def _staleness(report: StepReport) -> dict[str, float]:
     mean = sum(one.versions for one in sampled) / sum(one.sampled_tokens for one in sampled)
     return measured | {
         "train/lag_tokens": float(now - mean),
-        "rollout/partial": fmean(one.several_versions for one in sampled),
+        "rollout/partial": fmean([one.several_versions for one in sampled]),
     }
 
 
@@ -93,8 +93,8 @@ def _of_all_groups(groups: list[Group]) -> dict[str, float]:
     if not answered:
         return {}
     return {
-        "rollout/truncated": fmean(t.truncated for group in answered for t in group.trajectories),
-        "rollout/nonzero_advantage": fmean(has_different_rewards(earned_rewards(group)) for group in answered),
+        "rollout/truncated": fmean([t.truncated for group in answered for t in group.trajectories]),
+        "rollout/nonzero_advantage": fmean([has_different_rewards(earned_rewards(group)) for group in answered]),
     }
 
 
@@ -106,11 +106,11 @@ def _buffer_metrics(occupancy: Occupancy) -> dict[str, float]:
 def _episode_metrics(groups: list[Group]) -> dict[str, float]:
     """Return the mean seconds of an episode by cause, failed ones included. They add up to `episode/s`."""
     episodes = [t for group in groups for t in (*group.trajectories, *group.failed)]
-    seconds = fmean(t.seconds for t in episodes)
+    seconds = fmean([t.seconds for t in episodes])
     by_wait = {
-        "queue_s": fmean(t.times.queue_s for t in episodes),
-        "generate_s": fmean(t.times.generate_s for t in episodes),
-        "step_s": fmean(t.times.step_s for t in episodes),
+        "queue_s": fmean([t.times.queue_s for t in episodes]),
+        "generate_s": fmean([t.times.generate_s for t in episodes]),
+        "step_s": fmean([t.times.step_s for t in episodes]),
     }
     measured = {"s": seconds, **by_wait, "rest_s": seconds - sum(by_wait.values())}
     return {f"episode/{name}": value for name, value in measured.items()} | {
@@ -136,19 +136,20 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
     kinds = Counter(failure.kind.value for group in groups for failure in group.failures)
     metrics |= {f"failures/{kind}": float(count) for kind, count in kinds.items()}
     if scored:
+        totals = [t.totals for t in scored]
         metrics |= {
-            "reward": fmean(reward for group in groups for reward in group.rewards_G),
-            "tokens": fmean(t.sampled_tokens for t in scored),
-            "turns": fmean(len(t.turns) for t in scored),
-            "step_s": fmean(t.times.step_s for t in scored),
-            "truncated": fmean(t.truncated for t in scored),
-            "policy_faults": fmean(t.score.outcome is Outcome.POLICY_FAULT for t in scored),
-            "truncated_any": fmean(t.score.outcome is Outcome.TRUNCATED for t in scored),
-            "correct": fmean(t.correct for t in scored),
-            "thinking_tokens": fmean(t.thinking_tokens for t in scored),
-            "answer_tokens": fmean(t.answer_tokens for t in scored),
+            "reward": fmean([reward for group in groups for reward in group.rewards_G]),
+            "tokens": fmean([one.sampled_tokens for one in totals]),
+            "turns": fmean([len(t.turns) for t in scored]),
+            "step_s": fmean([t.times.step_s for t in scored]),
+            "truncated": fmean([t.truncated for t in scored]),
+            "policy_faults": fmean([t.score.outcome is Outcome.POLICY_FAULT for t in scored]),
+            "truncated_any": fmean([t.score.outcome is Outcome.TRUNCATED for t in scored]),
+            "correct": fmean([t.correct for t in scored]),
+            "thinking_tokens": fmean([one.thinking_tokens for one in totals]),
+            "answer_tokens": fmean([one.answer_tokens for one in totals]),
             "well_formed": well_formed_share(scored),
-            "forced_ends": fmean(t.model_tokens < t.sampled_tokens for t in scored),
+            "forced_ends": fmean([one.model_tokens < one.sampled_tokens for one in totals]),
         }
     graded = [one.score.evidence for t in scored for one in (t, *t.forced_answers)]
     for name in JUDGE_COSTS:

@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from support.plain_process import PlainProcess
@@ -24,7 +25,8 @@ class Here(PlainProcess):
     async def call(
         self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
     ) -> Any:
-        return getattr(self.worker, method)(*args, **named)
+        own = partial(getattr(self.worker, method), *args, **named)
+        return await asyncio.to_thread(own) if method == "build" else own()  # it has an event loop
 
     async def close(self) -> None:
         self.worker.close()

@@ -78,7 +78,7 @@ def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=2 * UPDATES)
     shares = own(learner, halves(ranks=2, seed=0))
     first = learner.train(shares * EPOCHS, loss=PPO, epochs=EPOCHS)
-    records = learner.token_records()
+    _, records = learner.token_records()
     heartbeat, micro_batches = learner.progress_counter.heartbeat(), sum(len(share.micro_batches) for share in shares)
     learner.save(f"{folder}/saved")
     second = learner.train(own(learner, in_epochs(seed=1)), loss=PPO, epochs=EPOCHS)

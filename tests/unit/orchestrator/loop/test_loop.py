@@ -5,7 +5,7 @@ import io
 import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from support.pushes import empty_push
 from support.turns import turn_of
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
-from temper.envs.core.process import LearnerDied
+from temper.envs.core.process import LearnerDied, StoredResult
 from temper.envs.core.task import EnvRef, Task
+from temper.learner.batches.builder import BuildBatches
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.models.fresh import byte_tokenizer
-from temper.learner.token_records import TokenRecord
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
@@ -107,8 +107,10 @@ class Learner:
     def __init__(self, *, skipped: bool = False) -> None:
         self.skipped = skipped
 
-    async def token_records(self) -> list[TokenRecord]:
+    async def token_records(self) -> list[StoredResult]:
         return []
+
+    async def build(self, groups: Sequence[Group], builds: BuildBatches) -> None: ...
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         return {"skipped": float(self.skipped)}

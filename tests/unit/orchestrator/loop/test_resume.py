@@ -1,5 +1,7 @@
 """A stage that is killed at any await resumes from its checkpoint: no draw is lost or trained twice.
 
+The turns of all groups are stored, as by a worker of Ray. In some cases the stored turns of a group are lost once.
+
 At lag 0, the resumed stage trains the same tickets in the same steps and batches as an uninterrupted run.
 """
 
@@ -20,6 +22,7 @@ from typing import Any
 
 import pytest
 from support.event_rows import read_event_log
+from support.plain_process import PlainResult
 from support.pushes import empty_push
 from support.turns import turn_of
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
@@ -48,6 +51,7 @@ from temper.orchestrator.stages.rl import has_advantage
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
+from temper.rollout.stored_turns import GroupsLost, open_groups, refer_to, store_turns
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Push
 
@@ -64,10 +68,12 @@ class Case:
     lag: int
     drops: int
     over_sampling: float | None = None
+    loses: tuple[int, ...] = ()
+    """Tickets whose stored turns are lost, once in each process."""
 
     def __str__(self) -> str:
         fewer = "" if self.over_sampling is None else f" over_sampling {self.over_sampling}"
-        return f"lag {self.lag} drops {self.drops}{fewer}"
+        return f"lag {self.lag} drops {self.drops}{fewer}{' loses' if self.loses else ''}"
 
 
 class Life:
@@ -174,7 +180,10 @@ class Learner:
         return []
 
     async def build(self, groups: Sequence[Group], builds: BuildBatches) -> None:
-        self.batches = builds(list(groups))
+        opened, lost = await open_groups(groups)
+        if lost:
+            raise GroupsLost(lost)
+        self.batches = builds(opened)
 
     async def step(self, *_: TrainBatch, epochs: int = 1) -> dict[str, float]:
         await self.life.some_time()
@@ -193,8 +202,8 @@ class Learner:
 class Rollouts:
     """Answers depend on ticket and weights. One in three groups has no nonzero advantage, one in seven fails."""
 
-    def __init__(self, life: Life, weights: Weights, serves: list[str]) -> None:
-        self.life, self.weights, self.serves = life, weights, serves
+    def __init__(self, life: Life, weights: Weights, serves: list[str], *, loses: Sequence[int] = ()) -> None:
+        self.life, self.weights, self.serves, self.loses = life, weights, serves, set(loses)
         self.running: dict[int, PartialGroup] = {}
 
     async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None = None) -> Group:
@@ -210,7 +219,11 @@ class Rollouts:
             return Group(ticket=ticket, trajectories=(), failed=(failed,) * samples)
         right = (1.0, 1.0) if ticket.number % 3 == 1 else (0.0, 1.0)
         others = (self.answer(ticket, reward, served) for reward in right[:-1])
-        return Group(ticket=ticket, trajectories=(*others, partial.finished[0]))
+        group, turns = store_turns(Group(ticket=ticket, trajectories=(*others, partial.finished[0])))
+        stored = PlainResult(turns)
+        stored.lost = ticket.number in self.loses
+        self.loses.discard(ticket.number)
+        return refer_to(group, stored)
 
     async def groups_in_flight(self) -> list[PartialGroup]:
         await self.life.some_time()
@@ -246,9 +259,10 @@ class ToldTrainer(Trainer):
             self.told.weights.learnt[:] = json.loads((checkpoint / "learnt.json").read_text())
         return self.told, 0 if checkpoint is None else step_of(checkpoint)
 
-    async def save(self, name: str, step: int, files: dict[str, str]) -> None:
+    async def save(self, name: str, step: int, files: dict[str, str], *, write: Any = None) -> None:
         await self.told.life.some_time()
         directory = begin(self._run.folder.checkpoints(name), step, needed_bytes=0)
+        await write(directory)
         for file, text in {**files, "learnt.json": json.dumps(self.told.weights.learnt)}.items():
             (directory / file).write_text(text)
             await asyncio.sleep(0)
@@ -265,13 +279,15 @@ class ToldEngines(Engines):
 
 
 class ToldRun(Run):
-    def __init__(self, config: RunConfig, *, folder: RunDir, progress: Progress, life: Life) -> None:
+    def __init__(
+        self, config: RunConfig, *, folder: RunDir, progress: Progress, life: Life, loses: Sequence[int]
+    ) -> None:
         super().__init__(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
         weights = Weights()
         self.trainer = ToldTrainer(self)
         self.trainer.told = Learner(life, weights)
         self.engines = ToldEngines(self, start_learner=None)
-        self.engines.told = Rollouts(life, weights, [])
+        self.engines.told = Rollouts(life, weights, [], loses=loses)
 
 
 @cache
@@ -298,7 +314,7 @@ def lived(root: Path, life: Life, case: Case) -> bool:
     async def work() -> None:
         rl = config.section(RlConfig)
         with Progress(stream=io.StringIO()) as progress:
-            run = ToldRun(config, folder=folder, progress=progress, life=life)
+            run = ToldRun(config, folder=folder, progress=progress, life=life, loses=case.loses)
             signal = partial(has_advantage, kind=rl.loss.advantage)
             await LoopStage(run, rl, instance, max_replaced_groups=rl.max_replaced_groups, has_advantage=signal).run()
 
@@ -373,6 +389,8 @@ CASES = [
     Case(lag=0, drops=1),
     Case(lag=1, drops=64),
     Case(lag=3, drops=64, over_sampling=0.5),
+    Case(lag=0, drops=1, loses=(0, 3, 6)),
+    Case(lag=1, drops=64, loses=(0, 3, 6)),
 ]
 
 
@@ -388,6 +406,14 @@ def killed_and_continued(memory: Path, case: Case, *, times: int) -> None:
         if case.lag == 0:
             assert left_of(root) == whole
         shutil.rmtree(root, ignore_errors=True)
+
+
+def test_groups_whose_turns_are_lost_are_sampled_again_and_train_as_they_would_have(memory: Path) -> None:
+    whole, _ = undisturbed(memory / "whole", Case(lag=0, drops=1))
+    lossy, _ = undisturbed(memory / "lossy", Case(lag=0, drops=1, loses=(0, 3, 6)))
+    assert lossy == whole
+    rows = read_event_log(memory / "lossy" / "event_log.jsonl")
+    assert {row.ticket for row in rows if row.event == "reissued" and row.why == "turns_lost"} == {0, 3, 6}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -6,7 +6,14 @@ from typing import Any
 
 from temper.envs.core.task import EnvRef, Task
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, PartialGroups, PartialTurn, describe_rows
+from temper.rollout.episodes.resume import (
+    PartialEpisode,
+    PartialGroup,
+    PartialGroups,
+    PartialTurn,
+    describe_rows,
+    partial_lines,
+)
 from temper.rollout.trajectory import NO_TIME, Stop, Ticket, Trajectory, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
@@ -34,7 +41,7 @@ def read(lines: str) -> list[dict[str, Any]]:
 
 def test_what_is_in_flight_is_read_back_and_handed_out_once() -> None:
     notes: list[str] = []
-    lines = PartialGroups(note=notes.append).lines([partial(4), partial(5), partial(6)], unfinished={4, 5, 9})
+    lines = partial_lines([], [partial(4), partial(5), partial(6)], unfinished={4, 5, 9})
     assert [row["ticket"] for row in read(lines)] == [4, 5]
     rows = [row for row in read(lines) if row["ticket"] == 5]
     assert describe_rows(rows) == "1 groups resume, with 1 finished answers and 2 tokens of 1 others"
@@ -47,15 +54,15 @@ def test_what_is_in_flight_is_read_back_and_handed_out_once() -> None:
 
 
 def test_an_untaken_group_is_in_the_next_checkpoint() -> None:
-    rows = read(PartialGroups(note=print).lines([partial(4), partial(5)], unfinished={4, 5}))
+    rows = read(partial_lines([], [partial(4), partial(5)], unfinished={4, 5}))
     groups = PartialGroups(rows, note=print)
     groups.take(ticket_of(4))
-    again = read(groups.lines([partial(7)], unfinished={4, 5, 7}))
+    again = read(partial_lines(groups.rows, [partial(7)], unfinished={4, 5, 7}))
     assert [row["ticket"] for row in again] == [5, 7]
 
 
 def test_a_group_with_another_task_starts_anew() -> None:
     notes: list[str] = []
-    groups = PartialGroups(read(PartialGroups(note=print).lines([partial(4)], unfinished={4})), note=notes.append)
+    groups = PartialGroups(read(partial_lines([], [partial(4)], unfinished={4})), note=notes.append)
     assert groups.take(replace(ticket_of(4), task=replace(TASK, key="2"))) is None
     assert notes == ["group 4 starts anew: its task changed from math/1 to math/2"]

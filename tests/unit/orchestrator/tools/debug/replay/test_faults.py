@@ -101,23 +101,22 @@ def test_a_batch_that_can_not_be_recorded_at_a_fault_does_not_hinder_the_checkpo
 
 
 def test_batches_that_no_checkpoint_needs_make_room_before_one_is_written_and_where_that_is_refused(
-    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    folder, batch = RunDir(tmp_path / "other"), read_batch(run.batch_file("rl", 1))
+    folder = RunDir(tmp_path / "other")
     folder.open()
     keeper, there = BatchKeeper(folder, "rl", count=2, after=6), list[list[int]]()
     assert [step for step in range(5, 10) if keeper.due(step)] == [7, 8]
 
-    def refused(path: Path, batch: StepBatch, *, leave: int = 0) -> int:
+    async def refused(path: Path) -> None:
         there.append(list(folder.batch_files("rl")))
         folder.batch_file("rl", 5).touch()  # its checkpoint is already deleted
         raise OSError("no space")
 
     for step in (1, 3, 4):
         folder.batch_file("rl", step).touch()
-    monkeypatch.setattr("temper.orchestrator.session.recording.write_batch", refused)
     with pytest.raises(OSError, match="no space"):
-        keeper.keep(replace(batch, step=7))
+        asyncio.run(keeper.keep(7, refused))
     assert there == [[1]]
     assert list(folder.batch_files("rl")) == [1]
     assert not keeper.due(8)

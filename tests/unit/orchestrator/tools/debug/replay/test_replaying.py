@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from temper.learner.training_state import STATE_FOLDER
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session.recording import BatchKeeper, read_batch, write_batch
+from temper.orchestrator.session.recording import BatchKeeper, StepBatch, read_batch, write_batch
 from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
 from temper.orchestrator.tools.debug.replay.page import furthest_layers
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start
@@ -302,20 +302,27 @@ def test_distillation_is_replayed_with_its_teacher_and_refused_without(tmp_path:
         replay(run, "1")
 
 
+def recorded(batch: StepBatch, *, leave: int = 0) -> Callable[[Path], Awaitable[object]]:
+    async def write(path: Path) -> None:
+        write_batch(path, batch, leave=leave)
+
+    return write
+
+
 def test_where_a_batch_can_not_be_written_none_is_due_before_the_next_checkpoint(run: RunDir, tmp_path: Path) -> None:
     folder, batch = RunDir(tmp_path / "other"), read_batch(run.batch_file("rl", 7))
     folder.open()
     keeper = BatchKeeper(folder, "rl", count=2, after=6)
     assert keeper.due(7)
     with pytest.raises(OSError, match="reserved for a checkpoint"):
-        keeper.keep(batch, leave=2**62)
+        asyncio.run(keeper.keep(7, recorded(batch, leave=2**62)))
     assert folder.batch_files("rl") == {}
     assert not keeper.due(8)
     keeper.saved(8)
     assert keeper.due(9)
     assert keeper.due(10)
     assert not keeper.due(11)
-    keeper.keep(replace(batch, step=9))
+    asyncio.run(keeper.keep(9, recorded(replace(batch, step=9))))
     assert list(folder.batch_files("rl")) == [9]
     folder.close()
     assert not BatchKeeper(folder, "rl", count=0, after=6).due(7)
