@@ -86,7 +86,7 @@ class SharingRank(PlainProcess):
     async def memory_usage(self) -> MemoryUsage:
         return MemoryUsage(weights=WEIGHTS * self.has[0], states=STATES * self.has[1])
 
-    async def train(self, shares: Any, *, loss: LossConfig, epochs: int) -> dict[str, float]:
+    async def train(self, shares: Any = (), *, loss: LossConfig, epochs: int) -> dict[str, float]:
         self.device.use(self.name, WEIGHTS + STATES, "learn")
         return {"loss": 0.0, "skipped": 0.0}
 

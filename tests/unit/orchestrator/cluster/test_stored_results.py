@@ -1,0 +1,92 @@
+"""Results that stay in Ray's shared memory: other processes read them, they outlive their actor, and a loss is typed."""
+
+import asyncio
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import ray
+from support.turns import turn_of
+
+from temper.envs.core.process import ResultLost, StoredResult, WorkerDied
+from temper.envs.core.task import EnvRef, Task
+from temper.learner.batches.builder import build_shares
+from temper.orchestrator.cluster.actors import ActorProcess, run_beside
+from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from temper.rollout.pool.worker_handle import WorkerHandle
+from temper.rollout.stored_turns import require_open, store_turns
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
+
+TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
+TICKET = Ticket(number=3, task=TASK, admitted=WeightVersion(step=0))
+
+
+def made(answers: int) -> Group:
+    turn = turn_of(range(50_000), context=(1, 2))  # too long for a message
+    answer = Trajectory(task=TASK, turns=(turn,), stop=Stop.ENV, reward=1.0)
+    return Group(ticket=TICKET, trajectories=(answer,) * answers)
+
+
+class Worker:
+    """A worker with ready answers."""
+
+    async def run_stored_group(self, ticket: Ticket, samples: int, *_: object) -> object:
+        return store_turns(made(samples))
+
+
+class Rank:
+    """A rank that reads groups."""
+
+    def build(self, groups: list[Group]) -> tuple[object, set[int]]:
+        tokens: list[int] = []
+
+        def builds(opened: list[Group]) -> list[object]:
+            tokens.extend(len(turn.sampled_ids) for one in opened for t in one.trajectories for turn in t.turns)
+            return []
+
+        _, lost = build_shares(groups, builds, rank=0)  # type: ignore[arg-type]
+        return tokens, lost
+
+
+def count_tokens(groups: list[Group]) -> int:
+    return sum(len(turn.sampled_ids) for one in require_open(groups) for t in one.trajectories for turn in t.turns)
+
+
+def refuse(groups: list[Group]) -> None:
+    raise OSError("no space")
+
+
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    start_ray(slots=2, min_sandbox_level=0)
+    try:
+        yield
+    finally:
+        stop_ray()
+
+
+def free(stored: StoredResult) -> None:
+    """Remove a stored result, as the failure of its node does."""
+    ray._private.internal_api.free([stored._reference])  # type: ignore[attr-defined]
+
+
+def test_stored_turns_outlive_their_worker_and_their_loss_is_typed(cluster: None) -> None:
+    async def work() -> None:
+        actor = ray.remote(num_cpus=0)(Worker).remote()
+        handle = WorkerHandle(ActorProcess(actor, name="w", died=WorkerDied), number=0)
+        groups = [await handle.run_group(TICKET, 2, 0, None)]
+        handle.kill()
+        rank = ActorProcess(ray.remote(num_cpus=0)(Rank).remote(), name="r", died=WorkerDied)
+        given = await rank.put(groups)
+        assert await rank.call("build", given) == ([50_000, 50_000], set())
+        assert await run_beside(count_tokens, groups) == 100_000
+        with pytest.raises(OSError, match="no space"):
+            await run_beside(refuse, groups)
+        reference = groups[0].trajectories[0].turns.reference  # type: ignore[attr-defined]
+        assert np.array_equal((await reference.read())[1][0].sampled_ids, np.arange(50_000))
+        free(reference)
+        with pytest.raises(ResultLost):
+            await asyncio.wait_for(reference.read(), 30.0)
+        assert (await rank.call("build", groups))[1] == {TICKET.number}
+
+    asyncio.run(asyncio.wait_for(work(), 120.0))
