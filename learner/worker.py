@@ -140,7 +140,7 @@ class TrainerWorker:
     def train(
         self, shares: Sequence[BatchShare] | None = None, *, loss: LossConfig, epochs: int = 1
     ) -> dict[str, float]:
-        """Update from this rank's share of each mini-batch, by default those of `build`. For metrics see `average_updates`.
+        """Update from this rank's share of each mini-batch, by default those from `build`. For metrics see `average_updates`.
 
         The shares cover `epochs` epochs; the first is recorded. With several updates the old policy's log-probabilities are
         computed before the first one.

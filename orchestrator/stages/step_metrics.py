@@ -184,7 +184,7 @@ async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str)
 
 
 async def read_records(stored: Sequence[StoredResult]) -> list[TokenRecord]:
-    """Return the records of all ranks by place; [] if a rank's records are lost."""
+    """Return the records of all ranks by place, or [] if a rank's records are lost."""
     try:
         found = await asyncio.gather(*(one.read() for one in stored))
     except ResultLost:

@@ -26,10 +26,9 @@ from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports import Receivers
 
 TOKEN_S = 0.75e-6
-"""Seconds of the driver's CPU for a sampled token: to receive it, advantages, batches, shares of ranks, its part of files.
-Measured on two CPU cores, all threads together (docs/results.md, the driver)."""
+"""Seconds of the driver's CPU for a sampled token, as an upper bound. `bench.driver` measures a quarter of it."""
 CALL_S = 0.25 / 613
-"""Seconds of the driver's CPU for a call of a worker, measured likewise."""
+"""Seconds of the driver's CPU for a call of a worker, measured on two CPU cores, all threads together."""
 LEAST_TOKENS = 1e-6
 """Remainder of an answer that counts as finished: sums of floats are not exact."""
 PROMPT = as_ids((1,))
