@@ -19,5 +19,5 @@ def pickled_in_order(cls: C) -> C:
         for name, value in zip(names, values, strict=True):
             object.__setattr__(self, name, value)
 
-    cls.__getstate__, cls.__setstate__ = getstate, setstate  # type: ignore[attr-defined]
+    cls.__getstate__, cls.__setstate__ = getstate, setstate  # type: ignore[attr-defined, method-assign, assignment]
     return cls

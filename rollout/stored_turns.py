@@ -13,7 +13,7 @@ from temper.envs.core.process import ResultLost, StoredResult
 from temper.rollout.trajectory import Group, Stop, StoredTurns, Trajectory, Turn, TurnTotals
 
 Payload = list[Sequence[Turn]]
-"""The turns of the trajectories of a group and of their forced answers, by `StoredTurns.index`."""
+"""The turns of the trajectories of a group and of their forced answers, by `StoredTurns.place`."""
 
 
 class GroupsLost(RuntimeError):
@@ -89,7 +89,7 @@ async def _open_group(group: Group) -> Group:
         if not isinstance(turns, StoredTurns):
             return turns
         assert turns.reference is not None
-        return read[turns.reference][turns.index]
+        return read[turns.reference][turns.place]
 
     return _with_turns(group, opened)
 

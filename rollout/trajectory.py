@@ -204,20 +204,20 @@ class TurnTotals(NamedTuple):
 
 
 class StoredTurns(Sequence[Turn]):
-    """Turns that another process stored, at place `index` of its payload. Only their number and totals are here."""
+    """Turns that another process stored, at `place` of its payload. Only their number and totals are here."""
 
-    __slots__ = ("_count", "index", "reference", "totals")
+    __slots__ = ("_count", "place", "reference", "totals")
 
-    def __init__(self, count: int, index: int, totals: TurnTotals, reference: StoredResult | None = None) -> None:
-        self._count, self.index, self.totals, self.reference = count, index, totals, reference
+    def __init__(self, count: int, place: int, totals: TurnTotals, reference: StoredResult | None = None) -> None:
+        self._count, self.place, self.totals, self.reference = count, place, totals, reference
 
     def __reduce__(self) -> tuple[type["StoredTurns"], tuple[Any, ...]]:
-        return StoredTurns, (self._count, self.index, self.totals, self.reference)
+        return StoredTurns, (self._count, self.place, self.totals, self.reference)
 
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, number: Any) -> Any:
         """Raise an error: the turns are not in this process."""
         raise LookupError("these turns are stored in another process; read them with `open_groups`")
 
