@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import ray
+from ray._private.internal_api import free as ray_free
 from support.turns import turn_of
 
 from temper.envs.core.process import ResultLost, StoredResult, WorkerDied
@@ -67,7 +68,7 @@ def cluster() -> Iterator[None]:
 
 def free(stored: StoredResult) -> None:
     """Remove a stored result, as the failure of its node does."""
-    ray._private.internal_api.free([stored._reference])  # type: ignore[attr-defined]
+    ray_free([stored._reference])  # type: ignore[attr-defined]
 
 
 def test_stored_turns_outlive_their_worker_and_their_loss_is_typed(cluster: None) -> None:
