@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import ray
-from ray._private.internal_api import free as ray_free
+from ray.exceptions import ObjectLostError
 from support.turns import turn_of
 
-from temper.envs.core.process import ResultLost, StoredResult, WorkerDied
+from temper.envs.core.process import ResultLost, WorkerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.builder import build_shares
-from temper.orchestrator.cluster.actors import ActorProcess, run_beside
+from temper.orchestrator.cluster.actors import ActorProcess, RayResult, run_beside
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.stored_turns import require_open, store_turns
@@ -66,12 +66,7 @@ def cluster() -> Iterator[None]:
         stop_ray()
 
 
-def free(stored: StoredResult) -> None:
-    """Remove a stored result, as the failure of its node does."""
-    ray_free([stored._reference])  # type: ignore[attr-defined]
-
-
-def test_stored_turns_outlive_their_worker_and_their_loss_is_typed(cluster: None) -> None:
+def test_stored_turns_outlive_their_worker(cluster: None) -> None:
     async def work() -> None:
         actor = ray.remote(num_cpus=0)(Worker).remote()
         handle = WorkerHandle(ActorProcess(actor, name="w", died=WorkerDied), number=0)
@@ -85,9 +80,13 @@ def test_stored_turns_outlive_their_worker_and_their_loss_is_typed(cluster: None
             await run_beside(refuse, groups)
         reference = groups[0].trajectories[0].turns.reference  # type: ignore[attr-defined]
         assert np.array_equal((await reference.read())[1][0].sampled_ids, np.arange(50_000))
-        free(reference)
-        with pytest.raises(ResultLost):
-            await asyncio.wait_for(reference.read(), 30.0)
-        assert (await rank.call("build", groups))[1] == {TICKET.number}
 
     asyncio.run(asyncio.wait_for(work(), 120.0))
+
+
+def test_a_result_whose_node_failed_is_lost() -> None:
+    async def gone() -> object:
+        raise ObjectLostError("ab", None, "")
+
+    with pytest.raises(ResultLost):
+        asyncio.run(RayResult(gone()).read())
