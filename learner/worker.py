@@ -134,7 +134,7 @@ class TrainerWorker:
         Returns the tickets of groups whose turns are lost. Then nothing is built.
         """
         with self.progress_counter.busy("build"):
-            self._built, lost = build_shares(groups, builds, rank=self.rank)
+            self._built, lost = build_shares(groups, builds, number=self.rank // self.config.sequence_parallel)
         return lost
 
     def train(

@@ -24,7 +24,7 @@ from support.plain_process import PlainProcess
 from support.replayed_run import AskingStage
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
-from temper.envs.core.process import NOTHING, Heartbeat, ProgressCounter
+from temper.envs.core.process import NOTHING, Heartbeat, ProgressCounter, StoredResult
 from temper.learner.batches.builder import BatchBuilder, BuildBatches, build_shares
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.models.fresh import make_model
@@ -96,7 +96,7 @@ class Remote(PlainProcess):
             await asyncio.Event().wait()
         return await run_away(self._run, method, args, named)
 
-    async def call_stored(self, method: str, *args: object) -> tuple[Any, "Stored"]:
+    async def call_stored(self, method: str, *args: object) -> tuple[Any, StoredResult]:
         return await run_away(self._run_stored, method, args)
 
     def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Any:
@@ -197,7 +197,7 @@ def _answer(ticket: Ticket, length: int, draw: np.random.Generator) -> Trajector
     turn = Turn(
         context_ids=as_ids(range(100)),
         sampled_ids=as_ids(draw.integers(32, 127, length)),
-        logprobs_T=as_floats(-draw.random(length)),
+        logprobs_T=as_floats(-draw.random(length, dtype=np.float32)),
         versions_T=as_ids([ticket.admitted.step] * length),
         injected_T=as_marks([False] * length),
         text=TEXT[:length],
@@ -219,7 +219,7 @@ class IdleRank:
         self._built: list[BatchShare] = []
 
     def build(self, groups: Sequence[Group], builds: BuildBatches) -> set[int]:
-        self._built, lost = build_shares(groups, builds, rank=0)
+        self._built, lost = build_shares(groups, builds, number=0)
         return lost
 
     def train(self, shares: Sequence[BatchShare] = (), **named: object) -> dict[str, float]:

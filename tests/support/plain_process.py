@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from temper.envs.core.process import NOTHING, Place, ResultLost
+from temper.envs.core.process import NOTHING, Place, ResultLost, StoredResult
 
 
 class PlainResult:
@@ -30,7 +30,7 @@ class PlainProcess:
     ) -> Any:
         return await getattr(self, method)(*args, **named)
 
-    async def call_stored(self, method: str, *args: object) -> tuple[Any, "PlainResult"]:
+    async def call_stored(self, method: str, *args: object) -> tuple[Any, StoredResult]:
         first, second = await self.call(method, *args)
         return first, PlainResult(second)
 

@@ -166,7 +166,7 @@ def train_cases(rank: int, port: int, folder: str, ranks: int, size: int, names:
                 patch.setattr(modeling_nemotron_h, "mamba2_split_conv1d_scan_combined", whole_layer)
             for updates in (shares[:1], shares):
                 metrics = worker.train(updates, loss=loss)
-                records = {one.place: one.logprobs_T for one in worker.token_records()}
+                records = {one.place: one.logprobs_T for one in worker.token_records()[1]}
                 found[name].append({"metrics": metrics, "weights": weights_of(worker), "records": records})
         worker.close()
     if FUSED in names:  # a reference is first tried on whole sequences

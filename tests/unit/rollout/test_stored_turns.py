@@ -83,7 +83,7 @@ def test_batches_of_stored_groups_are_those_of_the_groups_bit_for_bit() -> None:
 
     groups, heads = finished(lambda one: one)[0], finished(stored)[0]
     for rank in range(2):
-        shares, lost = build_shares(heads, builds, rank=rank)
+        shares, lost = build_shares(heads, builds, number=rank)
         assert not lost
         assert pickle.dumps(shares) == pickle.dumps([batch.share(rank) for batch in builds(groups)])
 
@@ -116,7 +116,7 @@ def test_lost_turns_are_named_and_end_no_other_group() -> None:
     groups = [stored(group(1)), stored(group(2), lost=True), group(3)]
     opened, lost = asyncio.run(open_groups(groups))
     assert ([one.ticket.number for one in opened], lost) == ([1, 3], {2})
-    assert build_shares(groups, lambda opened: [], rank=0) == ([], {2})
+    assert build_shares(groups, lambda opened: [], number=0) == ([], {2})
     with pytest.raises(GroupsLost) as caught:
         require_open(groups)
     assert pickle.loads(pickle.dumps(caught.value)).tickets == {2}

@@ -45,7 +45,7 @@ class Rank:
             tokens.extend(len(turn.sampled_ids) for one in opened for t in one.trajectories for turn in t.turns)
             return []
 
-        _, lost = build_shares(groups, builds, rank=0)  # type: ignore[arg-type]
+        _, lost = build_shares(groups, builds, number=0)  # type: ignore[arg-type]
         return tokens, lost
 
 

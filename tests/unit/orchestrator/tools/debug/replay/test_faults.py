@@ -7,7 +7,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,10 +88,10 @@ def test_a_batch_that_can_not_be_recorded_at_a_fault_does_not_hinder_the_checkpo
 ) -> None:
     kept = BatchKeeper.keep
 
-    def keep(self: BatchKeeper, batch: StepBatch, *, leave: int = 0) -> None:
-        if batch.step == LAST:
+    async def keep(self: BatchKeeper, step: int, write: Callable[[Path], Awaitable[object]]) -> None:
+        if step == LAST:
             raise RuntimeError("it can't be packed")
-        kept(self, batch, leave=leave)
+        await kept(self, step, write)
 
     monkeypatch.setattr(BatchKeeper, "keep", keep)
     monkeypatch.setattr(replayed_run, "Rollouts", FailingRollouts)
