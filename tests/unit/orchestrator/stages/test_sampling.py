@@ -130,18 +130,21 @@ def test_where_one_group_raises_the_others_are_given_up_first(tmp_path: Path, sa
 
 
 class Watched(RolloutPool):
-    """Records the run's status of an evaluation at each request for a group."""
+    """Answers the nth request once the status of the evaluation counts n answered tasks before it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.run: Run | None = None
+        self.asked = 0
         self.seen: list[tuple[str, int, int]] = []
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
         assert self.run is not None
-        await asyncio.sleep(0.01 * len(self.tickets))
-        shown = self.run.supervision.status().evaluation
-        assert shown is not None
+        before = self.asked
+        self.asked += 1
+        async with asyncio.timeout(20):
+            while (shown := self.run.supervision.status().evaluation) is None or shown.answered < before:
+                await asyncio.sleep(0.001)
         self.seen.append((shown.name, shown.answered, shown.tasks))
         return await super().run_group(ticket, samples)
 
