@@ -14,6 +14,7 @@ from temper.rollout.trajectory import Group, Stop, StoredTurns, Trajectory, Turn
 
 Payload = list[Sequence[Turn]]
 """The turns of the trajectories of a group and of their forced answers, by `StoredTurns.place`."""
+TurnsOf = Callable[[Sequence[Turn]], Sequence[Turn]]
 
 
 class GroupsLost(RuntimeError):
@@ -21,7 +22,7 @@ class GroupsLost(RuntimeError):
 
     def __init__(self, tickets: Iterable[int]) -> None:
         self.tickets = frozenset(tickets)
-        super().__init__(f"the turns of groups {sorted(self.tickets)} are lost, since a machine failed")
+        super().__init__(f"the turns of groups {sorted(self.tickets)} are lost: a machine failed")
 
     def __reduce__(self) -> tuple[type["GroupsLost"], tuple[frozenset[int]]]:
         return GroupsLost, (self.tickets,)
@@ -32,6 +33,8 @@ def store_turns(group: Group) -> tuple[Group, Payload]:
     payload: Payload = []
 
     def stored(turns: Sequence[Turn]) -> Sequence[Turn]:
+        if not turns:
+            return turns
         payload.append(turns)
         return StoredTurns(len(turns), len(payload) - 1, TurnTotals.of(turns))
 
@@ -101,11 +104,13 @@ def _stored(group: Group) -> Iterator[StoredTurns]:
                 yield one.turns
 
 
-def _with_turns(group: Group, turns_of: Callable[[Sequence[Turn]], Sequence[Turn]]) -> Group:
-    def changed(answer: Trajectory) -> Trajectory:
-        forced = tuple(map(changed, answer.forced_answers))
-        return replace(answer, turns=turns_of(answer.turns), forced_answers=forced)
-
-    return replace(
-        group, trajectories=tuple(map(changed, group.trajectories)), failed=tuple(map(changed, group.failed))
+def _with_turns(group: Group, turns_of: TurnsOf) -> Group:
+    trajectories, failed = (
+        tuple(_answer_with_turns(answer, turns_of) for answer in some) for some in (group.trajectories, group.failed)
     )
+    return replace(group, trajectories=trajectories, failed=failed)
+
+
+def _answer_with_turns(answer: Trajectory, turns_of: TurnsOf) -> Trajectory:
+    forced = tuple(_answer_with_turns(one, turns_of) for one in answer.forced_answers)
+    return replace(answer, turns=turns_of(answer.turns), forced_answers=forced)

@@ -5,7 +5,7 @@ A trajectory may have its turns in another process: see `rollout/stored_turns.py
 Suffixes: `_T` one entry per sampled token of a turn.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import total_ordering
@@ -220,9 +220,6 @@ class StoredTurns(Sequence[Turn]):
     def __getitem__(self, number: Any) -> Any:
         """Raise an error: the turns are not in this process."""
         raise LookupError("these turns are stored in another process; read them with `open_groups`")
-
-    def __iter__(self) -> Iterator[Turn]:
-        return self[0] if self._count else iter(())
 
 
 @pickled_in_order

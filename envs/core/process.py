@@ -33,7 +33,7 @@ class JudgeDied(ProcessDied):
 
 
 class ResultLost(RuntimeError):
-    """A stored result of a process is gone, since its machine failed."""
+    """A stored result of a process is gone: its machine failed."""
 
 
 class StoredResult(Protocol):

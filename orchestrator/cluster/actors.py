@@ -33,8 +33,6 @@ NO_GROUPS: Mapping[str, str] = {}
 NODES_S = 30.0
 PROCESS_FAILURES = (RayActorError, OutOfMemoryError, NodeDiedError)
 """Ray's errors for a dead actor process. It has a separate one for processes that it kills before memory is full."""
-READ_S = 120.0
-"""Seconds to read a stored result. Ray needs less to find that a node failed."""
 SHOWN = 400
 """Characters of a death in a message. Ray adds pages of advice if memory is full."""
 
@@ -72,10 +70,10 @@ class RayResult:
         self._reference = reference
 
     async def read(self) -> Any:
-        """Return the result. Raise `ResultLost` if it is gone, or cannot be read in `READ_S` seconds."""
+        """Return the result. Raise `ResultLost` if it is gone. The caller sets the deadline."""
         try:
-            return await asyncio.wait_for(self._reference, READ_S)
-        except (TimeoutError, ObjectLostError, NodeDiedError) as error:
+            return await self._reference
+        except (ObjectLostError, NodeDiedError) as error:
             raise ResultLost(shorten(str(error), SHOWN, placeholder=" ...")) from error
 
 
@@ -174,13 +172,17 @@ async def run_at_place(place: Place, function: Callable[[*Arguments], T], *args:
     return await run_on_node(place.node, function, *args)
 
 
-async def run_beside(function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-    """Run a plain function in a process on the driver's node and return or raise its result. It may run twice.
+async def run_in_task(function: Callable[[*Arguments], T], *args: *Arguments) -> T:
+    """Run a plain function as a task of Ray on the driver's node. Return its result or raise its error.
 
-    The caller sets the deadline.
+    Ray may run it twice. Raise `OSError` if both processes end. The caller sets the deadline, which ends the process.
     """
+    task = _as_task(function, ray.get_runtime_context().get_node_id()).remote(*args)
     try:
-        result: T = await _as_task(function).remote(*args)
+        result: T = await task
+    except asyncio.CancelledError:
+        ray.cancel(task, force=True)
+        raise
     except RayTaskError as error:
         raise error.cause from error
     except RayError as error:
@@ -189,8 +191,8 @@ async def run_beside(function: Callable[[*Arguments], T], *args: *Arguments) -> 
 
 
 @cache
-def _as_task(function: Callable[..., T]) -> Any:
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+def _as_task(function: Callable[..., T], node: str) -> Any:
+    here = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=here)(function)
 
 

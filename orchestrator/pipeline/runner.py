@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from temper.envs.core.process import LearnerDied
-from temper.orchestrator.cluster.actors import run_beside
+from temper.orchestrator.cluster.actors import run_in_task
 from temper.orchestrator.cluster.bundles import build_request, reserve
 from temper.orchestrator.cluster.placement import PlacementRequest
 from temper.orchestrator.cluster.ray_cluster import has_open_access, start_ray
@@ -152,7 +152,7 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
     """Start Ray if a stage needs it, and reserve resources. Raise `NoRoomError` if there are too few."""
     if wanted := wanted_processes(config, ahead):
         logs = start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
-        run.in_process = run_beside
+        run.in_process = run_in_task
         if logs is not None:
             run.printed = logs
             run.progress.note(f"output of engines and ranks: {logs.folder}, copied to {run.folder.printed} at the end")

@@ -72,12 +72,11 @@ def write_groups_of(
     found = {group.ticket.number: group for group in opened}
     held = (replace(one, group=found[one.group.ticket.number]) for one in groups if one.group.ticket.number in found)
     (directory / GROUPS_FILE).write_text(held_group_lines(held), encoding="utf-8")
-    whole, lost_parts = list[PartialGroup](), set[int]()
-    for one in running:
-        before, gone = asyncio.run(open_groups([] if one.before is None else [one.before]))
-        lost_parts |= gone
-        whole.append(replace(one, before=before[0] if before else None))
-    kept = (one for one in whole if one.ticket.number not in lost_parts)
+    parts, lost_parts = asyncio.run(open_groups(one.before for one in running if one.before is not None))
+    before = {group.ticket.number: group for group in parts}
+    kept = (
+        replace(one, before=before.get(one.ticket.number)) for one in running if one.ticket.number not in lost_parts
+    )
     (directory / EPISODES_FILE).write_text(partial_lines(waiting, kept, unfinished=unfinished), encoding="utf-8")
     return lost | lost_parts
 

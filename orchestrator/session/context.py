@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from temper.envs.core.process import ResultLost
 from temper.orchestrator.cluster.bundles import Bundles
 from temper.orchestrator.cluster.ray_cluster import COPY_S, SessionLogs
 from temper.orchestrator.config.run_config import RunConfig
-from temper.orchestrator.loop.deadline import StopFlag, in_thread
+from temper.orchestrator.loop.deadline import StopFlag, StuckError, in_thread
 from temper.orchestrator.run.folder import RunDir, evaluations_of
 from temper.orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics, step_rows
 from temper.orchestrator.run.progress import Progress
@@ -87,7 +88,7 @@ class RunContext:
         """Write an optional file in the block. If that fails, note the text `lost` and continue."""
         try:
             yield
-        except (OSError, GroupsLost) as error:
+        except (OSError, GroupsLost, ResultLost, StuckError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             self.progress.note(f"{stage}: {lost} ({why}); the run continues")
             self.metrics.event(stage, step, UNWRITTEN, {file: why})

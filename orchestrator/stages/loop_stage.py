@@ -195,7 +195,11 @@ class LoopStage:
         """Let the ranks build the batches, which stay there."""
         config = self._config
         updates, build = config.updates_per_step, self._builder.build_from_groups
-        await self._learner.build(groups, partial(build, loss=config.loss, updates=updates, epochs=config.epochs))
+        try:
+            await self._learner.build(groups, partial(build, loss=config.loss, updates=updates, epochs=config.epochs))
+        except GroupsLost as error:
+            self._run.progress.note(f"{self._stage}: {error}; they are sampled again")
+            raise
         return []
 
     async def _log(self, report: StepReport) -> None:
@@ -271,9 +275,8 @@ class LoopStage:
     async def _save(self, step: int) -> None:
         if step == 0:
             return
-        waiting = (
-            self._partial_groups.rows
-        )  # first these, then the running ones, then the buffer: groups may finish meanwhile
+        # First these, then the running ones, then the buffer: groups may finish meanwhile.
+        waiting = self._partial_groups.rows
         running = await self._running()
         buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._loop.version.learnt.step
         state = LoopState(

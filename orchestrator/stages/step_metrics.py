@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from temper.envs.core.process import LearnerDied, ResultLost, StoredResult
+from temper.envs.core.process import LearnerDied, StoredResult
 from temper.learner.losses.advantages import has_different_rewards
 from temper.learner.token_records import TokenRecord
 from temper.learner.trainer_group import TrainerGroup
@@ -184,11 +184,8 @@ async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str)
 
 
 async def read_records(stored: Sequence[StoredResult]) -> list[TokenRecord]:
-    """Return the records of all ranks by place, or [] if a rank's records are lost."""
-    try:
-        found = await asyncio.gather(*(one.read() for one in stored))
-    except ResultLost:
-        return []
+    """Return the records of all ranks by place. Raise `ResultLost`."""
+    found = await asyncio.gather(*(one.read() for one in stored))
     return sorted((record for own in found for record in own), key=lambda record: record.place)
 
 
@@ -214,13 +211,13 @@ def write_stored_groups(
     mask_truncated: bool,
     leave: int,
 ) -> None:
-    """Write the trajectory file of a step. Raise `GroupsLost`, or as `write_groups`."""
+    """Write the trajectory file of a step. Raise `GroupsLost`, `ResultLost`, or as `write_groups`."""
     opened, read = require_open(groups), asyncio.run(read_records(records))
     rows = training_rows(opened, read, version=version, mask_truncated=mask_truncated)
     write_groups(path, opened, leave=leave, training=rows)
 
 
 def write_stored_batch(path: Path, batch: StepBatch, records: Sequence[StoredResult], leave: int) -> None:
-    """Write the batch of a step with its records. Raise `GroupsLost`, or as `write_batch`."""
+    """Write the batch of a step with its records. Raise `GroupsLost`, `ResultLost`, or as `write_batch`."""
     opened, read = require_open(batch.groups), asyncio.run(read_records(records))
     write_batch(path, replace(batch, groups=opened, records=read), leave=leave)

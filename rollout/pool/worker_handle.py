@@ -40,7 +40,7 @@ class WorkerHandle:
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
         """Return the group with stored turns.
 
-        Cancelling the call also cancels it in the process: otherwise it would run beside the next one.
+        Cancelling the call also cancels it in the process: otherwise it would run concurrently with the next one.
         """
         group, turns = await self._process.call_stored("run_stored_group", ticket, samples, attempt, partial)
         return refer_to(group, turns)

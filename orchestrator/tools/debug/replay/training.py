@@ -21,6 +21,7 @@ from temper.orchestrator.loop.deadline import Deadline, DeadlineConfig, in_threa
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.recording import StepBatch, TrainedWith
+from temper.orchestrator.stages.step_metrics import read_records
 from temper.rollout.weights.transports import AUTO
 
 T = TypeVar("T")
@@ -126,8 +127,8 @@ class Ranks:
         made = await in_thread(partial(build, updates=settings.updates_per_step, epochs=settings.epochs))
         metrics = await self._within(self._step, group.step(*made, epochs=settings.epochs), waited)
         stored = await self._within(self._step, group.token_records(), waited)
-        records = [record for one in stored for record in await one.read()]
-        return Trained(batch=batch, metrics=metrics, records=sorted(records, key=lambda record: record.place))
+        records = await self._within(self._step, read_records(stored), waited)
+        return Trained(batch=batch, metrics=metrics, records=records)
 
     async def _saved(self, group: TrainerGroup) -> Path:
         """Save a checkpoint in the scratch folder and return its directory."""

@@ -36,7 +36,7 @@ def _head(speeds: Speeds) -> str:
     return (
         f"an engine: {speeds.places} slots, {1 / speeds.pass_s[1]:,.0f} tokens/s with one sequence, "
         f"{speeds.places / speeds.pass_s[-1]:,.0f} with all; a push: {speeds.publish_s + speeds.load_s:.2f} s by "
-        f"{speeds.transport}; one driver: at most {1 / TOKEN_S:,.0f} tokens/s"
+        f"{speeds.transport}; one driver: at least {1 / TOKEN_S:,.0f} tokens/s"
     )
 
 

@@ -11,8 +11,7 @@ from support.turns import turn_of
 
 from temper.envs.core.process import ResultLost, WorkerDied
 from temper.envs.core.task import EnvRef, Task
-from temper.learner.batches.builder import build_shares
-from temper.orchestrator.cluster.actors import ActorProcess, RayResult, run_beside
+from temper.orchestrator.cluster.actors import ActorProcess, RayResult, run_in_task
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.stored_turns import require_open, store_turns
@@ -38,15 +37,8 @@ class Worker:
 class Rank:
     """A rank that reads groups."""
 
-    def build(self, groups: list[Group]) -> tuple[object, set[int]]:
-        tokens: list[int] = []
-
-        def builds(opened: list[Group]) -> list[object]:
-            tokens.extend(len(turn.sampled_ids) for one in opened for t in one.trajectories for turn in t.turns)
-            return []
-
-        _, lost = build_shares(groups, builds, number=0)  # type: ignore[arg-type]
-        return tokens, lost
+    def count_tokens(self, groups: list[Group]) -> int:
+        return count_tokens(groups)
 
 
 def count_tokens(groups: list[Group]) -> int:
@@ -74,10 +66,10 @@ def test_stored_turns_outlive_their_worker(cluster: None) -> None:
         handle.kill()
         rank = ActorProcess(ray.remote(num_cpus=0)(Rank).remote(), name="r", died=WorkerDied)
         given = await rank.put(groups)
-        assert await rank.call("build", given) == ([50_000, 50_000], set())
-        assert await run_beside(count_tokens, groups) == 100_000
+        assert await rank.call("count_tokens", given) == 100_000
+        assert await run_in_task(count_tokens, groups) == 100_000
         with pytest.raises(OSError, match="no space"):
-            await run_beside(refuse, groups)
+            await run_in_task(refuse, groups)
         reference = groups[0].trajectories[0].turns.reference  # type: ignore[attr-defined]
         assert np.array_equal((await reference.read())[1][0].sampled_ids, np.arange(50_000))
 
