@@ -9,6 +9,7 @@ from support.bound import bound
 from support.replay_engine import ReplayEngine
 from transformers import PreTrainedTokenizerBase
 
+from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
@@ -19,7 +20,7 @@ from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.trajectory import Trajectory
 
 LONGEST, MOST_REQUESTS = 100_000, 100
-LIMITS = EpisodeLimits(turn_tokens=400, total_tokens=LONGEST)
+LIMITS = EpisodeLimits(turn_tokens=400, total_tokens=LONGEST, timeout_s=300.0)
 SHAPE = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 32}
 
 
@@ -67,8 +68,10 @@ class ScriptedEndpoint:
         sampler = TurnSampler(engine, ThinkingTags.find(tokenizer), config, turn_tokens=LIMITS.turn_tokens)
         self._runner = EpisodeRunner(sampler=sampler, renderer=Renderer(tokenizer), limits=LIMITS, agents=self._agents)
 
-    def play(self, task: Task, agent: str) -> Trajectory:
-        return self._loop.run(self._runner.run(bound(task, "math", agent=agent, max_turns=MOST_REQUESTS), seed=1))
+    def play(
+        self, task: Task, agent: str, *, env: str | EnvDefinition = "math", max_turns: int = MOST_REQUESTS
+    ) -> Trajectory:
+        return self._loop.run(self._runner.run(bound(task, env, agent=agent, max_turns=max_turns), seed=1))
 
     def close(self) -> None:
         self._loop.run(self._agents.close())

@@ -233,7 +233,7 @@ def test_an_answer_is_judged_by_the_environment(setup: Setup) -> None:
 
 
 def test_the_agent_of_the_guide_makes_two_turns(setup: Setup, tmp_path: Path) -> None:
-    example, _ = blocks("docs/agents.md", "python")
+    example, *_ = blocks("docs/agents.md", "python")
     assert len(example.splitlines()) <= LONGEST_EXAMPLE
     (tmp_path / "my_agent.py").write_text(example, encoding="utf-8")
     group = setup.play(f"{tmp_path}/my_agent.py:solve")
@@ -242,7 +242,7 @@ def test_the_agent_of_the_guide_makes_two_turns(setup: Setup, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("thinking", "thought"), [(OFF, ""), (UNLIMITED, "I look\n</think>\n")])
 def test_the_tool_loop_of_the_guide_carries_out_the_calls(thinking: Thinking, thought: str, tmp_path: Path) -> None:
-    _, loop = blocks("docs/agents.md", "python")
+    _, loop, *_ = blocks("docs/agents.md", "python")
     (tmp_path / "my_loop.py").write_text(f"from support.user_agents import *\n\n{loop}", encoding="utf-8")
     call = '<tool_call>{"name":"get","arguments":{"key": "a"}}</tool_call>'
     task = Task(key="t", messages=({"role": "user", "content": "a=?"},), spec={"answer": "17"}, thinking=thinking)

@@ -1,0 +1,139 @@
+"""An agent of the package nemo-gym, in its own environment, plays scripted turns by the program of the guide."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from judges.packages import python_with, serving
+from support.bound import say
+from support.documents import blocks
+from support.scripted_endpoint import ScriptedEndpoint
+from support.scripted_engine import TOKENIZER, ScriptedEngine
+
+from temper.envs.catalog import configure_env
+from temper.envs.core.errors import FailureKind
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.remote.responses_api import load
+from temper.learner.batches.samples import samples_from_groups
+from temper.orchestrator.cluster.this_machine import free_port
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
+
+VERSION = "0.4.0"
+SERVER = Path(__file__).parents[1] / "support" / "foreign" / "nemo_gym_server.py"
+MODULE = "resources_servers.example_multi_step.app"
+PROGRAM = "gym_agent.py"
+
+
+def tool(name: str, argument: str, kind: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {argument: kind}, "required": [argument]}
+    return {"type": "function", "name": name, "description": "", "parameters": schema, "strict": True}
+
+
+TOOLS = [
+    tool("get_synonym_value", "synonym", {"type": "string"}),
+    tool("extract_synonym_values", "synonym_values", {"type": "array", "items": {"type": "integer"}}),
+]
+ASKED = {"input": [{"role": "user", "content": "Blazing, Warm?"}], "tools": TOOLS, "parallel_tool_calls": False}
+ROW = {
+    "id": 1,
+    "responses_create_params": ASKED,
+    "expected_synonyms": ["Blazing", "Warm"],
+    "expected_synonym_values": [711, 407],
+    "minefield_label": "Hot",
+    "minefield_label_value": 299,
+}
+LOOKS = [say("I look.", ("get_synonym_value", {"synonym": word})) for word in ("Blazing", "Warm")]
+
+
+def extracts(*values: int) -> str:
+    return say("", ("extract_synonym_values", {"synonym_values": list(values)}))
+
+
+class Script(ScriptedEngine):
+    """Counts its tokens, and kills the agent's program during a turn, if any is named."""
+
+    def __init__(self, texts: list[str], *, kills_at: int | None = None) -> None:
+        super().__init__(texts)
+        self.kills_at = kills_at
+        self.made: list[tuple[int, ...]] = []
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        if self.kills_at == len(self.made):
+            (program,) = (
+                one for one in psutil.Process().children(recursive=True) if PROGRAM in " ".join(one.cmdline())
+            )
+            program.kill()
+            program.wait(10)
+        done = await super().generate(request)
+        self.made.append(tuple(done.token_ids))
+        return done
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The agent's function, the address of its resources server, and a folder for models."""
+
+    agent: str
+    url: str
+    place: Path
+
+    def play(self, engine: Script, **settings: Any) -> Trajectory:
+        task = replace(load(ROW), key="row", thinking=OFF)
+        env = configure_env("nemo_gym", {"url": self.url})
+        with closing(ScriptedEndpoint(self.place, TOKENIZER, engine)) as endpoint:
+            return endpoint.play(task, self.agent, env=env, **settings)
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    python, port = python_with(f"nemo-gym=={VERSION}", "3.12"), str(free_port())
+    place = tmp_path_factory.mktemp("guide")
+    *_, program, solve = blocks("docs/agents.md", "python")
+    (place / PROGRAM).write_text(program, encoding="utf-8")
+    own = {"/opt/nemo_gym/bin/python": python, "/data": str(place), "8000": port}
+    for theirs, ours in own.items():
+        assert theirs in solve
+        solve = solve.replace(theirs, ours)
+    (place / "my_gym.py").write_text(solve, encoding="utf-8")
+    url = f"http://127.0.0.1:{port}"
+    with serving([python, SERVER, MODULE, "ExampleMultiStepResourcesServer", port], lambda: url):
+        yield Setup(agent=f"{place}/my_gym.py:solve", url=url, place=tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.judges(suite="NeMo-Gym agents", run="its `simple_agent`: calls of tools, rewards, a limit, a killed agent")
+def test_an_agent_pays_what_its_server_verifies(setup: Setup, record_property: Any) -> None:
+    right, wrong = [*LOOKS, extracts(711, 407), "Done."], [*LOOKS, extracts(711), "Done."]
+    for texts, reward in ((right, 1.0), (wrong, 0.0), (["No."], 0.0), ([extracts(711, 407), "Done."], 1.0)):
+        engine = Script(texts)
+        one = setup.play(engine)
+        assert one.failure is None, one.failure
+        assert (one.stop, one.reward) == (Stop.ENV, reward)
+        assert [tuple(turn.sampled_ids) for turn in one.turns] == engine.made
+        assert len(engine.made) == len(texts)
+        assert len(one.branches) == 1
+        ticket = Ticket(number=1, task=one.task, admitted=WeightVersion(step=0))
+        (sample,) = samples_from_groups([Group(ticket=ticket, trajectories=(one,))], advantage="dr_grpo")
+        assert sample.trained_tokens == sum(map(len, engine.made))
+        seen = TOKENIZER.decode([token for turn in one.turns for token in turn.context_ids])
+        assert [f'"synonym_value":{value}' in seen for value in (711, 407)] == [len(texts) == 4] * 2
+    record_property("version", VERSION)
+    record_property("passed", 4)
+
+
+@pytest.mark.judges
+def test_a_limit_of_turns_truncates_it(setup: Setup) -> None:
+    one = setup.play(Script([*LOOKS, "Done."]), max_turns=2)
+    assert (one.failure, one.stop, len(one.turns), one.reward) == (None, Stop.TURNS, 2, 0.0)
+
+
+@pytest.mark.judges
+def test_an_agent_that_is_killed_during_a_call_is_a_failure(setup: Setup) -> None:
+    one = setup.play(Script([*LOOKS, "Done."], kills_at=1))
+    assert one.failure is not None
+    assert one.failure.kind is FailureKind.ENVIRONMENT
+    assert one.stop is Stop.FAILURE
