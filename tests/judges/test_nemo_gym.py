@@ -16,7 +16,7 @@ from support.scripted_engine import TOKENIZER, ScriptedEngine
 
 from temper.envs.catalog import configure_env
 from temper.envs.core.errors import FailureKind
-from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking
 from temper.envs.remote.responses_api import load
 from temper.learner.batches.samples import samples_from_groups
 from temper.orchestrator.cluster.this_machine import free_port
@@ -55,15 +55,14 @@ def extracts(*values: int) -> str:
 
 
 class Script(ScriptedEngine):
-    """Counts its tokens, and kills the agent's program during a turn, if any is named."""
+    """Writes the texts of an episode, and notes the tokens. It kills the agent's program during a turn, if any is named."""
 
-    def __init__(self, texts: list[str], *, kills_at: int | None = None) -> None:
-        super().__init__(texts)
-        self.kills_at = kills_at
+    def begin(self, texts: list[str], kills_at: int | None) -> None:
+        self._texts, self._kills_at = [*texts], kills_at
         self.made: list[tuple[int, ...]] = []
 
     async def generate(self, request: TurnRequest) -> Completion:
-        if self.kills_at == len(self.made):
+        if self._kills_at == len(self.made):
             (program,) = (
                 one for one in psutil.Process().children(recursive=True) if PROGRAM in " ".join(one.cmdline())
             )
@@ -76,23 +75,25 @@ class Script(ScriptedEngine):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The agent's function, the address of its resources server, and a folder for models."""
+    """The agent's function, the address of its resources server, and an endpoint on an engine."""
 
     agent: str
     url: str
-    place: Path
+    engine: Script
+    endpoint: ScriptedEndpoint
 
-    def play(self, engine: Script, **settings: Any) -> Trajectory:
-        task = replace(load(ROW), key="row", thinking=OFF)
-        env = configure_env("nemo_gym", {"url": self.url})
-        with closing(ScriptedEndpoint(self.place, TOKENIZER, engine)) as endpoint:
-            return endpoint.play(task, self.agent, env=env, **settings)
+    def play(
+        self, texts: list[str], *, thinking: Thinking = OFF, kills_at: int | None = None, **settings: Any
+    ) -> Trajectory:
+        self.engine.begin(texts, kills_at)
+        task = replace(load(ROW), key="row", thinking=thinking)
+        return self.endpoint.play(task, self.agent, env=configure_env("nemo_gym", {"url": self.url}), **settings)
 
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     python, port = python_with(f"nemo-gym=={VERSION}", "3.12"), str(free_port())
-    place = tmp_path_factory.mktemp("guide")
+    place, engine = tmp_path_factory.mktemp("guide"), Script([])
     *_, program, solve = blocks("docs/agents.md", "python")
     (place / PROGRAM).write_text(program, encoding="utf-8")
     own = {"/opt/nemo_gym/bin/python": python, "/data": str(place), "8000": port}
@@ -101,33 +102,37 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
         solve = solve.replace(theirs, ours)
     (place / "my_gym.py").write_text(solve, encoding="utf-8")
     url = f"http://127.0.0.1:{port}"
-    with serving([python, SERVER, MODULE, "ExampleMultiStepResourcesServer", port], lambda: url):
-        yield Setup(agent=f"{place}/my_gym.py:solve", url=url, place=tmp_path_factory.mktemp("model"))
+    with (
+        serving([python, SERVER, MODULE, "ExampleMultiStepResourcesServer", port], lambda: url),
+        closing(ScriptedEndpoint(tmp_path_factory.mktemp("model"), TOKENIZER, engine)) as endpoint,
+    ):
+        yield Setup(agent=f"{place}/my_gym.py:solve", url=url, engine=engine, endpoint=endpoint)
 
 
 @pytest.mark.judges(suite="NeMo-Gym agents", run="its `simple_agent`: calls of tools, rewards, a limit, a killed agent")
 def test_an_agent_pays_what_its_server_verifies(setup: Setup, record_property: Any) -> None:
     right, wrong = [*LOOKS, extracts(711, 407), "Done."], [*LOOKS, extracts(711), "Done."]
-    for texts, reward in ((right, 1.0), (wrong, 0.0), (["No."], 0.0), ([extracts(711, 407), "Done."], 1.0)):
-        engine = Script(texts)
-        one = setup.play(engine)
+    thoughtful = [f"I think.\n</think>\n{text}" for text in right]
+    cases = ((right, OFF, 1.0), (wrong, OFF, 0.0), (["No."], OFF, 0.0), (thoughtful, UNLIMITED, 1.0))
+    for texts, thinking, reward in cases:
+        one = setup.play(texts, thinking=thinking)
         assert one.failure is None, one.failure
         assert (one.stop, one.reward) == (Stop.ENV, reward)
-        assert [tuple(turn.sampled_ids) for turn in one.turns] == engine.made
-        assert len(engine.made) == len(texts)
+        assert [tuple(turn.sampled_ids) for turn in one.turns] == setup.engine.made
+        assert len(one.turns) == len(texts)
         assert len(one.branches) == 1
         ticket = Ticket(number=1, task=one.task, admitted=WeightVersion(step=0))
         (sample,) = samples_from_groups([Group(ticket=ticket, trajectories=(one,))], advantage="dr_grpo")
-        assert sample.trained_tokens == sum(map(len, engine.made))
+        assert sample.trained_tokens == sum(map(len, setup.engine.made))
         seen = TOKENIZER.decode([token for turn in one.turns for token in turn.context_ids])
         assert [f'"synonym_value":{value}' in seen for value in (711, 407)] == [len(texts) == 4] * 2
     record_property("version", VERSION)
-    record_property("passed", 4)
+    record_property("passed", len(cases))
 
 
 @pytest.mark.judges
 def test_a_limit_of_turns_truncates_it(setup: Setup) -> None:
-    one = setup.play(Script([*LOOKS, "Done."]), max_turns=2)
+    one = setup.play([*LOOKS, "Done."], max_turns=2)
     assert (one.failure, one.stop, len(one.turns), one.reward) == (None, Stop.TURNS, 2, 0.0)
 
 
