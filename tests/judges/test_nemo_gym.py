@@ -67,7 +67,6 @@ class Script(ScriptedEngine):
                 one for one in psutil.Process().children(recursive=True) if PROGRAM in " ".join(one.cmdline())
             )
             program.kill()
-            program.wait(10)
         done = await super().generate(request)
         self.made.append(tuple(done.token_ids))
         return done
