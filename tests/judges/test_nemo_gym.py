@@ -137,7 +137,7 @@ def test_a_limit_of_turns_truncates_it(setup: Setup) -> None:
 
 @pytest.mark.judges
 def test_an_agent_that_is_killed_during_a_call_is_a_failure(setup: Setup) -> None:
-    one = setup.play(Script([*LOOKS, "Done."], kills_at=1))
+    one = setup.play([*LOOKS, "Done."], kills_at=1)
     assert one.failure is not None
     assert one.failure.kind is FailureKind.ENVIRONMENT
     assert one.stop is Stop.FAILURE
