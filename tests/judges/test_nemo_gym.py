@@ -1,5 +1,6 @@
 """An agent of the package nemo-gym, in its own environment, plays scripted turns by the program of the guide."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -9,7 +10,6 @@ from typing import Any
 import psutil
 import pytest
 from judges.packages import python_with, serving
-from support.bound import say
 from support.documents import blocks
 from support.scripted_endpoint import ScriptedEndpoint
 from support.scripted_engine import TOKENIZER, ScriptedEngine
@@ -47,15 +47,22 @@ ROW = {
     "minefield_label": "Hot",
     "minefield_label_value": 299,
 }
-LOOKS = [say("I look.", ("get_synonym_value", {"synonym": word})) for word in ("Blazing", "Warm")]
+
+
+def call(name: str, **arguments: Any) -> str:
+    """Return a call as the template writes it, so that the next request continues the turn."""
+    return f'<tool_call>{{"name":"{name}","arguments":{json.dumps(arguments)}}}</tool_call>'
+
+
+LOOKS = ["I look." + call("get_synonym_value", synonym=word) for word in ("Blazing", "Warm")]
 
 
 def extracts(*values: int) -> str:
-    return say("", ("extract_synonym_values", {"synonym_values": list(values)}))
+    return call("extract_synonym_values", synonym_values=list(values))
 
 
 class Script(ScriptedEngine):
-    """Writes the texts of an episode, and notes the tokens. It kills the agent's program during a turn, if any is named."""
+    """Writes the texts of an episode, and notes the tokens. It kills the agent's program during turn `kills_at`."""
 
     def begin(self, texts: list[str], kills_at: int | None) -> None:
         self._texts, self._kills_at = [*texts], kills_at
@@ -119,10 +126,10 @@ def test_an_agent_pays_what_its_server_verifies(setup: Setup, record_property: A
         assert (one.stop, one.reward) == (Stop.ENV, reward)
         assert [tuple(turn.sampled_ids) for turn in one.turns] == setup.engine.made
         assert len(one.turns) == len(texts)
-        assert len(one.branches) == 1
+        assert len(one.branches) == (1 if thinking is OFF else len(texts))  # its requests leave out earlier reasoning
         ticket = Ticket(number=1, task=one.task, admitted=WeightVersion(step=0))
-        (sample,) = samples_from_groups([Group(ticket=ticket, trajectories=(one,))], advantage="dr_grpo")
-        assert sample.trained_tokens == sum(map(len, setup.engine.made))
+        samples = samples_from_groups([Group(ticket=ticket, trajectories=(one,))], advantage="dr_grpo")
+        assert sum(sample.trained_tokens for sample in samples) == sum(map(len, setup.engine.made))
         seen = TOKENIZER.decode([token for turn in one.turns for token in turn.context_ids])
         assert [f'"synonym_value":{value}' in seen for value in (711, 407)] == [len(texts) == 4] * 2
     record_property("version", VERSION)
