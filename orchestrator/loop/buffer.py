@@ -392,8 +392,8 @@ class Buffer:
         for slot in self._taken():
             self._slots.enter(slot, SlotState.READY)
 
-    async def repeat(self, tickets: Collection[int]) -> None:
-        """Issue tickets of the current step again, whose turns are lost, and return its other groups to the ready ones."""
+    async def reissue(self, tickets: Collection[int]) -> None:
+        """Reissue tickets of the step, whose turns are lost. Return its other groups to the ready ones."""
         async with self._changed:
             self.return_taken()
             for slot in (slot for slot in self._slots if slot.number in tickets):

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.loop.step import StepReport
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
@@ -27,7 +26,7 @@ class Rollouts(Protocol):
 class Learner(Protocol):
     """All ranks of the learner as one."""
 
-    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]: ...
+    async def step(self, *, epochs: int = 1) -> dict[str, float]: ...
 
     async def publish(self, version: WeightVersion) -> Push: ...
 
@@ -41,8 +40,8 @@ class Hooks:
     error that ends the loop, before the groups in flight end.
     """
 
-    make_batches: Callable[[list[Group]], Awaitable[list[TrainBatch]]]
-    """Return the arguments of the learner's step. Raise `GroupsLost` if the turns of groups are lost."""
+    build_batches: Callable[[list[Group]], Awaitable[None]]
+    """Let the learner build the batches of its next step. Raise `GroupsLost` if the turns of groups are lost."""
     on_group: Callable[[Group], Group]
     on_step: Callable[[StepReport], Awaitable[None]]
     save: Callable[[int], Awaitable[None]]

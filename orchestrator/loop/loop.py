@@ -33,7 +33,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from temper.envs.core.clock import loop_time
-from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, Waits
 from temper.orchestrator.loop.interfaces import (
@@ -67,7 +66,7 @@ END_S = 30.0
 
 @dataclass(kw_only=True)
 class Loop:
-    """The state of the loop. A step makes one update from each batch of `hooks.make_batches`, which cover all `epochs`."""
+    """The state of the loop. A step makes one update from each batch of `hooks.build_batches`. They cover all `epochs`."""
 
     rollouts: Rollouts
     learner: Learner
@@ -128,9 +127,9 @@ class Loop:
         await self._push.loaded()
 
     async def _step(self, step: int, clock: StepClock, producer: asyncio.Task[None], later: LaterFault) -> StepReport:
-        groups, batches = await self._batches(step, clock, producer)
+        groups = await self._built_groups(step, clock, producer)
         version, left_over = self.version.learnt, len(self.buffer.unfinished)
-        metrics = await self._learn(step, clock, batches)
+        metrics = await self._learn(step, clock)
         dropped = await self.buffer.trained(step)
         self.version.learnt = WeightVersion(step=version.step + 1)
         push: Push | None = None
@@ -161,24 +160,22 @@ class Loop:
         taking, waiting_for = self._take(producer), self.buffer.waiting_for
         return await self.waits.sampled(step, taking, waiting_for=waiting_for, last_progress=self._last_progress)
 
-    async def _batches(
-        self, step: int, clock: StepClock, producer: asyncio.Task[None]
-    ) -> tuple[list[Group], list[TrainBatch]]:
-        """Return the groups of a step and their batches. Groups whose turns are lost are sampled again."""
+    async def _built_groups(self, step: int, clock: StepClock, producer: asyncio.Task[None]) -> list[Group]:
+        """Return the groups of a step once the learner built their batches. Groups with lost turns are sampled again."""
         while True:
             groups = await self._groups(step, clock, producer)
             await clock.during(StepPart.PHASE, self.device_phases.begin(LEARNING))
             clock.enter(StepPart.BATCH)
             try:
-                making = self.hooks.make_batches(groups)
-                return groups, await self.waits.within(step, "the batches to be built", making)
+                await self.waits.within(step, "the batches to be built", self.hooks.build_batches(groups))
+                return groups
             except GroupsLost as error:
-                await self.buffer.repeat(error.tickets)
+                await self.buffer.reissue(error.tickets)
 
-    async def _learn(self, step: int, clock: StepClock, batches: list[TrainBatch]) -> dict[str, float]:
+    async def _learn(self, step: int, clock: StepClock) -> dict[str, float]:
         clock.enter(StepPart.LEARN)
         self.learning = step
-        return await self.waits.within(step, "the learner's step", self.learner.step(*batches, epochs=self.epochs))
+        return await self.waits.within(step, "the learner's step", self.learner.step(epochs=self.epochs))
 
     async def _publish(self, step: int, clock: StepClock) -> Push:
         """Publish the learner's weights. The engines load them after the previous push."""

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.evaluation.step_evaluations import is_of_evaluation, make_step_evaluations
@@ -150,7 +149,7 @@ class LoopStage:
             version=VersionCell(run.version),
             group_size=config.group_size,
             hooks=Hooks(
-                make_batches=self._batches,
+                build_batches=self._build,
                 on_group=self._finish,
                 on_step=self._log,
                 save=self._save_when_due,
@@ -191,7 +190,7 @@ class LoopStage:
         limit, penalty = self._run.config.rollout.limits.turn_tokens, self._penalty.of(group.ticket.task.env.name)
         return shaped(group, self._shaping, turn_tokens=limit, length_penalty=penalty)
 
-    async def _batches(self, groups: list[Group]) -> list[TrainBatch]:
+    async def _build(self, groups: list[Group]) -> None:
         """Let the ranks build the batches, which stay there."""
         config = self._config
         updates, build = config.updates_per_step, self._builder.build_from_groups
@@ -200,7 +199,6 @@ class LoopStage:
         except GroupsLost as error:
             self._run.progress.note(f"{self._stage}: {error}; they are sampled again")
             raise
-        return []
 
     async def _log(self, report: StepReport) -> None:
         metrics = step_metrics(report)

@@ -115,9 +115,8 @@ async def run_steps(
 
     async def nothing(told: object) -> None: ...
 
-    async def build(groups: list[Group]) -> list[TrainBatch]:
+    async def build(groups: list[Group]) -> None:
         await learner.build(groups, lambda opened: [batch_of(opened, rl, builder)])
-        return []
 
     loop = Loop(
         rollouts=rollouts,
@@ -127,7 +126,7 @@ async def run_steps(
         version=version,
         group_size=rl.group_size,
         hooks=Hooks(
-            make_batches=build,
+            build_batches=build,
             on_group=on_group,
             on_step=on_step,
             save=nothing,

@@ -3,7 +3,6 @@
 from dataclasses import fields
 from typing import Any
 
-from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.loop.buffer import VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, Waits, in_thread
 from temper.orchestrator.loop.interfaces import Hooks
@@ -21,7 +20,7 @@ def plain_loop(**given: Any) -> Loop:
     values: dict[str, Any] = {
         "version": VersionCell(WeightVersion(step=0)),
         "group_size": 2,
-        "make_batches": lambda groups: [],
+        "build_batches": lambda groups: None,
         "on_group": lambda group: group,
         "on_step": nothing,
         "save": nothing,
@@ -31,12 +30,12 @@ def plain_loop(**given: Any) -> Loop:
         "limit": LIMIT,
         "push_limit": lambda nbytes: LIMIT,
     } | given
-    make = values["make_batches"]
+    build = values["build_batches"]
 
-    async def make_batches(groups: list[Group]) -> list[TrainBatch]:
-        return await in_thread(make, groups)
+    async def build_batches(groups: list[Group]) -> None:
+        await in_thread(build, groups)
 
-    values["make_batches"] = make_batches
+    values["build_batches"] = build_batches
     parts = {}
     for name, kind in (("hooks", Hooks), ("waits", Waits)):
         parts[name] = kind(**{one.name: values.pop(one.name) for one in fields(kind) if one.name in values})

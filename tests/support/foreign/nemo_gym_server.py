@@ -11,7 +11,6 @@ HOST = "127.0.0.1"
 
 module, name, port = sys.argv[1:]
 kind = getattr(import_module(module), name)
-place = {"host": HOST, "port": int(port)}
-config = kind.model_fields["config"].annotation(name="resources", entrypoint="", **place)
-client = ServerClient(head_server_config=place, global_config_dict=OmegaConf.create({}))
-uvicorn.run(kind(config=config, server_client=client).setup_webserver(), **place)
+config = kind.model_fields["config"].annotation(name="resources", entrypoint="", host=HOST, port=int(port))
+client = ServerClient(head_server_config={"host": HOST, "port": port}, global_config_dict=OmegaConf.create({}))
+uvicorn.run(kind(config=config, server_client=client).setup_webserver(), host=HOST, port=int(port))

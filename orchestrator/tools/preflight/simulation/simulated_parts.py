@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from temper.envs.core.process import Place
-from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.tools.preflight.simulation.scenario import Scenario, Speeds
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
@@ -240,14 +239,13 @@ class SimulatedLearner:
         self.busy_s = 0.0
         """Seconds of steps and pushes so far."""
 
-    async def batches(self, groups: Sequence[Group]) -> list[TrainBatch]:
+    async def build(self, groups: Sequence[Group]) -> None:
         """Record the seconds of a step on these groups. There are no arrays to train on."""
         answers = [answer for group in groups for answer in group.trajectories]
         tokens = sum(answer.sampled_tokens for answer in answers) + self._speeds.prompt_tokens * len(answers)
         self._batch_s = self._speeds.learn_fixed_s + tokens * self._speeds.learn_token_s
-        return []
 
-    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+    async def step(self, *, epochs: int = 1) -> dict[str, float]:
         """Compute for the seconds of the batch, all its epochs together."""
         await self._work(self._batch_s)
         return {"skipped": 0.0}

@@ -131,7 +131,7 @@ class _Run:
             version=VersionCell(WeightVersion(step=0)),
             group_size=settings.group_size,
             hooks=Hooks(
-                make_batches=self._learner.batches,
+                build_batches=self._learner.build,
                 on_group=lambda group: group,
                 on_step=self._note,
                 save=_save_nothing,

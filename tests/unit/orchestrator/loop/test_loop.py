@@ -18,7 +18,6 @@ from unit.orchestrator.evaluation.test_budget_curve import Tracked
 from temper.envs.core.process import LearnerDied, StoredResult
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.builder import BuildBatches
-from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
@@ -112,7 +111,7 @@ class Learner:
 
     async def build(self, groups: Sequence[Group], builds: BuildBatches) -> None: ...
 
-    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+    async def step(self, *, epochs: int = 1) -> dict[str, float]:
         return {"skipped": float(self.skipped)}
 
     async def publish(self, version: WeightVersion) -> Push:
@@ -132,9 +131,8 @@ async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
             await asyncio.sleep(0.01)
             silences.append(time.monotonic() - before)
 
-    def slow_batches(groups: list[Group]) -> list[TrainBatch]:
+    def slow_batches(groups: list[Group]) -> None:
         time.sleep(SLOW_S)
-        return []
 
     async def ignore(report: StepReport) -> None: ...
 
@@ -144,7 +142,7 @@ async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
         learner=Learner(),
         mixture=Mixture({"math": source}, {"math": 1.0}),
         buffer=Buffer(groups_per_step=2, max_lag=1, max_replaced_groups=0),
-        make_batches=slow_batches,
+        build_batches=slow_batches,
         on_step=ignore,
     )
     await loop.run(1, 2)
@@ -192,7 +190,7 @@ class SlowLearner(Learner):
         self.breaks_at = breaks_at
         self.done = 0
 
-    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+    async def step(self, *, epochs: int = 1) -> dict[str, float]:
         if self.done + 1 == self.breaks_at:
             raise RuntimeError("no memory for a gradient")
         self.rollouts.learning.set()
@@ -201,17 +199,16 @@ class SlowLearner(Learner):
         return await super().step()
 
 
-def no_batches(groups: list[Group]) -> list[TrainBatch]:
-    return []
+def no_batches(groups: list[Group]) -> None: ...
 
 
-def unbuildable(groups: list[Group]) -> list[TrainBatch]:
+def unbuildable(groups: list[Group]) -> None:
     raise ValueError("no batch can be made of them")
 
 
 class Ended:
     def __init__(
-        self, rollouts: BreakingRollouts, learner: Learner, *, max_lag: int = 1, make_batches: Any = no_batches
+        self, rollouts: BreakingRollouts, learner: Learner, *, max_lag: int = 1, build_batches: Any = no_batches
     ) -> None:
         self.reported: list[int] = []
         self.learning: list[int] = []
@@ -219,9 +216,9 @@ class Ended:
         self.rollouts = rollouts
         self.buffer = Buffer(groups_per_step=2, max_lag=max_lag, max_replaced_groups=0)
         self.version = VersionCell(WeightVersion(step=0))
-        self.error = asyncio.run(self._error(learner, make_batches))
+        self.error = asyncio.run(self._error(learner, build_batches))
 
-    async def _error(self, learner: Learner, make_batches: Any) -> BaseException:
+    async def _error(self, learner: Learner, build_batches: Any) -> BaseException:
         async def report(report: StepReport) -> None:
             self.reported.append(report.step)
 
@@ -236,7 +233,7 @@ class Ended:
             mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
             buffer=self.buffer,
             version=self.version,
-            make_batches=make_batches,
+            build_batches=build_batches,
             on_step=report,
             on_fault=note,
         )
@@ -266,11 +263,11 @@ class TellingLearner(Learner):
         self.rollouts, self.transport = rollouts, transport
         self.steps = 0
 
-    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+    async def step(self, *, epochs: int = 1) -> dict[str, float]:
         self.steps += 1
         self.rollouts.did.append(f"learns {self.steps}")
         await asyncio.sleep(0.01)
-        return await super().step(*batches, epochs=epochs)
+        return await super().step(epochs=epochs)
 
     async def publish(self, version: WeightVersion) -> Push:
         self.rollouts.did.append(f"publishes {version.step}")
@@ -425,7 +422,7 @@ def test_the_loop_does_not_end_before_the_engines_have_loaded_what_they_began_to
 
 def test_groups_of_a_step_that_the_learner_did_not_begin_wait_again() -> None:
     rollouts = BreakingRollouts(after=0)
-    ended = Ended(rollouts, SlowLearner(rollouts), make_batches=unbuildable)
+    ended = Ended(rollouts, SlowLearner(rollouts), build_batches=unbuildable)
     assert (str(ended.error), ended.reported, ended.learning) == ("no batch can be made of them", [], [0])
     assert [one.held for one in ended.buffer.state().groups][:2] == ["ready", "ready"]
 
@@ -476,9 +473,9 @@ class TimedLearner(Learner):
         super().__init__()
         self.rollouts = rollouts
 
-    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+    async def step(self, *, epochs: int = 1) -> dict[str, float]:
         await asyncio.sleep(TAKES_S[StepPart.LEARN])
-        return await super().step(*batches, epochs=epochs)
+        return await super().step(epochs=epochs)
 
     async def publish(self, version: WeightVersion) -> Push:
         await asyncio.sleep(TAKES_S[StepPart.PUBLISH])
@@ -491,9 +488,8 @@ async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], Ti
     reports: list[StepReport] = []
     rollouts = TimedRollouts()
 
-    def slow_batches(groups: list[Group]) -> list[TrainBatch]:
+    def slow_batches(groups: list[Group]) -> None:
         time.sleep(TAKES_S[StepPart.BATCH])
-        return []
 
     async def keep(report: StepReport) -> None:
         reports.append(report)
@@ -508,7 +504,7 @@ async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], Ti
         learner=TimedLearner(rollouts),
         mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
         buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_replaced_groups=0),
-        make_batches=slow_batches,
+        build_batches=slow_batches,
         on_step=keep,
         save=save,
     )

@@ -15,7 +15,6 @@ from unit.orchestrator.session.test_session import HealthyLearner
 
 from temper.envs.core.process import LearnerDied, ProcessInfo, StoredResult
 from temper.learner.batches.builder import BuildBatches
-from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.loop.deadline import StopFlag
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
@@ -99,7 +98,7 @@ class MortalLearner(HealthyLearner):
 
     async def build(self, groups: Sequence[Group], builds: BuildBatches) -> None: ...
 
-    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+    async def step(self, *, epochs: int = 1) -> dict[str, float]:
         self.steps += 1
         if self.steps in self.deaths:
             self.deaths.remove(self.steps)

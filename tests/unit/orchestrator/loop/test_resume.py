@@ -31,7 +31,6 @@ from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.process import StoredResult
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.builder import BatchBuilder, BuildBatches
-from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.deadline import Deadline, StopFlag
@@ -185,7 +184,7 @@ class Learner:
             raise GroupsLost(lost)
         self.batches = builds(opened)
 
-    async def step(self, *_: TrainBatch, epochs: int = 1) -> dict[str, float]:
+    async def step(self, *, epochs: int = 1) -> dict[str, float]:
         await self.life.some_time()
         digest = hashlib.sha256("".join(self.weights.learnt).encode())
         for part in (part for batch in self.batches for rank in batch.micro_batches for part in rank):
