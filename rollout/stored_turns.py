@@ -1,7 +1,7 @@
 """Groups whose turns stay in the memory of other processes. The driver handles only rewards, totals and references.
 
 A rollout worker splits its group by `store_turns`: the group with totals goes to the driver, the turns into shared memory. The
-learner's ranks and the processes that write files read them by `open_groups`.
+learner's ranks and the processes that write files read them by `read_groups`.
 """
 
 import asyncio
@@ -41,16 +41,16 @@ def store_turns(group: Group) -> tuple[Group, Payload]:
     return _with_turns(group, stored), payload
 
 
-def refer_to(group: Group, reference: StoredResult) -> Group:
+def set_reference(group: Group, reference: StoredResult) -> Group:
     """Return a group of `store_turns` after setting the reference to its turns."""
     for turns in _stored(group):
         turns.reference = reference
     return group
 
 
-async def open_groups(groups: Iterable[Group]) -> tuple[list[Group], set[int]]:
+async def read_groups(groups: Iterable[Group]) -> tuple[list[Group], set[int]]:
     """Return the groups with their turns, without those whose turns are lost, and the ticket numbers of these."""
-    opened = await asyncio.gather(*map(_open_group, groups := list(groups)), return_exceptions=True)
+    opened = await asyncio.gather(*map(_read_turns, groups := list(groups)), return_exceptions=True)
     found, lost = list[Group](), set[int]()
     for group, one in zip(groups, opened, strict=True):
         if isinstance(one, ResultLost):
@@ -62,18 +62,18 @@ async def open_groups(groups: Iterable[Group]) -> tuple[list[Group], set[int]]:
     return found, lost
 
 
-def require_open(groups: Iterable[Group]) -> list[Group]:
+def read_all_groups(groups: Iterable[Group]) -> list[Group]:
     """Return the groups with their turns. Raise `GroupsLost` if any turns are lost."""
-    found, lost = asyncio.run(open_groups(groups))
+    found, lost = asyncio.run(read_groups(groups))
     if lost:
         raise GroupsLost(lost)
     return found
 
 
-async def open_answer(answering: Awaitable[Group]) -> Group:
+async def read_group(answering: Awaitable[Group]) -> Group:
     """Return an awaited group with its turns. If they are lost, all its answers fail."""
     group = await answering
-    found, lost = await open_groups([group])
+    found, lost = await read_groups([group])
     if not lost:
         return found[0]
     failure = Failure(kind=FailureKind.WORKER, message=str(GroupsLost(lost)))
@@ -81,7 +81,7 @@ async def open_answer(answering: Awaitable[Group]) -> Group:
     return replace(group, trajectories=(), failed=(failed,) * len((*group.trajectories, *group.failed)))
 
 
-async def _open_group(group: Group) -> Group:
+async def _read_turns(group: Group) -> Group:
     """Return a group with its turns, which may come from several workers. Raise `ResultLost`."""
     references = {turns.reference for turns in _stored(group) if turns.reference is not None}
     if not references:

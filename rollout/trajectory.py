@@ -166,21 +166,21 @@ class Turn:
 
 
 class TurnTotals(NamedTuple):
-    """The measures of a trajectory's turns that need no single token.
+    """Sums over the turns of a trajectory, in tokens.
 
-    `malformed` counts turns with a fault of their thinking. `versions` is the sum of all versions of sampled tokens.
+    `malformed_turns` counts turns with a fault of their thinking. `version_sum` adds the weight version of each sampled token.
     `forced_end_start` belongs to the first turn.
     """
 
     sampled_tokens: int
     model_tokens: int
-    longest: int
+    longest_turn: int
     thinking_tokens: int
     answer_tokens: int
-    malformed: int
+    malformed_turns: int
     faults: frozenset[TurnFault]
-    versions: int
-    several_versions: bool
+    version_sum: int
+    has_several_versions: bool
     forced_end_start: int | None
 
     @classmethod
@@ -192,13 +192,13 @@ class TurnTotals(NamedTuple):
         return cls(
             sampled_tokens=sum(sampled),
             model_tokens=sum(sampled) - sum(int(turn.injected_T.sum()) for turn in turns),
-            longest=max(sampled, default=0),
+            longest_turn=max(sampled, default=0),
             thinking_tokens=sum(turn.thinking.tokens for turn in turns),
             answer_tokens=sum(turn.thinking.answer_tokens for turn in turns),
-            malformed=sum(TurnFault.THINKING in turn.faults for turn in turns),
+            malformed_turns=sum(TurnFault.THINKING in turn.faults for turn in turns),
             faults=frozenset(fault for turn in turns for fault in turn.faults),
-            versions=sum(int(turn.versions_T.sum(dtype=np.int64)) for turn in turns),
-            several_versions=any(bool((turn.versions_T != first).any()) for turn in turns),
+            version_sum=sum(int(turn.versions_T.sum(dtype=np.int64)) for turn in turns),
+            has_several_versions=any(bool((turn.versions_T != first).any()) for turn in turns),
             forced_end_start=turns[0].forced_end_start if turns else None,
         )
 
@@ -219,7 +219,7 @@ class StoredTurns(Sequence[Turn]):
 
     def __getitem__(self, number: Any) -> Any:
         """Raise an error: the turns are not in this process."""
-        raise LookupError("these turns are stored in another process; read them with `open_groups`")
+        raise LookupError("these turns are stored in another process; read them with `read_groups`")
 
 
 @pickled_in_order
@@ -314,7 +314,7 @@ class Trajectory:
     @property
     def well_formed(self) -> bool:
         """Whether the thinking of each turn is closed exactly once and no answer contains a tag."""
-        return not self.totals.malformed
+        return not self.totals.malformed_turns
 
     @property
     def correct(self) -> bool:
@@ -335,7 +335,7 @@ class Trajectory:
 def well_formed_share(trajectories: Sequence[Trajectory]) -> float:
     """Return the share of well-formed turns, or 1 without turns."""
     turns = sum(len(trajectory.turns) for trajectory in trajectories)
-    return 1 - sum(trajectory.totals.malformed for trajectory in trajectories) / turns if turns else 1.0
+    return 1 - sum(trajectory.totals.malformed_turns for trajectory in trajectories) / turns if turns else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from temper.learner.batches.pairs import Pair, build_pair_batch
 from temper.learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
 from temper.learner.config import LearnerConfig
 from temper.learner.losses.config import Aggregation, LossConfig
-from temper.rollout.stored_turns import open_groups
+from temper.rollout.stored_turns import read_groups
 from temper.rollout.trajectory import Group
 
 BuildBatches = Callable[[list[Group]], list[TrainBatch]]
@@ -18,7 +18,7 @@ BuildBatches = Callable[[list[Group]], list[TrainBatch]]
 
 def build_shares(groups: Sequence[Group], builds: BuildBatches, *, number: int) -> tuple[list[BatchShare], set[int]]:
     """Read the turns of groups. Return share `number` of each of their batches, or none and the tickets of lost groups."""
-    opened, lost = asyncio.run(open_groups(groups))
+    opened, lost = asyncio.run(read_groups(groups))
     return ([] if lost else [batch.share(number) for batch in builds(opened)]), lost
 
 

@@ -29,7 +29,7 @@ from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.session.run import Run
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.sampling import Sampling
-from temper.rollout.stored_turns import open_answer
+from temper.rollout.stored_turns import read_group
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ class Evaluator:
 
             async def answered(ticket: Ticket) -> Group:
                 nonlocal last
-                group = await self._watch.on(open_answer(self._pool.run_group(ticket, config.samples)))
+                group = await self._watch.on(read_group(self._pool.run_group(ticket, config.samples)))
                 view.add(group)
                 last = monotonic()
                 return group

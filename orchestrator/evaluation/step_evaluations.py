@@ -31,7 +31,7 @@ from temper.orchestrator.run.checkpoint import place
 from temper.orchestrator.run.folder import evaluations_of, write_json
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.run_supervision import EvaluationView
-from temper.rollout.stored_turns import open_answer
+from temper.rollout.stored_turns import read_group
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 FIRST_TICKET = 10**10
@@ -119,7 +119,7 @@ class StepEvaluations(Evaluations):
     async def _answered(self, number: int, task: Task, version: WeightVersion, view: EvaluationView) -> Group:
         config = self._config
         ticket = Ticket(number=FIRST_TICKET + number, task=task, admitted=version, sampling=config.eval_sampling)
-        group = await self._watch.on(open_answer(self._pool.run_group(ticket, config.eval_samples)))
+        group = await self._watch.on(read_group(self._pool.run_group(ticket, config.eval_samples)))
         self._sign = monotonic()
         view.add(group)
         return group

@@ -130,7 +130,7 @@ def _as_earned(trajectory: Trajectory) -> Trajectory:
 
 
 def _with_overlong(trajectory: Trajectory, config: ShapingConfig, turn_tokens: int) -> Trajectory:
-    longest = trajectory.totals.longest
+    longest = trajectory.totals.longest_turn
     added = overlong_penalty(longest, limit=turn_tokens, buffer=config.overlong_buffer, factor=config.overlong_factor)
     return _plus(trajectory, OVERLONG, added)
 

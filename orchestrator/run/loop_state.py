@@ -13,7 +13,7 @@ from temper.envs.core.task import Task
 from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket, Totals
 from temper.orchestrator.loop.mixture import Draw
 from temper.rollout.episodes.resume import PartialGroup, Row, partial_lines
-from temper.rollout.stored_turns import open_groups
+from temper.rollout.stored_turns import read_groups
 from temper.rollout.trajectory_json import group_from_json, group_to_json
 
 FORMAT = 2
@@ -68,11 +68,11 @@ def write_groups_of(
 
     Lost groups are left out, so that a resumed run samples them again.
     """
-    opened, lost = asyncio.run(open_groups(one.group for one in groups))
+    opened, lost = asyncio.run(read_groups(one.group for one in groups))
     found = {group.ticket.number: group for group in opened}
     held = (replace(one, group=found[one.group.ticket.number]) for one in groups if one.group.ticket.number in found)
     (directory / GROUPS_FILE).write_text(held_group_lines(held), encoding="utf-8")
-    parts, lost_parts = asyncio.run(open_groups(one.before for one in running if one.before is not None))
+    parts, lost_parts = asyncio.run(read_groups(one.before for one in running if one.before is not None))
     before = {group.ticket.number: group for group in parts}
     kept = (
         replace(one, before=before.get(one.ticket.number)) for one in running if one.ticket.number not in lost_parts

@@ -18,7 +18,7 @@ from temper.orchestrator.loop.shaping import earned_rewards
 from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.session.recording import StepBatch, write_batch
 from temper.rewards.score import JUDGE_COSTS, Outcome
-from temper.rollout.stored_turns import require_open
+from temper.rollout.stored_turns import read_all_groups
 from temper.rollout.trajectory import Group, Resumption, WeightVersion, well_formed_share
 from temper.rollout.trajectory_json import write_groups
 
@@ -81,10 +81,10 @@ def _staleness(report: StepReport) -> dict[str, float]:
     }
     if not sampled:
         return measured
-    mean = sum(one.versions for one in sampled) / sum(one.sampled_tokens for one in sampled)
+    mean = sum(one.version_sum for one in sampled) / sum(one.sampled_tokens for one in sampled)
     return measured | {
         "train/lag_tokens": float(now - mean),
-        "rollout/partial": fmean([one.several_versions for one in sampled]),
+        "rollout/partial": fmean([one.has_several_versions for one in sampled]),
     }
 
 
@@ -212,12 +212,12 @@ def write_stored_groups(
     leave: int,
 ) -> None:
     """Write the trajectory file of a step. Raise `GroupsLost`, `ResultLost`, or as `write_groups`."""
-    opened, read = require_open(groups), asyncio.run(read_records(records))
+    opened, read = read_all_groups(groups), asyncio.run(read_records(records))
     rows = training_rows(opened, read, version=version, mask_truncated=mask_truncated)
     write_groups(path, opened, leave=leave, training=rows)
 
 
 def write_stored_batch(path: Path, batch: StepBatch, records: Sequence[StoredResult], leave: int) -> None:
     """Write the batch of a step with its records. Raise `GroupsLost`, `ResultLost`, or as `write_batch`."""
-    opened, read = require_open(batch.groups), asyncio.run(read_records(records))
+    opened, read = read_all_groups(batch.groups), asyncio.run(read_records(records))
     write_batch(path, replace(batch, groups=opened, records=read), leave=leave)

@@ -26,7 +26,7 @@ from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.sampling import Sampling
-from temper.rollout.stored_turns import open_answer
+from temper.rollout.stored_turns import read_group
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 NLL = LossConfig(objective="nll")
@@ -212,7 +212,7 @@ async def sample_once(
     async with run.supervision.sampling(name, asked=len(draws) * asking.samples) as count:
 
         async def answered(ticket: Ticket) -> Group:
-            group = await watch.on(open_answer(pool.run_group(ticket, asking.samples)))
+            group = await watch.on(read_group(pool.run_group(ticket, asking.samples)))
             count.add(group)
             return group
 

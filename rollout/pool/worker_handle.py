@@ -5,7 +5,7 @@ from pathlib import Path
 from temper.envs.core.process import Heartbeat, MemoryUsage, Place, Process
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
-from temper.rollout.stored_turns import refer_to
+from temper.rollout.stored_turns import set_reference
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest
@@ -43,7 +43,7 @@ class WorkerHandle:
         Cancelling the call also cancels it in the process: otherwise it would run concurrently with the next one.
         """
         group, turns = await self._process.call_stored("run_stored_group", ticket, samples, attempt, partial)
-        return refer_to(group, turns)
+        return set_reference(group, turns)
 
     async def compare_answers(self, group: Group) -> Group:
         """Return the group with the judge's comparisons in its rewards."""

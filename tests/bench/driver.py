@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 from support.plain_process import PlainProcess
 from support.replayed_run import AskingStage
+from support.turns import turn_of
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
 from temper.envs.core.process import NOTHING, Heartbeat, ProgressCounter, StoredResult
-from temper.learner.batches.builder import BatchBuilder, BuildBatches, build_shares
-from temper.learner.batches.micro_batches import BatchShare
+from temper.learner.batches.builder import BatchBuilder
 from temper.learner.models.fresh import make_model
-from temper.learner.token_records import TokenRecord
 from temper.learner.trainer_group import RankHandle, TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.deadline import StopFlag
@@ -50,10 +49,9 @@ from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.worker_handle import WorkerHandle
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Times, Trajectory, Turn, WeightVersion
+from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
-from temper.rollout.weights.transports import SHARED_MEMORY, Receivers
+from temper.rollout.weights.transports import SHARED_MEMORY
 
 TOKENS_PER_S = 3000
 """Of an engine."""
@@ -106,13 +104,16 @@ class Remote(PlainProcess):
         return Put(dump(data))
 
     def _run(self, method: str, args: tuple[object, ...], named: Mapping[str, object] = NOTHING) -> Any:
-        result = getattr(self._target, method)(*args, **named)
+        result = getattr(self._target, method, ignored)(*args, **named)
         return asyncio.run(result) if asyncio.iscoroutine(result) else result
 
     def _run_stored(self, method: str, args: tuple[object, ...]) -> tuple[Any, "Stored"]:
         first, second = self._run(method, args)
         Stored.held.append(dump(second))
         return first, Stored(len(Stored.held) - 1)
+
+
+def ignored(*args: object, **named: object) -> None: ...
 
 
 class Put:
@@ -194,61 +195,32 @@ class AnsweringWorker(RolloutWorker):
 
 def _answer(ticket: Ticket, length: int, draw: np.random.Generator) -> Trajectory:
     right = bool(draw.random() < 0.5)
-    turn = Turn(
-        context_ids=as_ids(range(100)),
-        sampled_ids=as_ids(draw.integers(32, 127, length)),
-        logprobs_T=as_floats(-draw.random(length, dtype=np.float32)),
-        versions_T=as_ids([ticket.admitted.step] * length),
-        injected_T=as_marks([False] * length),
-        text=TEXT[:length],
-        answer="42",
-        reasoning=TEXT[: length - 20],
-        thinking=ThinkingStats(tokens=length - 20, answer_tokens=20, closed=Closed.ITSELF),
-        times=Times(generate_s=1.0),
-    )
+    thinking = ThinkingStats(tokens=length - 20, answer_tokens=20, closed=Closed.ITSELF)
+    sampled, versions = draw.integers(32, 127, length).tolist(), [ticket.admitted.step] * length
+    turn = turn_of(sampled, context=range(100), versions=versions, text=TEXT[:length], thinking=thinking)
     score = Score(outcome=Outcome.OK if right else Outcome.WRONG, parts={"correct": float(right)})
     return Trajectory(task=ticket.task, turns=(turn,), stop=Stop.ENV, reward=float(right), score=score, seconds=1.0)
 
 
 class IdleRank:
-    """A rank that reads its shares. All other calls of a rank do nothing."""
+    """A rank without a model. Its other calls do nothing."""
 
     def __init__(self) -> None:
         self._progress_counter = ProgressCounter()
-        self._records: list[TokenRecord] = []
-        self._built: list[BatchShare] = []
 
-    def build(self, groups: Sequence[Group], builds: BuildBatches) -> set[int]:
-        self._built, lost = build_shares(groups, builds, number=0)
-        return lost
+    def build(self, groups: Sequence[Group], builds: object) -> set[int]:
+        return set()
 
-    def train(self, shares: Sequence[BatchShare] = (), **named: object) -> dict[str, float]:
-        shares = shares or self._built
-        micro_batches = [one for share in shares for one in share.micro_batches]
-        self._records = [
-            _record(place, int(weights_T.astype(bool).sum()))
-            for one in micro_batches
-            if one.places_B is not None
-            for place, weights_T in zip(one.places_B.tolist(), one.weights_BT, strict=True)
-            if place >= 0
-        ]
-        return {"skipped": 0.0, "loss": sum(float(one.ids_BT.sum()) for one in micro_batches)}
+    def train(self, **named: object) -> dict[str, float]:
+        return {"skipped": 0.0, "loss": 0.0}
 
-    def token_records(self) -> tuple[int, list[TokenRecord]]:
-        return len(self._records), self._records
+    def token_records(self) -> tuple[int, list[object]]:
+        return 0, []
 
     def publish(self, version: int) -> WeightManifest:
         return WeightManifest(
             transport=SHARED_MEMORY, version=version, names=(), dtypes=(), shapes=(), offsets=(), nbytes=1, checksum=""
         )
-
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> None: ...
-
-    def send(self, version: int) -> None: ...
-
-    def load(self, model_dir: str, **named: object) -> None: ...
-
-    def use_threads(self, threads: int) -> None: ...
 
     def checkpoint_bytes(self) -> int:
         return 1
@@ -256,20 +228,8 @@ class IdleRank:
     def save(self, directory: str, **named: object) -> bool:
         return True
 
-    def write(self) -> None: ...
-
     def heartbeat(self) -> Heartbeat:
         return self._progress_counter.heartbeat()
-
-    def close(self) -> None: ...
-
-
-def _record(place: int, tokens: int) -> TokenRecord:
-    values_T = np.full(tokens, -0.5, dtype=np.float32)
-    reasons_T = np.zeros(tokens, dtype=np.int8)
-    return TokenRecord(
-        place=place, logprobs_T=values_T, advantages_T=values_T, factors_T=values_T, mask_reasons_T=reasons_T
-    )
 
 
 class IdleTrainer(Trainer):

@@ -18,7 +18,7 @@ from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
 from temper.rollout.pool.pool import RolloutPool
-from temper.rollout.stored_turns import open_answer
+from temper.rollout.stored_turns import read_group
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 
@@ -72,7 +72,7 @@ async def sample_groups(pool: RolloutPool, tasks: list[Task], *, answers: int, f
     count = SamplingCount("bench", asked=len(tasks) * answers)
 
     async def answered(ticket: Ticket) -> Group:
-        group = await open_answer(pool.run_group(ticket, answers))
+        group = await read_group(pool.run_group(ticket, answers))
         count.add(group)
         return group
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from support.plain_process import PlainResult
 from support.replayed_run import Questions, Rollouts
+from support.turns import report_of
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.learner.batches.builder import BatchBuilder, build_shares
 from temper.learner.config import LearnerConfig
 from temper.learner.losses.config import LossConfig
-from temper.orchestrator.loop.buffer import Dropped, Occupancy, SlotState
+from temper.orchestrator.loop.buffer import Dropped
 from temper.orchestrator.loop.shaping import ShapingConfig, shaped
-from temper.orchestrator.loop.step import StepPart, StepReport, StepTimes
+from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.stages.step_metrics import step_metrics
-from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.stored_turns import GroupsLost, open_answer, open_groups, refer_to, require_open, store_turns
+from temper.rollout.stored_turns import GroupsLost, read_all_groups, read_group, read_groups, set_reference, store_turns
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, TurnFault, TurnTotals, WeightVersion
 
 BUILDER = BatchBuilder(config=LearnerConfig(ranks=2, micro_batch_tokens=256), pad_id=0)
@@ -42,24 +42,11 @@ def stored(group: Group, *, lost: bool = False) -> Group:
     head, turns = pickle.loads(pickle.dumps(store_turns(group)))
     result = PlainResult(turns)
     result.lost = lost
-    return refer_to(head, result)
+    return set_reference(head, result)
 
 
 def report(groups: list[Group], dropped: Group) -> StepReport:
-    return StepReport(
-        step=4,
-        groups=groups,
-        dropped=Dropped(zero_advantage=1, groups=[dropped]),
-        learner={},
-        version=WeightVersion(step=7),
-        left_over=0,
-        pushed_bytes=0,
-        pushed_share=0.0,
-        load_s=0.0,
-        times=StepTimes(seconds=dict.fromkeys(StepPart, 1.0)),
-        occupancy=Occupancy(slots=4, held=dict.fromkeys(SlotState, 0.5)),
-        engine=EngineStats(),
-    )
+    return report_of(groups, dropped=Dropped(zero_advantage=1, groups=[dropped]), version=7)
 
 
 def finished(given: Callable[[Group], Group]) -> tuple[list[Group], Group]:
@@ -99,9 +86,9 @@ def test_a_stored_group_opens_as_it_was_with_the_rewards_of_now() -> None:
     assert len(head.trajectories[1].turns) == len(whole.trajectories[1].turns)
     with pytest.raises(LookupError, match="stored in another process"):
         list(head.trajectories[0].turns)
-    assert require_open([head]) == [whole]
+    assert read_all_groups([head]) == [whole]
     again = replace(head, trajectories=tuple(replace(one, reward=0.5) for one in head.trajectories))
-    (opened,) = require_open([pickle.loads(pickle.dumps(again))])
+    (opened,) = read_all_groups([pickle.loads(pickle.dumps(again))])
     assert opened.rewards_G == [0.5] * 4
     assert [one.turns for one in opened.trajectories] == [one.turns for one in whole.trajectories]
 
@@ -109,16 +96,16 @@ def test_a_stored_group_opens_as_it_was_with_the_rewards_of_now() -> None:
 def test_turns_of_a_retry_come_from_several_workers() -> None:
     first, second = group(1), group(2)
     merged = stored(first).merge_retry(stored(second))
-    assert require_open([merged]) == [first.merge_retry(second)]
+    assert read_all_groups([merged]) == [first.merge_retry(second)]
 
 
 def test_lost_turns_are_named_and_end_no_other_group() -> None:
     groups = [stored(group(1)), stored(group(2), lost=True), group(3)]
-    opened, lost = asyncio.run(open_groups(groups))
+    opened, lost = asyncio.run(read_groups(groups))
     assert ([one.ticket.number for one in opened], lost) == ([1, 3], {2})
     assert build_shares(groups, lambda opened: [], number=0) == ([], {2})
     with pytest.raises(GroupsLost) as caught:
-        require_open(groups)
+        read_all_groups(groups)
     assert pickle.loads(pickle.dumps(caught.value)).tickets == {2}
 
 
@@ -126,9 +113,9 @@ def test_an_evaluation_counts_lost_answers_as_failures_of_a_worker() -> None:
     async def answering(head: Group) -> Group:
         return head
 
-    opened = asyncio.run(open_answer(answering(stored(group(1), lost=True))))
+    opened = asyncio.run(read_group(answering(stored(group(1), lost=True))))
     assert [one.kind for one in opened.failures] == [FailureKind.WORKER] * 5
     assert opened.trajectories == ()
-    assert asyncio.run(open_answer(answering(stored(group(1))))) == group(1)
+    assert asyncio.run(read_group(answering(stored(group(1))))) == group(1)
     without = Trajectory(task=Questions().task(1), turns=(), stop=Stop.ENV, reward=1.0)
-    assert asyncio.run(open_answer(answering(stored(replace(group(1), trajectories=(without,)))))).rewards_G == [1.0]
+    assert asyncio.run(read_group(answering(stored(replace(group(1), trajectories=(without,)))))).rewards_G == [1.0]

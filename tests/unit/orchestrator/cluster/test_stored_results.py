@@ -14,7 +14,7 @@ from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.cluster.actors import ActorProcess, RayResult, run_in_task
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from temper.rollout.pool.worker_handle import WorkerHandle
-from temper.rollout.stored_turns import require_open, store_turns
+from temper.rollout.stored_turns import read_all_groups, store_turns
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
@@ -42,7 +42,7 @@ class Rank:
 
 
 def count_tokens(groups: list[Group]) -> int:
-    return sum(len(turn.sampled_ids) for one in require_open(groups) for t in one.trajectories for turn in t.turns)
+    return sum(len(turn.sampled_ids) for one in read_all_groups(groups) for t in one.trajectories for turn in t.turns)
 
 
 def refuse(groups: list[Group]) -> None:

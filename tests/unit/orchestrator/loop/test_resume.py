@@ -50,7 +50,7 @@ from temper.orchestrator.stages.rl import has_advantage
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
-from temper.rollout.stored_turns import GroupsLost, open_groups, refer_to, store_turns
+from temper.rollout.stored_turns import GroupsLost, read_groups, set_reference, store_turns
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Push
 
@@ -179,7 +179,7 @@ class Learner:
         return []
 
     async def build(self, groups: Sequence[Group], builds: BuildBatches) -> None:
-        opened, lost = await open_groups(groups)
+        opened, lost = await read_groups(groups)
         if lost:
             raise GroupsLost(lost)
         self.batches = builds(opened)
@@ -222,7 +222,7 @@ class Rollouts:
         stored = PlainResult(turns)
         stored.lost = ticket.number in self.loses
         self.loses.discard(ticket.number)
-        return refer_to(group, stored)
+        return set_reference(group, stored)
 
     async def groups_in_flight(self) -> list[PartialGroup]:
         await self.life.some_time()
