@@ -10,7 +10,7 @@ from support.in_loop import in_loop
 from support.plain_process import PlainProcess
 
 from temper.envs.core.process import LearnerDied, MemoryUsage, Place
-from temper.learner.batches.micro_batches import build_batch
+from temper.learner.batches.micro_batches import TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -51,7 +51,7 @@ class Rank(PlainProcess):
     async def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None) -> None:
         await self._called("load", (model_dir, total_steps, teacher_dir))
 
-    async def train(self, shares: Any, *, loss: LossConfig, epochs: int) -> dict[str, float]:
+    async def train(self, shares: Any = None, *, loss: LossConfig, epochs: int) -> dict[str, float]:
         await self._called("train", (loss.objective, epochs, shares))
         return {"loss": float(self.number)}
 
@@ -87,7 +87,7 @@ def test_every_call_goes_to_all_ranks_at_once_and_the_first_ones_metrics_count()
     assert metrics == {"loss": 0.0}
     assert (
         calls
-        == [[("load", ("m", 7, None)), ("train", ("nll", 2, [])), ("save", ("c", True, 0, 2)), ("write", None)]] * 2
+        == [[("load", ("m", 7, None)), ("train", ("nll", 2, None)), ("save", ("c", True, 0, 2)), ("write", None)]] * 2
     )
 
 
@@ -125,7 +125,7 @@ class DyingRank(Rank):
         self.killed = self.closed = False
         self.begun = asyncio.Event()
 
-    async def train(self, shares: Any, *, loss: LossConfig, epochs: int) -> dict[str, float]:
+    async def train(self, shares: Any = None, *, loss: LossConfig, epochs: int) -> dict[str, float]:
         self.begun.set()
         await asyncio.sleep(self.after_s)
         if self.fails is not None:
@@ -206,10 +206,14 @@ def test_ranks_that_nobody_waits_for_while_they_send_are_not_stuck_as_that_ends_
     assert asyncio.run(given_up(SendingRank(1, after_s=0.01, fails=death), within_s=30.0)) == (death, True)
 
 
+def batch_of_two() -> TrainBatch:
+    samples = [TrainingSample.supervised(ids=range(n), trained_T=[False] + [True] * (n - 1)) for n in (9, 8, 5, 4)]
+    return build_batch(samples, ranks=2, micro_batch_tokens=9, pad_id=0)
+
+
 @pytest.mark.parametrize("ranks_per_share", [1, 2])
 def test_each_rank_is_given_its_share_of_a_batch_and_the_numbers_of_the_whole(ranks_per_share: int) -> None:
-    samples = [TrainingSample.supervised(ids=range(n), trained_T=[False] + [True] * (n - 1)) for n in (9, 8, 5, 4)]
-    batches = [build_batch(samples, ranks=2, micro_batch_tokens=9, pad_id=0) for _ in range(2)]
+    batches = [batch_of_two() for _ in range(2)]
 
     async def step() -> list[Rank]:
         meeting = asyncio.Barrier(2 * ranks_per_share)
@@ -260,7 +264,7 @@ def test_a_newcomer_that_joins_as_a_step_begins_is_sent_weights_at_the_same_plac
             later.set()
 
         async with asyncio.timeout(5):
-            await asyncio.gather(group.step(), join())
+            await asyncio.gather(group.step(batch_of_two()), join())
         return [[name for name, _ in rank.calls] for rank in ranks]
 
     assert asyncio.run(orders(in_puts=True)) == [["send", "train"]] * 2

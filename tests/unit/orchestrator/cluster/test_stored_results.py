@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import ray
 from ray.exceptions import ObjectLostError
+from support import turns
 from support.turns import turn_of
 
 from temper.envs.core.process import ResultLost, WorkerDied
@@ -50,7 +52,8 @@ def refuse(groups: list[Group]) -> None:
 
 
 @pytest.fixture
-def cluster() -> Iterator[None]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(turns.__file__).parents[1]))  # the workers import this module
     start_ray(slots=2, min_sandbox_level=0)
     try:
         yield
