@@ -103,36 +103,35 @@ class TrainerGroup:
         held = await self._call_all("memory_usage")
         return {rank.name: one for rank, one in zip(self.ranks, held, strict=True)}
 
-    async def build(self, groups: Sequence[Group], builds: BuildBatches) -> None:
+    async def build(self, groups: Sequence[Group], build_batches: BuildBatches) -> None:
         """Let each rank read the turns of groups and build its share of their batches, for the next `step`.
 
         Raise `GroupsLost` if turns are lost.
         """
         given = await self.ranks[0].process.put(groups)
-        if lost := set[int]().union(*await self._call_all("build", given, builds)):
+        if lost := set[int]().union(*await self._call_all("build", given, build_batches)):
             raise GroupsLost(lost)
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         """Update once per mini-batch, over `epochs` epochs. The metrics cover all updates.
 
         Each rank gets its share of `batches`. Ranks that share sequences get the same one. All shares are in shared memory
-        before any rank is called. Without batches each rank has built its share before.
+        before any rank is called. Without batches the ranks train the shares from `build`.
         """
+        named = {"loss": self._loss, "epochs": epochs}
         if not batches:
-            return (await self._call_all("train", named={"loss": self._loss, "epochs": epochs}))[0]
+            return (await self._call_all("train", named=named))[0]
         shares = []
         for number in range(len(self.ranks)):
             shares.append([batch.share(number * len(batch.micro_batches) // len(self.ranks)) for batch in batches])
         own = await asyncio.gather(*(rank.process.put(one) for rank, one in zip(self.ranks, shares, strict=True)))
-        named = {"loss": self._loss, "epochs": epochs}
         calls = [rank.process.call("train", one, named=named) for rank, one in zip(self.ranks, own, strict=True)]
         return (await self._call(calls))[0]
 
     async def token_records(self) -> list[StoredResult]:
         """Return the per-token results of the last step: for each rank its list of `TokenRecord`."""
-        return [
-            stored for _, stored in await self._call([one.process.call_stored("token_records") for one in self.ranks])
-        ]
+        calls = [rank.process.call_stored("token_records") for rank in self.ranks]
+        return [stored for _, stored in await self._call(calls)]
 
     async def publish(self, version: WeightVersion) -> Push:
         """Prepare the weights for sending or reading. Return the manifest and the delivery."""

@@ -128,13 +128,13 @@ class TrainerWorker:
     def use_threads(self, threads: int) -> None:
         torch.set_num_threads(threads)
 
-    def build(self, groups: Sequence[Group], builds: BuildBatches) -> set[int]:
+    def build(self, groups: Sequence[Group], build_batches: BuildBatches) -> set[int]:
         """Read the turns of groups and build this rank's shares of their batches, for `train`.
 
         Returns the tickets of groups whose turns are lost. Then nothing is built.
         """
         with self.progress_counter.busy("build"):
-            self._built, lost = build_shares(groups, builds, number=self.rank // self.config.sequence_parallel)
+            self._built, lost = build_shares(groups, build_batches, number=self.rank // self.config.sequence_parallel)
         return lost
 
     def train(

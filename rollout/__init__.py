@@ -4,7 +4,7 @@ From the bottom up; each module imports only modules above it in this list:
 
     sampling      how tokens are sampled
     expert_choices, token_arrays     token data as arrays
-    trajectory    the results of a rollout; `trajectory_json` writes them, `stored_turns` keeps turns out of the driver
+    trajectory    the results of a rollout, written by `trajectory_json`. `stored_turns` keeps turns out of the driver
     tokenizer     loads the tokenizer; `escaping` keeps text from forging turns
     formats       the reasoning, tool calls and turn ends of a model family
     budget        the thinking budget: the rule, and its request arguments

@@ -16,10 +16,12 @@ BuildBatches = Callable[[list[Group]], list[TrainBatch]]
 """Returns the batches of a step's groups, the same in each process."""
 
 
-def build_shares(groups: Sequence[Group], builds: BuildBatches, *, number: int) -> tuple[list[BatchShare], set[int]]:
+def build_shares(
+    groups: Sequence[Group], build_batches: BuildBatches, *, number: int
+) -> tuple[list[BatchShare], set[int]]:
     """Read the turns of groups. Return share `number` of each of their batches, or none and the tickets of lost groups."""
     opened, lost = asyncio.run(read_groups(groups))
-    return ([] if lost else [batch.share(number) for batch in builds(opened)]), lost
+    return ([] if lost else [batch.share(number) for batch in build_batches(opened)]), lost
 
 
 def build_samples(loss: LossConfig, groups: Sequence[Group]) -> list[TrainingSample]:

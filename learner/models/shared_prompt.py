@@ -115,9 +115,8 @@ def require_recomputable(forward: Callable[..., Any], model: PreTrainedModel) ->
             forward(input_ids=ids, use_cache=False).logits.float() for ids in (ids_1T, ids_1T[:, before:])
         )
     whole_1TV = whole_1TV[:, before:]
-    if (
-        not (shared_1TV - whole_1TV).norm() <= LEAK_IN_HALF * (alone_1TV - whole_1TV).norm()
-    ):  # not a number is refused too
+    difference, effect = (shared_1TV - whole_1TV).norm(), (alone_1TV - whole_1TV).norm()
+    if not difference <= LEAK_IN_HALF * effect:  # not a number is refused too
         raise ValueError(f"{REFUSED} of type {model.config.model_type}; {REMEDY}")
 
 

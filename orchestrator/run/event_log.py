@@ -1,8 +1,8 @@
 """The event log of a run: `event_log.jsonl`, one flat object a line, with each event of each ticket of the loop's stages.
 
     {"stage": "rl", "ticket": 7, "event": "admitted", "env": "math", "index": 7, "version": 3, "time": 1700000000.0}
-    {... "event": "reissued", "why": "restored"}            issued again after a restart of the run or its worker, or after
-                                                            the loss of its turns
+    {... "event": "reissued", "why": "restored"}            issued again after a restart of the run or of its worker
+    {... "event": "reissued", "why": "turns_lost"}          sampled again after the loss of its turns with a machine
     {... "event": "finished", "answers": 8, "failed": 0, "tokens": 512}
     {... "event": "trained", "step": 4}                     or "dropped" with its `why`, or "failed" with "environment 3"
     {"stage": "rl", "event": "step", "step": 4, "issued": 9, "trained": 8, "dropped": 0, "failed": 0, "in_flight": 1, ...}

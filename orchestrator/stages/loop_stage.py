@@ -249,8 +249,8 @@ class LoopStage:
         if (due or report.learner["skipped"] > 0 or self._alarms) and not path.exists():
             leave, groups = self._run.trainer.reserved(path.parent), report.groups
             records = await records_of_step(self._learner, limit=self._limit, stage=self._stage)
-            told = (path, groups, records, report.version, self._config.loss.mask_truncated, leave)
-            writing = self._in_process("the trajectories to be written", write_stored_groups, *told)
+            args = (path, groups, records, report.version, self._config.loss.mask_truncated, leave)
+            writing = self._in_process("the trajectories to be written", write_stored_groups, *args)
             await self._run.write_trajectory_file(path, self._stage, report.step, writing)
 
     async def _save_at_fault(self, fault: Exception) -> None:

@@ -173,7 +173,7 @@ TRUNCATED = "truncated"
 
 
 async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str) -> list[StoredResult]:
-    """Return the records of the last step by rank; [] if the ranks failed or hang, since the next call raises."""
+    """Return the records of the last step by rank. There are none if the ranks failed or hang: the next call raises."""
     if learner.is_stuck:
         return []
     asking: Awaitable[list[StoredResult]] = learner.token_records()

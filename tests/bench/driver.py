@@ -1,6 +1,6 @@
-"""`bench`, the driver: its CPU time and memory for each sampled token, with made-up answers.
+"""`bench`, the driver: its CPU time and received bytes for each sampled token, with made-up answers.
 
-`python -m bench.driver [--engines 64] [--steps 13]`, a part of `make bench`. The stage `rl` runs with its pool, buffer, event
+`python -m bench.driver [--engines 64]`, a part of `make bench`. The stage `rl` runs with its pool, buffer, event
 log, metrics, batches, checkpoints and files. Workers and ranks are objects of this process. Their data are pickled as for
 Ray, and their own CPU time does not count. Ray's cost of a call is not measured here: `CALL_S` is added.
 """
@@ -61,8 +61,8 @@ LENGTHS = (200, 400, 600, 800, 1200, 1800)
 """Tokens of the answers: 833 in the mean."""
 GROUP_SIZE = 16
 RANKS = 2
-SKIPPED = 3
-"""Uncounted steps at the start: the pipeline fills. The other ten have one checkpoint."""
+STEPS, SKIPPED = 13, 3
+"""Steps, and uncounted ones at the start: the pipeline fills. The other ten have one checkpoint."""
 TEXT = "abcdefgh " * 400
 
 
@@ -261,29 +261,29 @@ class AnsweringEngines(Engines):
         return self.pool
 
 
-def bench_config(engines: int, steps: int) -> Config:
+def bench_config(engines: int) -> Config:
     """Return the settings of the traffic, with half of the engines' sequences in a step."""
     groups = engines * SEQUENCES // GROUP_SIZE // 2
-    return load_config(
-        Path("configs/demo.yaml"),
-        [
-            *("learner.ranks=2", "learner.micro_batch_tokens=16384", "envs={math: {share: 1}}"),
-            *(
-                f"rl.group_size={GROUP_SIZE}",
-                f"rl.groups_per_step={groups}",
-                "rl.max_lag=3",
-                "rl.loss.token_range=[0.5,5]",
-                f"rl.steps={steps}",
-            ),
-            *("rl.checkpoint_every=10", "rl.eval_every=0", f"rollout.workers={engines}"),
-        ],
-    )
+    settings = [
+        "learner.ranks=2",
+        "learner.micro_batch_tokens=16384",
+        "envs={math: {share: 1}}",
+        f"rl.group_size={GROUP_SIZE}",
+        f"rl.groups_per_step={groups}",
+        "rl.max_lag=3",
+        "rl.loss.token_range=[0.5,5]",
+        f"rl.steps={STEPS}",
+        "rl.checkpoint_every=10",
+        "rl.eval_every=0",
+        f"rollout.workers={engines}",
+    ]
+    return load_config(Path("configs/demo.yaml"), settings)
 
 
-async def bench_driver(engines: int, steps: int) -> list[Sample]:
+async def bench_driver(config: Config) -> list[Sample]:
     """Return the driver at the report of each step."""
     keep_driver_small()
-    config, samples = bench_config(engines, steps), list[Sample]()
+    samples = list[Sample]()
     kind = single_instance(all_stages()["rl"])
     instance = AskingStage(stage=kind.stage, name=kind.name, overrides=kind.overrides)
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as root, Progress(stream=io.StringIO()) as progress:
@@ -298,8 +298,10 @@ async def bench_driver(engines: int, steps: int) -> list[Sample]:
 
         def logged(name: str, step: int, metrics: dict[str, float]) -> None:
             log(name, step, metrics)
-            samples.append(_sample(int(metrics["rollout/tokens_per_s"] * metrics["time/step_s"])))
-            print(f"step {step} of {steps}: {metrics['time/step_s']:.1f} s", file=sys.stderr)
+            tokens = int(metrics["rollout/tokens_per_s"] * metrics["time/step_s"])
+            cpu_s = time.process_time() - Remote.remote_s
+            samples.append(Sample(cpu_s=cpu_s, received=Remote.received, tokens=tokens))
+            print(f"step {step} of {STEPS}: {metrics['time/step_s']:.1f} s", file=sys.stderr)
 
         run.log = logged  # type: ignore[method-assign]
         try:
@@ -309,10 +311,6 @@ async def bench_driver(engines: int, steps: int) -> list[Sample]:
             await run.engines.close()
             folder.close()
     return samples
-
-
-def _sample(tokens: int) -> Sample:
-    return Sample(cpu_s=time.process_time() - Remote.remote_s, received=Remote.received, tokens=tokens)
 
 
 def figures_of(samples: Sequence[Sample], *, config: Config) -> dict[str, float]:
@@ -331,15 +329,11 @@ def figures_of(samples: Sequence[Sample], *, config: Config) -> dict[str, float]
 
 
 def main() -> None:
-    """Print one JSON object: the figures, then the driver at each step."""
+    """Print the figures as a JSON object."""
     parser = argparse.ArgumentParser(prog="python -m bench.driver", description=__doc__)
     parser.add_argument("--engines", type=int, default=64, help="engines of 3,000 tokens/s (default: 64)")
-    parser.add_argument("--steps", type=int, default=13, help="steps, of which the first 3 do not count (default: 13)")
-    given = parser.parse_args()
-    samples = asyncio.run(bench_driver(given.engines, given.steps))
-    over_time = [[round(one.cpu_s - samples[0].cpu_s, 3), one.tokens] for one in samples]
-    figures: dict[str, Any] = dict(figures_of(samples, config=bench_config(given.engines, given.steps)))
-    print(json.dumps(figures | {"driver/steps": over_time}))
+    config = bench_config(parser.parse_args().engines)
+    print(json.dumps(figures_of(asyncio.run(bench_driver(config)), config=config)))
 
 
 if __name__ == "__main__":
