@@ -19,6 +19,10 @@ from temper.rollout.trajectory_json import write_groups
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+LATE_TABLE = """async () => {
+  for (let tries = 0; tries < 600 && !tables.has("eval-rl"); tries++) await new Promise((go) => setTimeout(go, 50));
+  return tables.has("eval-rl");
+}"""
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NONE_HERE)
 OVERRIDE = "\u202e"
 """Reverses the direction of the rest of its line."""
@@ -228,16 +232,16 @@ def test_a_table_that_comes_late_does_not_take_the_place_of_what_was_chosen_afte
 
     def held(path: str) -> Any:
         if path == "/data/eval-rl/table":
-            goes_on.wait(20)
+            goes_on.wait(60)
         return answer(path)
 
     monkeypatch.setattr(server, "answer", held)
     page.locator("#file").select_option("eval-rl")
     page.locator("#file").select_option("eval-sft")
     expect(page.locator(".card.chosen .tokens")).to_have_text("eval-sft 0.0<end>")
-    with page.expect_response("**/data/eval-rl/table"):
-        goes_on.set()
-    page.wait_for_timeout(200)
+    assert page.evaluate("tables.has('eval-rl')") is False
+    goes_on.set()
+    assert page.evaluate(LATE_TABLE)
     expect(page.locator("#file")).to_have_value("eval-sft")
     expect(page.locator(".card.chosen .tokens")).to_have_text("eval-sft 0.0<end>")
 
