@@ -307,7 +307,7 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 2**31,
-        "bf16": {"enabled": learner.bf16},
+        "bf16": {"enabled": learner.bf16, "immediate_grad_update": True},  # or stage 1 keeps bfloat16 gradients too
         **(IN_FLOAT32 if learner.bf16 else {}),
         "zero_optimization": {
             "stage": learner.zero_stage,

@@ -3,7 +3,8 @@
 Weights, gradients and states of a rank depend on the ZeRO stage (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
 Training Trillion Parameter Models", section 3, 2020). If gradients are accumulated in float32, DeepSpeed has further tensors:
 the whole gradient at stage 1, its share from stage 2 on, and a communication bucket at stage 3. Every stage but 0 has a float32
-copy of the weights. The tensors of CPU ranks were measured to match.
+copy of the weights. The tensors of CPU ranks were measured to match. The copies of its transfers are in the source of DeepSpeed
+0.19: see `_gathered`, `_reduction_copies` and `_built`.
 
 Keys, values and states of an engine are in vLLM's pages (Kwon et al., "Efficient Memory Management for Large Language Model
 Serving with PagedAttention", 2023). In a hybrid, all layers have pages of the size of a Mamba-2 layer's states: a page of keys
@@ -22,13 +23,18 @@ MOMENTS = 8
 """Bytes of AdamW's two moments."""
 BUCKET = 500_000_000
 """Most parameters in DeepSpeed's bucket for gradients, as the learner sets it."""
+PREFETCHED, KEPT_GATHERED = 50_000_000, 500_000_000
+"""Parameters that stage 3 gathers together, and those that it keeps in the middle of a pass.
+
+They are `stage3_prefetch_bucket_size`, and half of `stage3_max_reuse_distance`, which counts forward and backward passes.
+"""
 LOGIT_BYTES = 14
 """Bytes per scored token and vocabulary entry for the gradient of the logits.
 
 They are logprobs, probabilities and gradient in float32, and the gradient in the output layer's type.
 """
 READ = 3 * FLOAT32
-"""Bytes per entry of a tensor that is read: three float32 copies, as an expert stack is joined from single experts."""
+"""Bytes per entry of an expert stack that is read: three float32 copies, because it is joined from single experts."""
 BLOCK_GPU, BLOCK_CPU = 16, 128
 """Tokens of a page in a model with nothing but attention."""
 NEAR = 1.5
@@ -45,13 +51,19 @@ class RankMemory:
     """The states, and the float32 weights if the passes use another type."""
     buckets: int
     """Buffers of gradients in transfer to other ranks."""
+    transfers: int
+    """Peak bytes of transfers outside the middle of a pass.
+
+    They are the copies of reduced gradients with the rest of the pass, or the arriving parameters of a small model.
+    """
     gathered: int
-    """At stage 3, the gathered current layer and the next one."""
+    """At stage 3, the gathered parameters in the middle of a pass."""
     reference: int
     """The weights of a reference or a teacher."""
     activations: int
     """Tensors that a pass of `pass_tokens` keeps for its backward pass."""
     logits: int
+    """Logits with their gradient, or later the gradients inside an MLP if they have more bytes."""
     pass_tokens: int
     offloaded: int
     """Bytes in main memory instead, at `learner.offload=cpu`."""
@@ -63,8 +75,8 @@ class RankMemory:
     loading: int
     """Bytes on a GPU while the model loads: its own part and copies of one tensor. A reference or a teacher loads after it."""
     reading: int
-    """Bytes in main memory meanwhile: the copies of one tensor. On a CPU, or at stage 3, also the rank's part, which DeepSpeed
-    joins there."""
+    """Bytes in main memory meanwhile: the copies of one tensor, and on a CPU, or at stage 3, the rank's part, which DeepSpeed
+    joins there. On a CPU also the tensors of DeepSpeed's engine, if they have more bytes."""
 
     @property
     def states(self) -> int:
@@ -78,8 +90,9 @@ class RankMemory:
 
     @property
     def peak(self) -> int:
-        """Bytes in the middle of a backward pass, or while the model is loaded."""
-        return max(self.loading, self.states + self.buckets + self.gathered + self.activations + self.logits)
+        """Bytes in the middle of a pass, during a transfer, or while the model is loaded."""
+        passing = self.gathered + self.activations + self.logits
+        return max(self.loading, self.states + self.buckets + max(passing, self.transfers))
 
 
 def rank_memory(
@@ -110,23 +123,93 @@ def rank_memory(
     rows = min(pass_tokens, learner.logit_tokens)
     # Logits in pieces keep the gradient of the output layer in float32 too.
     pieces = FLOAT32 * model.shape.vocabulary * model.shape.hidden if pass_tokens > rows else 0
+    activations = pass_tokens * _token_activations(model, learner, width=width, gpu=gpu)
+    inside = pass_tokens * width * max((3 if layer.gated else 2) * layer.mlp for layer in model.layers)
+    gathered, arriving = (width * count for count in _gathered(model, learner, held))
     return RankMemory(
         weights=on_device,
         gradients=0 if away else gradients,
         optimiser=0 if away else states,
         buckets=FLOAT32 * min(held, BUCKET) if stage == 3 or (stage and learner.ranks > 1) else 0,
-        gathered=2 * width * model.largest_layer if stage == 3 and learner.ranks > 1 else 0,
+        transfers=max(
+            _reduction_copies(learner, trained, gpu=gpu) + _left(learner, trained, passing=activations + gathered),
+            arriving,
+        ),
+        gathered=gathered,
         reference=beside,
-        activations=pass_tokens * _token_activations(model, learner, width=width, gpu=gpu),
-        logits=LOGIT_BYTES * rows * model.shape.vocabulary + pieces,
+        activations=activations,
+        logits=max(LOGIT_BYTES * rows * model.shape.vocabulary + pieces, inside),
         pass_tokens=pass_tokens,
         offloaded=moved if learner.offload == "cpu" else 0,
         on_disk=moved if learner.offload == "nvme" else 0,
         push=push,
         overhead=overhead,
         loading=overhead + loaded + (2 * FLOAT32 + width) * model.largest_tensor if gpu else 0,
-        reading=READ * model.largest_tensor + (weights if stage == 3 or not gpu else 0),
+        reading=max(
+            (weights if stage == 3 or not gpu else 0) + _read_copies(model, learner, gpu=gpu) * model.largest_tensor,
+            0 if gpu or away else _built(learner, trained, weights=weights, gathered=arriving),
+        ),
     )
+
+
+def _read_copies(model: PlannedModel, learner: LearnerConfig, *, gpu: bool) -> int:
+    """Return the bytes per entry in main memory of a tensor that is read. On a CPU a single one is in the memory of the file.
+
+    Stage 3 copies it (`Placement`). In bfloat16 it is rounded there, and compared in float32.
+    """
+    if gpu or any(layer.copies for layer in model.layers):
+        return READ
+    return FLOAT32 + 2 if learner.bf16 else FLOAT32 if learner.zero_stage == 3 else 0
+
+
+def _built(learner: LearnerConfig, trained: int, *, weights: int, gathered: int) -> int:
+    """Return the bytes on a CPU when DeepSpeed has built its engine, without moments.
+
+    It joins the weights to one tensor and copies this rank's part in float32. Then it sets a gradient of zeros for this part
+    (`initialize_optimizer_states`). At stage 3 the gradients of all passes follow, before a short pass gathers parameters. In
+    bfloat16, stage 1 has only these gradients, of all parameters. Weights that bfloat16 rounds are then read again, from a
+    file that is mapped into memory.
+    """
+    if not learner.zero_stage:
+        return weights
+    part = FLOAT32 * trained // learner.ranks
+    if learner.zero_stage == 3:
+        return weights + part + part + max(part, gathered)
+    if not learner.bf16:
+        return weights + max(weights, 2 * part)
+    zeros = FLOAT32 * trained if learner.zero_stage == 1 else part
+    return weights + part + zeros + FLOAT32 * trained
+
+
+def _gathered(model: PlannedModel, learner: LearnerConfig, held: int) -> tuple[int, int]:
+    """Return the parameters that stage 3 has gathered in the middle of a pass, and while some arrive.
+
+    They arrive in one tensor (`_all_gather_dtype` of `runtime/zero/partition_parameters.py`), from which each is copied. A
+    small model arrives once, before a pass.
+    """
+    if learner.zero_stage < 3 or learner.ranks == 1:
+        return 0, 0
+    together = min(held, max(PREFETCHED, model.largest_layer))
+    kept = min(held, KEPT_GATHERED + together)
+    arriving = kept + together
+    return (kept if together == held else arriving), arriving
+
+
+def _reduction_copies(learner: LearnerConfig, trained: int, *, gpu: bool) -> int:
+    """Return the bytes of DeepSpeed's copies of a bucket of gradients.
+
+    Stage 0 joins gradients to one tensor (`allreduce_bucket` of `runtime/engine.py`, 0.19). Stage 3 orders them by rank
+    (`reduce_scatter_coalesced`), and gloo copies them again. Stages 1 and 2 reduce slices of the bucket itself.
+    """
+    copies = {0: 1, 3: 1 if gpu else 2}.get(learner.zero_stage, 0)
+    return copies * FLOAT32 * min(trained, BUCKET)
+
+
+def _left(learner: LearnerConfig, trained: int, *, passing: int) -> int:
+    """Return the bytes of a pass that are kept when the first bucket is full. Stages 0 and 1 reduce after the pass."""
+    if learner.zero_stage < 2 or trained <= BUCKET:
+        return 0
+    return passing * (trained - BUCKET) // trained
 
 
 def _moments(model: PlannedModel, optim: OptimConfig) -> int:

@@ -6,8 +6,11 @@ from typing import Literal
 
 import pytest
 from support.plans import NANO_9B, NANO_30B, TWO, known, plan_on
+from transformers import Qwen3Config
 
-from temper.learner.config import LoraConfig
+from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
+from temper.orchestrator.tools.preflight.plan.memory import rank_memory
+from temper.orchestrator.tools.preflight.plan.model import counted
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.orchestrator.tools.preflight.plan.step_time import Work
 
@@ -134,6 +137,42 @@ def test_a_rank_loads_its_own_part_one_tensor_at_a_time(models: Path) -> None:
     assert whole.loading == 3 * 2**30 + 2 * PARAMETERS + (4 + 4 + 2) * stack
     assert whole.reading == 3 * 4 * stack
     assert plan.host.reading == 8 * known(plan.rank).reading
+
+
+def test_the_transfers_of_a_9b_are_those_worked_out_by_hand(usual: Plan) -> None:
+    """9 B parameters in bfloat16 on 4 ranks, whose largest layer is the embedding. The first of 18 buckets is reduced early."""
+    rank, count, layer = known(usual.rank), 8_888_227_328, 131_072 * 4480
+    assert rank.gathered == 2 * (500_000_000 + 2 * layer)
+    left = (rank.activations + rank.gathered) * (count - 500_000_000) // count
+    assert rank.transfers == 4 * 500_000_000 + left
+    one = usual.rank_with(replace(usual.config.learner, zero_stage=0, ranks=1, bf16=False, offload="none"))
+    assert (one.transfers, one.gathered) == (4 * 500_000_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("stage", "ranks", "bf16", "built", "transfers"),
+    [
+        (0, 1, False, 4, 4),  # weights; gradients in one tensor
+        (1, 1, True, 2 + 4 + 4 + 4, 0),  # bfloat16 and float32 weights, gradients of all passes, and the mapped file
+        (2, 2, False, 4 + 4, 0),  # weights twice while they are joined, or once with half a copy and half a gradient
+        (3, 2, False, 3 * 4 / 2 + 2 * 4, 2 * 4),  # halves of weights, copy and gradient; gathered, with a copy
+    ],
+)
+def test_a_small_model_on_cpus_is_planned_by_hand(
+    stage: Literal[0, 1, 2, 3], ranks: int, bf16: bool, built: float, transfers: int
+) -> None:
+    shape = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+    }
+    config = Qwen3Config(vocab_size=288, intermediate_size=256, **shape)
+    learner = LearnerConfig(zero_stage=stage, ranks=ranks, bf16=bf16)
+    model = counted(config, learner, name="small")
+    rank = rank_memory(model, learner, OptimConfig(), pass_tokens=8, gpu=False)
+    assert (rank.reading, rank.transfers) == (built * model.parameters, transfers * model.parameters)
 
 
 def test_ranks_of_a_machine_copy_their_shares_of_a_checkpoint(models: Path) -> None:
