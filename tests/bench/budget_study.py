@@ -235,12 +235,12 @@ def tests_table(env: str, found: dict[str, list[EnvMeasures]], *, base: str) -> 
 
 
 def frontier_panel(env: str, found: dict[str, list[EnvMeasures]]) -> Panel:
-    """Return each arm's accuracy against tokens spent, means over the seeds."""
+    """Return each arm's accuracy against tokens spent: means and ranges over the seeds."""
 
     def dot(runs: list[EnvMeasures], budget: int | None) -> Dot:
         mode = Mode.UNLIMITED if budget is None else Mode.BUDGET
-        accuracy = fmean(run.accuracy(budget) for run in runs)
-        return Dot(mode=mode, x=fmean(run.tokens[budget] for run in runs), value=accuracy, low=accuracy, high=accuracy)
+        tokens, accuracies = fmean(run.tokens[budget] for run in runs), [run.accuracy(budget) for run in runs]
+        return Dot(mode=mode, x=tokens, value=fmean(accuracies), low=min(accuracies), high=max(accuracies))
 
     lines = {arm: [dot(runs, budget) for budget in (*runs[0].budgets, None)] for arm, runs in found.items()}
     return Panel(title=env, measure="accuracy", lines=lines)
