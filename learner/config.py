@@ -200,8 +200,10 @@ class LearnerConfig:
 
 def require_together(optim: OptimConfig, learner: LearnerConfig, *, setting: str = "optim") -> None:
     """Raise `ValueError` if the optimiser, named `setting` in messages, can't run with the learner's ZeRO stage."""
-    if optim.kind == "muon" and learner.zero_stage:
+    exact = learner.zero_stage == 0 or (learner.zero_stage == 1 and learner.bf16 and learner.offload == "none")
+    if optim.kind == "muon" and not exact:
         raise ValueError(
-            f"{setting}.kind=muon with learner.zero_stage={learner.zero_stage}: above stage 0 DeepSpeed clips Muon's update "
-            f"instead of the gradient; set learner.zero_stage=0 or {setting}.kind=adamw"
+            f"{setting}.kind=muon with learner.zero_stage={learner.zero_stage}, learner.bf16={str(learner.bf16).lower()} and "
+            f"learner.offload={learner.offload}: there DeepSpeed clips Muon's update instead of the gradient; set "
+            f"learner.zero_stage=0, or learner.zero_stage=1 with bf16=true and offload=none, or {setting}.kind=adamw"
         )

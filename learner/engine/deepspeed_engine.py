@@ -271,7 +271,7 @@ def _optimizer(model: PreTrainedModel, *, optim: OptimConfig, zero_stage: int) -
         return GuardedAdamW(groups, optim=optim, guard=zero_stage == 0)
     from temper.learner.engine.muon import GuardedMuon  # this imports torch's compiler, which takes seconds
 
-    return GuardedMuon(muon_groups(model, optim=optim), optim=optim)
+    return GuardedMuon(muon_groups(model, optim=optim), optim=optim, guard=zero_stage == 0)
 
 
 def saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:

@@ -15,12 +15,13 @@ class GuardedMuon(GradientGuard, MuonWithAuxAdam):
     Muon: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig) -> None:
+    def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig, guard: bool) -> None:
         super().__init__(groups)
+        self.guard = guard
         self.grad_clip = optim.grad_clip
+        # DeepSpeed compiles Muon's functions, which needs a compiler and costs more than it saves
+        torch.compiler.set_stance("force_eager")
 
     def step(self) -> None:
-        if self.accept(grad_clip=self.grad_clip):
-            # deepspeed compiles its functions, which needs a compiler and costs more than it saves
-            with torch.compiler.set_stance("force_eager"):
-                super().step()
+        if not self.guard or self.accept(grad_clip=self.grad_clip):
+            super().step()

@@ -34,6 +34,8 @@ from temper.learner.models.loading import whole_shape
 SHARDS = "optimizer-*.safetensors"
 MASTER = "master"
 STEP = "step"
+MOMENTUM = "momentum_buffer"
+"""Muon's running mean, its only state."""
 RANKS = "ranks"
 
 
@@ -137,8 +139,8 @@ class OptimizerState:
                 key = f"{kind}/{name}"
                 if key in saved:
                     self._set(parameter, kind, saved[key].entries(*self._own(parameter)))
-            if self._zero is None:
-                self._count(parameter, step)
+            if self._zero is None and "exp_avg" in self._optimizer.state[parameter]:
+                self._optimizer.state[parameter][STEP] = self._count(step)
 
     def set_master(self, parameter: torch.nn.Parameter, whole: torch.Tensor) -> None:
         """Set the float32 weights of a parameter, if it is trained. A tied copy in the file is not."""
@@ -162,9 +164,14 @@ class OptimizerState:
         return place.start, place.start + place.numel
 
     def _kinds(self, parameter: torch.nn.Parameter) -> list[str]:
-        """Return the optimiser's tensors of a parameter's shape. Above stage 0 they are the same for all."""
+        """Return the optimiser's tensors of a parameter's shape. At stages 2 and 3 they are the same for all."""
         state = self._optimizer.state
-        held = state.get(parameter, {}) if self._zero is None else next(iter(state.values()), {})
+        if self._zero is None:
+            held = state.get(parameter, {})
+        elif self._stage == 3 or not state:
+            held = next(iter(state.values()), {})
+        else:
+            held = vars(parameter)["_hp_mapping"].optim_fragment
         return sorted(key for key, value in held.items() if isinstance(value, torch.Tensor) and value.ndim)
 
     def _get(self, parameter: torch.nn.Parameter, kind: str) -> torch.Tensor:
@@ -206,9 +213,12 @@ class OptimizerState:
         """Create the tensors that an optimiser would create at its first step."""
         if self._zero is None:
             return
+        by_muon = {id(p) for group in self._optimizer.param_groups if group.get("use_muon") for p in group["params"]}
         for partition in self._partitions():
-            self._optimizer.state[partition] = {kind: torch.zeros_like(partition) for kind in kinds}
-            self._optimizer.state[partition][STEP] = torch.tensor(step, device=partition.device)
+            own = [kind for kind in kinds if (kind == MOMENTUM) == (id(partition) in by_muon)]
+            self._optimizer.state[partition] = {kind: torch.zeros_like(partition) for kind in own}
+            if id(partition) not in by_muon:
+                self._optimizer.state[partition][STEP] = self._count(step)
         self._link()
 
     def _partitions(self) -> list[torch.Tensor]:
@@ -228,11 +238,9 @@ class OptimizerState:
             self._zero._hp_optimizer_states_linked = False
             self._zero._lazy_init_hp_params_optimizer_state()
 
-    def _count(self, parameter: torch.nn.Parameter, step: float) -> None:
-        """Set the number of updates in the optimiser's format: a tensor for torch, an int for Muon's Adam."""
-        state = self._optimizer.state[parameter]
-        if "exp_avg" in state:
-            state[STEP] = torch.tensor(step) if isinstance(self._optimizer, torch.optim.AdamW) else int(step)
+    def _count(self, step: float) -> torch.Tensor | int:
+        """Return the number of updates in the optimiser's format: a tensor for torch, an int for Muon's Adam."""
+        return torch.tensor(step) if isinstance(self._optimizer, torch.optim.AdamW) else int(step)
 
 
 def _require_all_ranks(directory: Path) -> None:

@@ -128,8 +128,8 @@ def choose_learning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def _precision(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Choose bfloat16 for learner, engines and pushes on GPUs, and float32 for small models and for Muon at ZeRO stage 0."""
-    plain = not inputs.gpu or inputs.toy or settings.any_stage("optim.kind", "muon")
+    """Choose bfloat16 for learner, engines and pushes on GPUs, and float32 for small models and at ZeRO stage 0."""
+    plain = not inputs.gpu or inputs.toy
     stage = settings.value("learner.zero_stage") if settings.is_set("learner.zero_stage") else None
     bf16 = settings.choose("learner.bf16", not plain and stage != 0)
     settings.choose("rollout.engine.dtype", "bfloat16" if bf16 else "float32")
@@ -137,10 +137,16 @@ def _precision(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def _partitioning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Choose the lowest ZeRO stage whose states fit. If none does, move the optimiser's state to main memory."""
+    """Choose the lowest ZeRO stage whose states fit. If none does, move the optimiser's state to main memory.
+
+    Muon runs at stage 1 without offload.
+    """
     if not settings.value("learner.bf16"):
         return
     ranks, room = int(settings.value("learner.ranks")), STATES_FILL * inputs.gpu_bytes
+    if settings.any_stage("optim.kind", "muon"):
+        settings.choose("learner.zero_stage", 1)
+        return
     fitting = [stage for stage in (1, 2, 3) if state_bytes(settings, inputs, stage=stage) <= room]
     stage = settings.choose("learner.zero_stage", fitting[0] if fitting else 3)
     moments = MOMENTS * inputs.shape.parameters

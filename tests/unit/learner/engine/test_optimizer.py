@@ -77,7 +77,7 @@ def test_muon_moves_matrices_as_torchs_muon_does():
     optim = OptimConfig(kind="muon", learning_rate=1e-3, muon_learning_rate=0.1, grad_clip=0.0)
     groups = muon_groups(model, optim=optim)
     matrix = groups[0]["params"][0]
-    ours, theirs = GuardedMuon(groups, optim=optim), torch.nn.Parameter(matrix.detach().clone())
+    ours, theirs = GuardedMuon(groups, optim=optim, guard=True), torch.nn.Parameter(matrix.detach().clone())
     reference = torch.optim.Muon([theirs], lr=0.1, weight_decay=0.0)
     for group in ours.param_groups:
         group["lr"] = 1e-3 * group.get("lr_scale", 1.0)
@@ -95,7 +95,7 @@ def test_muon_moves_matrices_as_torchs_muon_does():
 def test_muon_refuses_a_gradient_that_is_not_finite():
     model = tiny_llama()
     optim = OptimConfig(kind="muon")
-    optimizer = GuardedMuon(muon_groups(model, optim=optim), optim=optim)
+    optimizer = GuardedMuon(muon_groups(model, optim=optim), optim=optim, guard=True)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, math.nan)
@@ -105,6 +105,12 @@ def test_muon_refuses_a_gradient_that_is_not_finite():
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
 
 
-def test_muon_above_zero_stage_0_is_refused():
-    with pytest.raises(ValueError, match=r"optim\.kind=muon with learner\.zero_stage=2"):
-        require_together(OptimConfig(kind="muon"), LearnerConfig(zero_stage=2))
+def test_muon_is_refused_if_deepspeed_would_clip_its_update():
+    require_together(OptimConfig(kind="muon"), LearnerConfig(zero_stage=1, bf16=True))
+    for learner in (
+        LearnerConfig(zero_stage=2, bf16=True),
+        LearnerConfig(zero_stage=1),
+        LearnerConfig(zero_stage=1, bf16=True, offload="cpu"),
+    ):
+        with pytest.raises(ValueError, match=rf"optim\.kind=muon with learner\.zero_stage={learner.zero_stage}"):
+            require_together(OptimConfig(kind="muon"), learner)

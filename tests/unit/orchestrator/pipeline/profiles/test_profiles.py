@@ -237,7 +237,7 @@ def test_a_setting_may_be_that_of_another_section() -> None:
 def test_choices_follow_what_is_given() -> None:
     assert not chosen(gpus(8, 80.0), NANO, "learner.zero_stage=0").learner.bf16
     muon = chosen(gpus(8, 80.0), QWEN, stages=["init", {"sft": {"optim": {"kind": "muon"}}}])
-    assert (muon.learner.zero_stage, muon.learner.bf16, muon.rollout.engine.dtype) == (0, False, "float32")
+    assert (muon.learner.zero_stage, muon.learner.bf16, muon.rollout.engine.dtype) == (1, True, "bfloat16")
     short = chosen(gpus(8, 80.0), NANO, "rollout.limits.total_tokens=2048")
     assert (short.rollout.limits.turn_tokens, short.rollout.engine.max_model_len) == (1536, 2048)
     assert short.learner.recompute == "none"
