@@ -22,7 +22,8 @@ class OptimConfig:
     """The optimiser, its learning-rate schedule, and gradient clipping."""
 
     kind: Optimizer = immutable("adamw")
-    """adamw, or muon: Muon for the matrices inside the layers, AdamW for embeddings, output layer and vectors."""
+    """adamw, or muon: Muon for the matrices inside the layers, AdamW for embeddings, output layer and vectors. muon needs
+    `learner.zero_stage` 0, or 1 with `bf16=true` and `offload=none`."""
     learning_rate: float = scheduled(3e-4)
     """Highest learning rate of AdamW."""
     muon_learning_rate: float = scheduled(0.01)
@@ -199,11 +200,11 @@ class LearnerConfig:
 
 
 def require_together(optim: OptimConfig, learner: LearnerConfig, *, setting: str = "optim") -> None:
-    """Raise `ValueError` if the optimiser, named `setting` in messages, can't run with the learner's ZeRO stage."""
-    exact = learner.zero_stage == 0 or (learner.zero_stage == 1 and learner.bf16 and learner.offload == "none")
-    if optim.kind == "muon" and not exact:
+    """Raise `ValueError` if the optimiser, named `setting` in messages, can't run with the learner's partitions."""
+    clips_gradient = learner.zero_stage == 0 or (learner.zero_stage == 1 and learner.bf16 and learner.offload == "none")
+    if optim.kind == "muon" and not clips_gradient:
         raise ValueError(
-            f"{setting}.kind=muon with learner.zero_stage={learner.zero_stage}, learner.bf16={str(learner.bf16).lower()} and "
-            f"learner.offload={learner.offload}: there DeepSpeed clips Muon's update instead of the gradient; set "
-            f"learner.zero_stage=0, or learner.zero_stage=1 with bf16=true and offload=none, or {setting}.kind=adamw"
+            f"{setting}.kind=muon with learner.zero_stage={learner.zero_stage}, bf16={str(learner.bf16).lower()} and "
+            f"offload={learner.offload}: DeepSpeed clips Muon's update there, not the gradient; set learner.zero_stage=0, or "
+            f"1 with bf16=true and offload=none, or {setting}.kind=adamw"
         )

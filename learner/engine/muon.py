@@ -10,7 +10,7 @@ from temper.learner.engine.optimizer import GradientGuard
 
 
 class GuardedMuon(GradientGuard, MuonWithAuxAdam):
-    """DeepSpeed's Muon, with AdamW for the other parameters, behind the guard.
+    """DeepSpeed's Muon, with AdamW for the other parameters, behind the guard at stage 0.
 
     Muon: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024.
     """
@@ -19,7 +19,8 @@ class GuardedMuon(GradientGuard, MuonWithAuxAdam):
         super().__init__(groups)
         self.guard = guard
         self.grad_clip = optim.grad_clip
-        # DeepSpeed compiles Muon's functions, which needs a compiler and costs more than it saves
+        # DeepSpeed compiles Muon's functions, which needs a compiler and costs more than it saves. This holds for the process,
+        # in which nothing else is compiled.
         torch.compiler.set_stance("force_eager")
 
     def step(self) -> None:

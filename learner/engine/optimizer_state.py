@@ -140,7 +140,7 @@ class OptimizerState:
                 if key in saved:
                     self._set(parameter, kind, saved[key].entries(*self._own(parameter)))
             if self._zero is None and "exp_avg" in self._optimizer.state[parameter]:
-                self._optimizer.state[parameter][STEP] = self._count(step)
+                self._optimizer.state[parameter][STEP] = self._count(step, parameter.device)
 
     def set_master(self, parameter: torch.nn.Parameter, whole: torch.Tensor) -> None:
         """Set the float32 weights of a parameter, if it is trained. A tied copy in the file is not."""
@@ -163,15 +163,15 @@ class OptimizerState:
         place = held._hp_mapping.lp_fragment_address
         return place.start, place.start + place.numel
 
-    def _kinds(self, parameter: torch.nn.Parameter) -> list[str]:
-        """Return the optimiser's tensors of a parameter's shape. At stages 2 and 3 they are the same for all."""
+    def _kinds(self, parameter: Any) -> list[str]:
+        """Return the optimiser's tensors of a parameter's shape. At stage 3 they are the same for all."""
         state = self._optimizer.state
         if self._zero is None:
             held = state.get(parameter, {})
-        elif self._stage == 3 or not state:
+        elif self._stage == 3:
             held = next(iter(state.values()), {})
         else:
-            held = vars(parameter)["_hp_mapping"].optim_fragment
+            held = parameter._hp_mapping.optim_fragment or {}
         return sorted(key for key, value in held.items() if isinstance(value, torch.Tensor) and value.ndim)
 
     def _get(self, parameter: torch.nn.Parameter, kind: str) -> torch.Tensor:
@@ -218,7 +218,7 @@ class OptimizerState:
             own = [kind for kind in kinds if (kind == MOMENTUM) == (id(partition) in by_muon)]
             self._optimizer.state[partition] = {kind: torch.zeros_like(partition) for kind in own}
             if id(partition) not in by_muon:
-                self._optimizer.state[partition][STEP] = self._count(step)
+                self._optimizer.state[partition][STEP] = self._count(step, partition.device)
         self._link()
 
     def _partitions(self) -> list[torch.Tensor]:
@@ -238,9 +238,12 @@ class OptimizerState:
             self._zero._hp_optimizer_states_linked = False
             self._zero._lazy_init_hp_params_optimizer_state()
 
-    def _count(self, step: float) -> torch.Tensor | int:
-        """Return the number of updates in the optimiser's format: a tensor for torch, an int for Muon's Adam."""
-        return torch.tensor(step) if isinstance(self._optimizer, torch.optim.AdamW) else int(step)
+    def _count(self, step: float, device: torch.device) -> torch.Tensor | int:
+        """Return the number of updates in the optimiser's format.
+
+        torch's fused AdamW reads it from the weights' device. Muon's Adam takes an int.
+        """
+        return torch.tensor(step, device=device) if isinstance(self._optimizer, torch.optim.AdamW) else int(step)
 
 
 def _require_all_ranks(directory: Path) -> None:

@@ -213,11 +213,11 @@ def _left(learner: LearnerConfig, trained: int, *, passing: int) -> int:
 
 
 def _moments(model: PlannedModel, optim: OptimConfig) -> int:
-    """Return the bytes of the optimizer's running means. Muon has one mean for matrices inside the layers."""
+    """Return the bytes of the optimizer's running means. Muon has one mean for linear layers but the output."""
     if optim.kind == "adamw":
         return MOMENTS * model.trained
-    ends = model.parts.get("embedding", 0) + model.parts.get("output layer", 0)
-    return MOMENTS * ends + MOMENTS // 2 * max(0, model.trained - ends)
+    others = sum(model.parts.get(part, 0) for part in ("embedding", "output layer", "routed experts"))
+    return MOMENTS * others + MOMENTS // 2 * max(0, model.trained - others)
 
 
 def _token_activations(model: PlannedModel, learner: LearnerConfig, *, width: int, gpu: bool) -> int:
