@@ -109,8 +109,8 @@ def test_the_error_of_a_start_is_in_the_message(tmp_path: Path) -> None:
 
 
 def test_a_process_that_does_not_read_ends_its_servers(tmp_path: Path) -> None:
-    waits = f"""print('{{"tasks": [{{}}]}}', flush=True)
-try:
+    waits = f"""try:
+    print('{{"tasks": [{{}}]}}', flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     open({str(tmp_path / "ended")!r}, "w").close()"""
