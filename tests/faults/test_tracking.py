@@ -156,15 +156,15 @@ def test_a_server_that_is_slow_and_dies_and_a_driver_that_is_killed_leave_one_hi
             "steps at the server that the next start makes again",
             every_s=0.5,
         )
-        measured = rows(job.run, "rl")
         job.kill()
+        measured = rows(job.run, "rl")
         ahead = sent_step(server) > saved_step(job)  # else a checkpoint came between the look and the kill
         audited(job.run)
         last = steps_done(job) + 3
         job = found.start("job", *arguments, f"rl.steps={last}")
         assert job.end() == 0, job.output
         again = [row.step for row in rows(job.run, "rl") if row.time >= job.began and row.step <= measured[-1].step]
-        assert again, "no step was made twice"
+        assert again or not ahead, "no step was made twice"
         audited(job.run)
         assert [row.step for row in rows(job.run, "rl")] == list(range(1, last + 1))
         for _ in range(SENDINGS):  # on a slow machine the end of a run does not wait for all rows
@@ -183,6 +183,6 @@ def test_a_server_that_is_slow_and_dies_and_a_driver_that_is_killed_leave_one_hi
     )
     saw(
         "tracker-dies",
-        f"said; {again[-1] - again[0] + 1} steps were sent and then made again: in the end one run with all {last} steps, "
+        f"said; {len(again)} steps were sent and then made again: in the end one run with all {last} steps, "
         f"each once, the other one deleted; `audit` found nothing while the run worked and after",
     )
