@@ -3,8 +3,8 @@
 Weights, gradients and states of a rank depend on the ZeRO stage (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
 Training Trillion Parameter Models", section 3, 2020). If gradients are accumulated in float32, DeepSpeed has further tensors:
 the whole gradient at stage 1, its share from stage 2 on, and a communication bucket at stage 3. Every stage but 0 has a float32
-copy of the weights. The tensors of CPU ranks were measured to match. The copies of its transfers are in the source of DeepSpeed
-0.19: see `_gathered`, `_reduction_copies` and `_built`.
+copy of the weights. The tensors of CPU ranks were measured to match. The copies that transfers make follow the source of
+DeepSpeed 0.19: see `_gathered`, `_reduction_copies` and `_built`.
 
 Keys, values and states of an engine are in vLLM's pages (Kwon et al., "Efficient Memory Management for Large Language Model
 Serving with PagedAttention", 2023). In a hybrid, all layers have pages of the size of a Mamba-2 layer's states: a page of keys
@@ -198,10 +198,10 @@ def _gathered(model: PlannedModel, learner: LearnerConfig, held: int) -> tuple[i
 def _reduction_copies(learner: LearnerConfig, trained: int, *, gpu: bool) -> int:
     """Return the bytes of DeepSpeed's copies of a bucket of gradients.
 
-    Stage 0 joins gradients to one tensor (`allreduce_bucket` of `runtime/engine.py`, 0.19). Stage 3 orders them by rank
-    (`reduce_scatter_coalesced`), and gloo copies them again. Stages 1 and 2 reduce slices of the bucket itself.
+    Stage 0 joins gradients to one tensor (`allreduce_bucket` of `runtime/engine.py`, 0.19). Stage 2 joins the slices of several
+    ranks (`allreduce_and_scatter`). Stage 3 orders them by rank (`reduce_scatter_coalesced`), and gloo copies them again.
     """
-    copies = {0: 1, 3: 1 if gpu else 2}.get(learner.zero_stage, 0)
+    copies = {0: 1, 2: min(1, learner.ranks - 1), 3: 1 if gpu else 2}.get(learner.zero_stage, 0)
     return copies * FLOAT32 * min(trained, BUCKET)
 
 

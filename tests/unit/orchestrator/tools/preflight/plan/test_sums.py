@@ -154,7 +154,7 @@ def test_the_transfers_of_a_9b_are_those_worked_out_by_hand(usual: Plan) -> None
     [
         (0, 1, False, 4, 4),  # weights; gradients in one tensor
         (1, 1, True, 2 + 4 + 4 + 4, 0),  # bfloat16 and float32 weights, gradients of all passes, and the mapped file
-        (2, 2, False, 4 + 4, 0),  # weights twice while they are joined, or once with half a copy and half a gradient
+        (2, 2, False, 4 + 4, 4),  # weights twice while they are joined, or once with half a copy and half a gradient
         (3, 2, False, 3 * 4 / 2 + 2 * 4, 2 * 4),  # halves of weights, copy and gradient; gathered, with a copy
     ],
 )
