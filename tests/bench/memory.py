@@ -1,8 +1,8 @@
 """Main memory of a rank: the plan against this machine, for load, step, checkpoint and push.
 
 `python -m bench.memory` trains a fresh Qwen 3 of 51 M parameters in separate processes. Load and step are measured above a
-rank without a model, the copies of a checkpoint and of a push above the trained model. glibc returns freed tensors at once,
-which it does not by default: then the peaks of steps were up to 1.3 times as high.
+rank without a model, the copies of a checkpoint and of a push above the trained model. glibc returns freed tensors at once.
+With its defaults the peaks of steps were up to 1.3 times as high.
 """
 
 import json
