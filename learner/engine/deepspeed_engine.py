@@ -303,7 +303,7 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
         "train_micro_batch_size_per_gpu": 1,  # only a label: the caller forms the micro-batches
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,  # each call of step() ends an accumulation
-        "gradient_clipping": optim.grad_clip if learner.zero_stage else 0.0,  # stage 0: see GuardedAdamW
+        "gradient_clipping": optim.grad_clip if learner.zero_stage else 0.0,  # stage 0: see GradientGuard
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 2**31,

@@ -24,5 +24,5 @@ class GuardedMuon(GradientGuard, MuonWithAuxAdam):
         torch.compiler.set_stance("force_eager")
 
     def step(self) -> None:
-        if not self.guard or self.accept(grad_clip=self.grad_clip):
+        if self.accept():
             super().step()

@@ -20,17 +20,22 @@ class GradientGuard:
     """
 
     param_groups: list[dict[str, Any]]
+    guard: bool
+    grad_clip: float
+    """The highest norm of the gradient. 0 is no limit."""
     overflow = False
     _global_grad_norm = 0.0
 
-    def accept(self, *, grad_clip: float) -> bool:
-        """Clip the gradient to `grad_clip` (0: no limit). Returns whether the step may proceed."""
+    def accept(self) -> bool:
+        """Clip the gradient, if this is the guard. Returns whether the step may proceed."""
+        if not self.guard:
+            return True
         gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         self._global_grad_norm = float(norm)
         self.overflow = not math.isfinite(self._global_grad_norm)
-        if not self.overflow and 0 < grad_clip < self._global_grad_norm:
-            torch._foreach_mul_(gradients, grad_clip / (self._global_grad_norm + 1e-6))
+        if not self.overflow and 0 < self.grad_clip < self._global_grad_norm:
+            torch._foreach_mul_(gradients, self.grad_clip / (self._global_grad_norm + 1e-6))
         return not self.overflow
 
 
@@ -41,7 +46,7 @@ class GuardedAdamW(GradientGuard, torch.optim.AdamW):
         self.grad_clip = optim.grad_clip
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        if not self.guard or self.accept(grad_clip=self.grad_clip):
+        if self.accept():
             super().step(closure)
 
 

@@ -4,7 +4,7 @@ Weights, gradients and states of a rank depend on the ZeRO stage (Rajbhandari et
 Training Trillion Parameter Models", section 3, 2020). If gradients are accumulated in float32, DeepSpeed has further tensors:
 the whole gradient at stage 1, its share from stage 2 on, and a communication bucket at stage 3. Every stage but 0 has a float32
 copy of the weights. The tensors of CPU ranks were measured to match. The copies that transfers make follow the source of
-DeepSpeed 0.19: see `_gathered`, `_reduction_copies` and `_built`.
+DeepSpeed 0.19: see `_count_gathered`, `_reduction_copies` and `_engine_bytes`.
 
 Keys, values and states of an engine are in vLLM's pages (Kwon et al., "Efficient Memory Management for Large Language Model
 Serving with PagedAttention", 2023). In a hybrid, all layers have pages of the size of a Mamba-2 layer's states: a page of keys
@@ -125,14 +125,15 @@ def rank_memory(
     pieces = FLOAT32 * model.shape.vocabulary * model.shape.hidden if pass_tokens > rows else 0
     activations = pass_tokens * _token_activations(model, learner, width=width, gpu=gpu)
     inside = pass_tokens * width * max((3 if layer.gated else 2) * layer.mlp for layer in model.layers)
-    gathered, arriving = (width * count for count in _gathered(model, learner, held))
+    gathered, arriving = (width * count for count in _count_gathered(model, learner, held))
     return RankMemory(
         weights=on_device,
         gradients=0 if away else gradients,
         optimiser=0 if away else states,
         buckets=FLOAT32 * min(held, BUCKET) if stage == 3 or (stage and learner.ranks > 1) else 0,
         transfers=max(
-            _reduction_copies(learner, trained, gpu=gpu) + _left(learner, trained, passing=activations + gathered),
+            _reduction_copies(learner, trained, gpu=gpu)
+            + _kept_bytes(learner, trained, passing=activations + gathered),
             arriving,
         ),
         gathered=gathered,
@@ -147,7 +148,7 @@ def rank_memory(
         loading=overhead + loaded + (2 * FLOAT32 + width) * model.largest_tensor if gpu else 0,
         reading=max(
             (weights if stage == 3 or not gpu else 0) + _read_copies(model, learner, gpu=gpu) * model.largest_tensor,
-            0 if gpu or away else _built(learner, trained, weights=weights, gathered=arriving),
+            0 if gpu or away else _engine_bytes(learner, trained, weights=weights, gathered=arriving),
         ),
     )
 
@@ -162,26 +163,26 @@ def _read_copies(model: PlannedModel, learner: LearnerConfig, *, gpu: bool) -> i
     return FLOAT32 + 2 if learner.bf16 else FLOAT32 if learner.zero_stage == 3 else 0
 
 
-def _built(learner: LearnerConfig, trained: int, *, weights: int, gathered: int) -> int:
+def _engine_bytes(learner: LearnerConfig, trained: int, *, weights: int, gathered: int) -> int:
     """Return the bytes on a CPU when DeepSpeed has built its engine, without moments.
 
     It joins the weights to one tensor and copies this rank's part in float32. Then it sets a gradient of zeros for this part
-    (`initialize_optimizer_states`). At stage 3 the gradients of all passes follow, before a short pass gathers parameters. In
-    bfloat16, stage 1 has only these gradients, of all parameters. Weights that bfloat16 rounds are then read again, from a
+    (`initialize_optimizer_states`). At stage 3 the gradients of all passes follow, before a short pass gathers parameters.
+    Stage 1 in bfloat16 sets the gradients of all parameters instead. Weights that bfloat16 rounds are then read again, from a
     file that is mapped into memory.
     """
     if not learner.zero_stage:
         return weights
     part = FLOAT32 * trained // learner.ranks
     if learner.zero_stage == 3:
-        return weights + part + part + max(part, gathered)
+        return weights + 2 * part + max(part, gathered)
     if not learner.bf16:
         return weights + max(weights, 2 * part)
     zeros = FLOAT32 * trained if learner.zero_stage == 1 else part
     return weights + part + zeros + FLOAT32 * trained
 
 
-def _gathered(model: PlannedModel, learner: LearnerConfig, held: int) -> tuple[int, int]:
+def _count_gathered(model: PlannedModel, learner: LearnerConfig, held: int) -> tuple[int, int]:
     """Return the parameters that stage 3 has gathered in the middle of a pass, and while some arrive.
 
     They arrive in one tensor (`_all_gather_dtype` of `runtime/zero/partition_parameters.py`), from which each is copied. A
@@ -205,7 +206,7 @@ def _reduction_copies(learner: LearnerConfig, trained: int, *, gpu: bool) -> int
     return copies * FLOAT32 * min(trained, BUCKET)
 
 
-def _left(learner: LearnerConfig, trained: int, *, passing: int) -> int:
+def _kept_bytes(learner: LearnerConfig, trained: int, *, passing: int) -> int:
     """Return the bytes of a pass that are kept when the first bucket is full. Stages 0 and 1 reduce after the pass."""
     if learner.zero_stage < 2 or trained <= BUCKET:
         return 0

@@ -149,12 +149,8 @@ def test_a_silent_log_is_left_for_the_jobs_status(server: str, log: list[str], m
     monkeypatch.setattr(JobSubmissionClient, "tail_job_logs", silent)
     program = "import time; print('begun', flush=True); time.sleep(4); print('done')"
     assert run_job(server, python(program), {}) == 0
-    lines = "".join(log).splitlines()
-    assert (lines.count("begun"), lines.count("done"), lines[-1]) == (
-        1,
-        1,
-        "done",
-    )  # Ray writes its own lines at any time
+    lines = "".join(log).splitlines()  # Ray writes its own lines at any time
+    assert (lines.count("begun"), lines.count("done"), lines[-1]) == (1, 1, "done")
 
 
 def test_a_job_has_the_package_and_the_modules_of_the_folder(
