@@ -50,6 +50,21 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
+@contextmanager
+def variables_set(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process during the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """The progress report of a process. A stuck process does not answer, or is busy without progress.

@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from temper.envs.core.process import variables_set
+
 PREFIX = "temper-engine-"
 SOCKET_BYTES = 107
 """Longest path of a Unix socket on Linux."""
@@ -40,21 +42,15 @@ class ScratchFolder:
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """Make it the temporary folder of this process and its children within the block. Close it on an error."""
-        before = {name: os.environ.get(name) for name in VARIABLES}
         tempdir, tempfile.tempdir = tempfile.tempdir, str(self.path)
-        os.environ.update(dict.fromkeys(VARIABLES, str(self.path)))
         try:
-            yield
+            with variables_set(dict.fromkeys(VARIABLES, str(self.path))):
+                yield
         except BaseException:
             self.close()
             raise
         finally:
             tempfile.tempdir = tempdir
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
 
     def close(self) -> None:
         """Remove it, and those without an owner. May be called again."""

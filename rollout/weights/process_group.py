@@ -4,7 +4,6 @@ It is independent of the groups for training and inside engines. It uses NCCL be
 gloo between CPUs.
 """
 
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,6 +14,8 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
+
+from temper.envs.core.process import variables_set
 
 ALONE_S = 40.0
 LEAST = timedelta(seconds=1)
@@ -101,15 +102,8 @@ class ProcessGroup:
 
 def _raising_group(store: Any, rank: int, size: int, options: Any) -> Any:
     """Return an NCCL group whose waits raise. The variable applies to groups made under it, not to others."""
-    before = os.environ.get(RAISES)
-    os.environ[RAISES] = "1"
-    try:
+    with variables_set({RAISES: "1"}):
         return dist.ProcessGroupNCCL(store, rank, size, options)
-    finally:
-        if before is None:
-            del os.environ[RAISES]
-        else:
-            os.environ[RAISES] = before
 
 
 def open_store(member: GroupMember) -> tuple[GroupMember, Any]:

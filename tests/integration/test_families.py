@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,7 +172,9 @@ def test_eight_lines_train_a_model_of_a_family_on_mixed_tasks(
     (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
 
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")  # travels with the job, and is what a run tells its workers too
+    access = os.environ.get("RAY_AUTH_MODE")
     assert submit(tmp_path / "run.yaml", [f"runs_dir={tmp_path}/runs"], None) == 0
+    assert os.environ.get("RAY_AUTH_MODE") == access  # else this process could not start another cluster
     run = tmp_path / "runs" / name
     printed = (run / "logs" / "ray").glob("worker-*")
     assert any("TrainerWorker" in file.read_text(errors="replace") for file in printed)
