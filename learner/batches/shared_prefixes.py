@@ -5,11 +5,15 @@ Suffixes: `_G` sample of a group, `_P` prompt, `_PS` prompt and token (padded on
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from temper.rollout.token_arrays import Ids, Integers
+
+MOST_ROWS = 16
+"""Maximum of samples without a group that share a prefix. Attention copies the prefix's keys and values for each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +63,58 @@ def shared_length(ids_G: Sequence[Ids], first_trained_G: Sequence[int]) -> int:
 def shared_prefixes(
     groups: Sequence[int | None], ids: Sequence[Ids], first_trained: Sequence[int]
 ) -> list[SharedPrefix]:
-    """Return the groups whose prompt can run once. Each argument has one entry per sample. Group None shares nothing."""
-    rows_of: dict[int, list[int]] = {}
+    """Return the prefixes that can run once, of whole groups and of samples without a group that begin alike.
+
+    Each argument has one entry per sample.
+    """
+    rows_of: dict[int | None, list[int]] = {}
     for row, group in enumerate(groups):
-        if group is not None:
-            rows_of.setdefault(group, []).append(row)
+        rows_of.setdefault(group, []).append(row)
+    ungrouped = rows_of.pop(None, [])
     found = [
         SharedPrefix(
             rows=tuple(rows), prompt=shared_length([ids[row] for row in rows], [first_trained[row] for row in rows])
         )
-        for rows in rows_of.values()
+        for rows in (*rows_of.values(), *_rows_that_begin_alike(ungrouped, ids, first_trained))
         if len(rows) > 1
     ]
     return [prefix for prefix in found if prefix.prompt]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """Neighbours in sorted order, from `start` to before `stop`, that share `prompt` tokens."""
+
+    start: int
+    stop: int
+    prompt: int
+
+    @property
+    def saved(self) -> int:
+        """Tokens that need not run again if `MOST_ROWS` samples share a prefix."""
+        rows = self.stop - self.start
+        return (rows + -rows // MOST_ROWS) * self.prompt
+
+
+def _rows_that_begin_alike(
+    rows: Sequence[int], ids: Sequence[Ids], first_trained: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Split samples into sets of at most `MOST_ROWS` that share many tokens before the first trained one.
+
+    Neighbours in sorted order share the most. The longest common prefix first, two runs of them join if that saves more.
+    """
+    order = sorted(rows, key=lambda row: ids[row][: first_trained[row]].astype(">i4").tobytes())
+    common = [shared_length([ids[a], ids[b]], [first_trained[a], first_trained[b]]) for a, b in pairwise(order)]
+    runs = [_Run(start=place, stop=place + 1, prompt=0) for place in range(len(order))]  # correct at both ends of a run
+    for place in sorted(range(len(common)), key=lambda place: -common[place]):
+        left, right = runs[place], runs[place + 1]
+        joined = _Run(start=left.start, stop=right.stop, prompt=common[place])
+        if joined.saved > left.saved + right.saved:
+            runs[joined.start] = runs[joined.stop - 1] = joined
+    found, start = list[tuple[int, ...]](), 0
+    while start < len(order):
+        stop = runs[start].stop
+        longest_first = sorted(order[start:stop], key=lambda row: -len(ids[row]))
+        found += [tuple(longest_first[at : at + MOST_ROWS]) for at in range(0, stop - start, MOST_ROWS)]
+        start = stop
+    return found
