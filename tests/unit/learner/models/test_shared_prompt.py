@@ -234,7 +234,7 @@ def test_at_most_sixteen_samples_without_a_group_share_a_beginning():
 def test_demonstrations_with_one_system_prompt_run_it_once():
     samples = demonstrations(system=200, tasks=6, each=2)
     plain, shared = (batch(samples, shared=sharing) for sharing in (False, True))
-    assert rows(shared) == rows(plain)
+    assert repr(rows(shared)) == repr(rows(plain))  # a NaN does not equal itself
     processed_tokens = [sum(map(processed, made.micro_batches[0])) for made in (plain, shared)]
     assert processed_tokens[1] < 0.4 * processed_tokens[0]
 
@@ -255,7 +255,7 @@ def test_supervised_rows_have_the_loss_and_gradient_of_the_unshared_path(make, t
             logprobs_BT = scorer(torch.tensor(micro.ids_BT), weights_BT > 0, micro.prompts).logprobs_BT
             loss = nll_loss(logprobs_BT, weights_BT).total / made.denominator
             loss.backward()
-            losses[-1] += float(loss)
+            losses[-1] += loss.item()
         gradients_of.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)
     plain, shared = gradients_of
