@@ -116,7 +116,8 @@ class LearnerConfig:
     threads_during_generation: int = free(1)
     """CPU threads of a rank while engines generate on the same machine."""
     shared_prompts: bool = free(True)
-    """Whether the answers to a prompt share one pass over it, forward and backward, if that is faster."""
+    """Whether the answers to a prompt, or SFT rows that begin alike, share one pass over it, forward and backward, if that is
+    faster."""
     train_router: bool = immutable(True)
     """Whether the routers of expert layers are trained. If not, they stay as loaded."""
     router_replay: bool = immutable(False)

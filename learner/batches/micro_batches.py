@@ -1,10 +1,10 @@
-"""One step's batch: samples padded to micro-batches, and the share of each rank.
+"""One step's batch: samples padded to micro-batches, and the share of each rank, which alone builds its arrays.
 
 Suffixes: `_B` one entry per sample of a micro-batch, `_BT` per sample and token (padded on the right).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,34 +53,77 @@ class BatchShare:
     trained_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainBatch:
-    """One optimiser step: `micro_batches[rank]` has the same length for each rank, or group of ranks that share sequences.
+    """One optimiser step: a plan over the trained sequences, `rows`. The arrays of a rank are built when it needs them.
 
-    The sum of the loss over all ranks is divided by `denominator`. `samples` counts trained samples, `tokens` their tokens
-    without padding, `trained_tokens` the tokens with loss. If there are none, there are no micro-batches.
+    A rank here is also a group of ranks that share sequences. The sum of the loss over all ranks is divided by `denominator`.
+    If no token is trained, there are no micro-batches. `by_sample`: see `build_micro_batch`. A filler has `filler_rows` rows.
     """
 
-    micro_batches: tuple[tuple[MicroBatch, ...], ...]
+    plan: BatchPlan
+    rows: Sequence[TrainingSample]
     denominator: float
-    samples: int
-    tokens: int
-    trained_tokens: int
-    oldest: WeightVersion | None = None
-    newest: WeightVersion | None = None
+    pad_id: int
+    by_sample: bool = False
+    filler_rows: int = 1
+    _built: dict[int, BatchShare] = field(default_factory=dict, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        counts = {len(micro_batches) for micro_batches in self.micro_batches}
-        if len(counts) != 1:
-            raise ValueError(f"ranks must have the same number of micro-batches, not {sorted(counts)}")
+    @property
+    def samples(self) -> int:
+        return len(self.rows)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the rows, without padding."""
+        return sum(len(row.ids) for row in self.rows)
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(row.trained_tokens for row in self.rows)
+
+    @property
+    def oldest(self) -> WeightVersion | None:
+        return min((row.oldest for row in self.rows if row.oldest is not None), default=None)
+
+    @property
+    def newest(self) -> WeightVersion | None:
+        return max((row.newest for row in self.rows if row.newest is not None), default=None)
+
+    @property
+    def micro_batches(self) -> tuple[tuple[MicroBatch, ...], ...]:
+        """The micro-batches of all ranks."""
+        return tuple(self.share(rank).micro_batches for rank in range(len(self.plan)))
+
+    def build_all(self) -> "TrainBatch":
+        """Build the arrays of all ranks now. Return the batch."""
+        assert len({len(micro_batches) for micro_batches in self.micro_batches}) == 1
+        return self
 
     def share(self, rank: int) -> BatchShare:
-        return BatchShare(
-            micro_batches=self.micro_batches[rank],
-            denominator=self.denominator,
-            tokens=self.tokens,
-            trained_tokens=self.trained_tokens,
-        )
+        """Return a rank's share. Only its own arrays are built, once.
+
+        Each rank has the same number of micro-batches with prompts, then the same number without. Fillers of weight 0 replace
+        missing ones. Ranks must call the model's modules in the same order, because under ZeRO-3 each call gathers parameters
+        from all ranks.
+        """
+        if rank not in self._built:
+            micro_batches = list[MicroBatch]()
+            for shared in (True, False):
+                counts = [sum(bool(plan[0].prompt) == shared for plan in share) for share in self.plan]
+                own = [plan for plan in self.plan[rank] if bool(plan[0].prompt) == shared]
+                micro_batches += [
+                    build_micro_batch(plan, self.rows, pad_id=self.pad_id, by_sample=self.by_sample) for plan in own
+                ]
+                filler = build_filler(rows=self.filler_rows, pad_id=self.pad_id, shared=shared)
+                micro_batches += [filler] * (max(counts) - len(own))
+            self._built[rank] = BatchShare(
+                micro_batches=tuple(micro_batches),
+                denominator=self.denominator,
+                tokens=self.tokens,
+                trained_tokens=self.trained_tokens,
+            )
+        return self._built[rank]
 
 
 def build_batch(
@@ -97,8 +140,8 @@ def build_batch(
 
     Samples of similar length run together. Samples without a trained token are dropped. If none remains, ranks have no
     micro-batch. A sample over the budget runs alone. A rank with too few micro-batches gets some of weight 0, because every
-    rank takes part in each collective. With `shared_prompts` the prompt of a group runs once if that is cheaper
-    (`learner/batches/packing.py`).
+    rank takes part in each collective. With `shared_prompts` the prompt of a group, or the common beginning of
+    samples without a group, runs once if that is cheaper (`learner/batches/packing.py`).
 
     aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025), sequence (mean over the tokens
     of each sample, then over samples; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens, divided by
@@ -116,32 +159,12 @@ def build_batch(
         "sequence": len(trained),
         "constant": len(samples) * constant_length,
     }
-    return build_planned_batch(
-        plan, trained, denominator=denominators[aggregation], pad_id=pad_id, by_sample=aggregation == "sequence"
-    )
-
-
-def build_planned_batch(
-    plan: BatchPlan,
-    samples: Sequence[TrainingSample],
-    *,
-    denominator: float,
-    pad_id: int,
-    by_sample: bool = False,
-    dummy_rows: int = 1,
-) -> TrainBatch:
-    """Build the batch of a plan. `by_sample`: see `build_micro_batch`. `dummy_rows`: see `equalise_counts`."""
-    shares = [
-        [build_micro_batch(packed, samples, pad_id=pad_id, by_sample=by_sample) for packed in share] for share in plan
-    ]
     return TrainBatch(
-        micro_batches=equalise_counts(shares, rows=dummy_rows),
-        denominator=float(denominator),
-        samples=len(samples),
-        tokens=sum(len(sample.ids) for sample in samples),
-        trained_tokens=sum(sample.trained_tokens for sample in samples),
-        oldest=min((s.oldest for s in samples if s.oldest is not None), default=None),
-        newest=max((s.newest for s in samples if s.newest is not None), default=None),
+        plan=plan,
+        rows=trained,
+        denominator=float(denominators[aggregation]),
+        pad_id=pad_id,
+        by_sample=aggregation == "sequence",
     )
 
 
@@ -185,30 +208,13 @@ def build_micro_batch(
     )
 
 
-def equalise_counts(shares: list[list[MicroBatch]], *, rows: int = 1) -> tuple[tuple[MicroBatch, ...], ...]:
-    """Give each rank the same number of micro-batches with prompts, followed by the same number without.
-
-    Added micro-batches have `rows` rows of weight 0. Ranks must call the model's modules in the same order, because under
-    ZeRO-3 each call gathers parameters from all ranks.
-    """
-    equal: list[list[MicroBatch]] = [[] for _ in shares]
-    like = next((m for share in shares for m in share), None)
-    if like is None:
-        return tuple(() for _ in shares)
-    for shared in (True, False):
-        kinds = [[m for m in share if (m.prompts is not None) == shared] for share in shares]
-        rounds = max(len(kind) for kind in kinds)
-        for share, kind in zip(equal, kinds, strict=True):
-            share += [*kind, *[dummy_micro_batch(like, rows=rows, shared=shared)] * (rounds - len(kind))]
-    return tuple(tuple(share) for share in equal)
-
-
-def dummy_micro_batch(like: MicroBatch, *, rows: int, shared: bool) -> MicroBatch:
-    """Return two tokens of each of the first rows with weight 0, with `shared` after a prompt of one token."""
+def build_filler(*, rows: int, pad_id: int, shared: bool) -> MicroBatch:
+    """Return a micro-batch of weight 0: two tokens in each row, with `shared` after a prompt of one token."""
+    shape = (rows, 2)
     return MicroBatch(
-        ids_BT=like.ids_BT[:rows, :2],
-        weights_BT=np.zeros_like(like.weights_BT[:rows, :2]),
-        advantages_BT=like.advantages_BT[:rows, :2],
-        behaviour_BT=like.behaviour_BT[:rows, :2],
-        prompts=Prompts.padded([like.ids_BT[0, :1]], rows_P=[rows], pad_id=0) if shared else None,
+        ids_BT=np.full(shape, pad_id, dtype=np.int64),
+        weights_BT=np.zeros(shape, dtype=np.float32),
+        advantages_BT=np.zeros(shape, dtype=np.float32),
+        behaviour_BT=np.full(shape, np.nan, dtype=np.float32),
+        prompts=Prompts.padded([[pad_id]], rows_P=[rows], pad_id=pad_id) if shared else None,
     )

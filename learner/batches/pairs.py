@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from temper.learner.batches.micro_batches import TrainBatch, build_planned_batch
+from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.batches.packing import cheapest_pair_plan
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.batches.shared_prefixes import shared_length
@@ -42,4 +42,4 @@ def build_pair_batch(
     answers = [answer for pair in used for answer in (pair.chosen, pair.rejected)]
     prompts = [pair.shared_prompt if shared_prompts else 0 for pair in used]
     plan = cheapest_pair_plan([len(answer.ids) for answer in answers], prompts, ranks=ranks, budget=micro_batch_tokens)
-    return build_planned_batch(plan, answers, denominator=len(used), pad_id=pad_id, dummy_rows=2)
+    return TrainBatch(plan=plan, rows=answers, denominator=float(len(used)), pad_id=pad_id, filler_rows=2)

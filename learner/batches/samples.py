@@ -40,7 +40,7 @@ class TrainingSample:
 
     `trained_T[t]` marks tokens with loss. Token t is predicted from the tokens before it. `behaviour_T` is the engine's
     log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the weight versions that sampled it, None
-    for supervised data. Samples of one `group` may share a prompt, None does not. `experts` are the recorded expert choices,
+    for supervised data. Samples of one `group`, or of none, may share a prompt. `experts` are the recorded expert choices,
     if any. pi and the policies compared with it use the sampling `temperature`. `place` is the index of its trajectory among
     the scored ones of the batch. It is None without a trajectory, for forced answers, and for answers of several branches.
     """

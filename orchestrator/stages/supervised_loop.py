@@ -181,7 +181,7 @@ class _Ahead:
             self._next[1].cancel()
 
     def _started(self, step: int) -> tuple[int, asyncio.Task[TrainBatch]]:
-        return step, asyncio.create_task(in_thread(self._batch, step))
+        return step, asyncio.create_task(in_thread(lambda: self._batch(step).build_all()))
 
 
 WAVE = 64

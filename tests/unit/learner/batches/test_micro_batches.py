@@ -1,5 +1,8 @@
 import math
+import pickle
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,6 +122,37 @@ def test_ranks_get_like_shares_and_the_same_number_of_micro_batches():
     tokens = [sum(int(m.weights_BT.sum()) for m in share) for share in batch.micro_batches]
     assert sum(tokens) == batch.denominator
     assert abs(tokens[0] - tokens[1]) <= 3
+
+
+class CountedRows(list[TrainingSample]):
+    """Rows that remember which of them were read alone."""
+
+    def __init__(self, rows: Sequence[TrainingSample]) -> None:
+        super().__init__(rows)
+        self.read = list[int]()
+
+    def __getitem__(self, row: Any) -> Any:
+        self.read.append(row)
+        return super().__getitem__(row)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_rank_builds_only_its_own_rows(shared: bool) -> None:
+    samples = [
+        TrainingSample.supervised(ids=(*range(200), *[n] * n), trained_T=[False] * 200 + [True] * n)
+        for n in (20, 19, 18, 17, 5, 4, 3, 2, 2)
+    ]
+    whole = build_batch(samples, ranks=2, micro_batch_tokens=400, pad_id=0, shared_prompts=shared).build_all()
+    assert any(micro.prompts is not None for micro in whole.micro_batches[0]) == shared
+    read = list[set[int]]()
+    for rank in range(2):
+        rows = CountedRows(whole.rows)
+        own = replace(whole, rows=rows).share(rank)
+        read.append(set(rows.read))
+        assert read[-1] == {row for plan in whole.plan[rank] for item in plan for row in item.rows}
+        assert pickle.dumps(own) == pickle.dumps(whole.share(rank))
+    assert not read[0] & read[1]
+    assert len(read[0] | read[1]) == len(samples)
 
 
 def test_a_rank_with_fewer_micro_batches_gets_weightless_ones():

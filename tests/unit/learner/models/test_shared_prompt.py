@@ -21,13 +21,15 @@ from unit.learner.test_worker import in_processes, weights_of
 from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, build_batch
 from temper.learner.batches.packing import batch_cost, cheapest_plan, micro_batch_size, plain_plan
 from temper.learner.batches.samples import TrainingSample
-from temper.learner.batches.shared_prefixes import Prompts, SharedPrefix, shared_length
+from temper.learner.batches.shared_prefixes import Prompts, SharedPrefix, shared_length, shared_prefixes
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
+from temper.learner.losses.policy import nll_loss
 from temper.learner.models import mamba_scan
 from temper.learner.models.fresh import FreshModelConfig, make_model
 from temper.learner.models.loading import read_model
 from temper.learner.models.logprobs import token_logprobs
+from temper.learner.models.scorer import Scorer
 from temper.learner.models.shape import require_shareable
 from temper.learner.models.shared_prompt import causal_logits
 from temper.learner.worker import TrainerWorker
@@ -195,9 +197,71 @@ def test_a_prompt_that_is_not_worth_a_second_pass_stays_in_its_sequences():
     assert (only.prompts.ids_PS.shape, only.ids_BT.shape) == ((1, 127), (8, 17))
 
 
-def test_sequences_without_a_group_run_in_full():
-    alone = [answer(tokens(128, seed=1), 8, seed=member, group=None) for member in range(8)]
-    assert batch(alone, shared=True).micro_batches[0][0].prompts is None
+def demonstration(prompt: list[int], length: int, *, seed: int) -> TrainingSample:
+    trained_T = [False] * len(prompt) + [True] * length
+    return TrainingSample.supervised(ids=(*prompt, *tokens(length, seed=seed)), trained_T=trained_T)
+
+
+def demonstrations(*, system: int, tasks: int, each: int) -> list[TrainingSample]:
+    """Rows of several tasks behind one system prompt, a round of all tasks at a time."""
+    begin = tokens(system, seed=0)
+    prompts = [[*begin, *tokens(9, seed=100 + task)] for task in range(tasks)]
+    return [
+        demonstration(prompt, 10 + (seed + task) % 5, seed=1000 * seed + task)
+        for seed in range(each)
+        for task, prompt in enumerate(prompts)
+    ]
+
+
+def prefixes_of(samples: list[TrainingSample]) -> list[tuple[tuple[int, ...], int]]:
+    found = shared_prefixes([s.group for s in samples], [s.ids for s in samples], [s.first_trained for s in samples])
+    return sorted((tuple(sorted(prefix.rows)), prefix.prompt) for prefix in found)
+
+
+def test_samples_without_a_group_share_the_longest_beginning_that_pays():
+    assert prefixes_of(demonstrations(system=40, tasks=2, each=4)) == [((0, 2, 4, 6), 48), ((1, 3, 5, 7), 48)]
+    assert prefixes_of(demonstrations(system=40, tasks=8, each=1)) == [(tuple(range(8)), 40)]
+    assert prefixes_of(demonstrations(system=0, tasks=8, each=1)) == []
+    talk = [demonstration(tokens(length, seed=1), 5, seed=length) for length in (20, 60, 50)]  # one chat, cut at turns
+    assert prefixes_of([*talk, demonstration(tokens(30, seed=2), 5, seed=0)]) == [((1, 2), 49)]
+
+
+def test_at_most_sixteen_samples_without_a_group_share_a_beginning():
+    rows = demonstrations(system=300, tasks=40, each=1)
+    assert sorted((len(own), prompt) for own, prompt in prefixes_of(rows)) == [(8, 300), (16, 300), (16, 300)]
+
+
+def test_demonstrations_with_one_system_prompt_run_it_once():
+    samples = demonstrations(system=200, tasks=6, each=2)
+    plain, shared = (batch(samples, shared=sharing) for sharing in (False, True))
+    assert repr(rows(shared)) == repr(rows(plain))  # a NaN does not equal itself
+    processed_tokens = [sum(map(processed, made.micro_batches[0])) for made in (plain, shared)]
+    assert processed_tokens[1] < 0.4 * processed_tokens[0]
+
+
+@pytest.mark.parametrize("make", [tiny_models.qwen3, tiny_models.nemotron_h], ids=lambda make: make.__name__)
+def test_supervised_rows_have_the_loss_and_gradient_of_the_unshared_path(make, tmp_path):
+    model = loaded(make, tmp_path)
+    scorer = Scorer(model, model, tokens=10**6)
+    samples = [*demonstrations(system=150, tasks=3, each=3), demonstration(tokens(50, seed=9), 20, seed=9)]
+    losses, gradients_of = [], []
+    for sharing in (False, True):
+        made = batch(samples, shared=sharing)
+        assert any(micro.prompts is not None for micro in made.micro_batches[0]) == sharing
+        model.zero_grad()
+        losses.append(0.0)
+        for micro in made.micro_batches[0]:
+            weights_BT = torch.tensor(micro.weights_BT)
+            logprobs_BT = scorer(torch.tensor(micro.ids_BT), weights_BT > 0, micro.prompts).logprobs_BT
+            loss = nll_loss(logprobs_BT, weights_BT).total / made.denominator
+            loss.backward()
+            losses[-1] += loss.item()
+        gradients_of.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    plain, shared = gradients_of
+    assert set(plain) == set(shared)
+    for name, gradient in plain.items():
+        assert torch.allclose(shared[name], gradient, rtol=0, atol=1e-6), name
 
 
 def test_a_group_of_very_unlike_answers_is_cut_where_padding_costs_more_than_the_prompt():
