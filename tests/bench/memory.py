@@ -20,7 +20,7 @@ from support.fresh_qwen3 import fresh_qwen3
 from unit.learner.test_worker import in_processes
 
 from temper.learner.batches.micro_batches import TrainBatch, build_batch
-from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.engine.deepspeed_engine import GATHER_BYTES
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
@@ -35,9 +35,16 @@ PASSES, STEPS = 2, 3
 LEARNERS = (
     LearnerConfig(),
     LearnerConfig(recompute="full"),
+    LearnerConfig(zero_stage=1),
     LearnerConfig(zero_stage=1, bf16=True, wire_dtype="bfloat16"),
+    LearnerConfig(zero_stage=2, lora=LoraConfig(rank=16)),
     LearnerConfig(ranks=2, zero_stage=2),
+    LearnerConfig(ranks=2, zero_stage=2, bf16=True, wire_dtype="bfloat16"),
+    LearnerConfig(zero_stage=2, offload="cpu"),
+    LearnerConfig(zero_stage=2, bf16=True, offload="cpu", wire_dtype="bfloat16"),
     LearnerConfig(ranks=2, zero_stage=3),
+    LearnerConfig(ranks=2, zero_stage=3, bf16=True, wire_dtype="bfloat16"),
+    LearnerConfig(zero_stage=3, bf16=True, offload="cpu", wire_dtype="bfloat16"),
 )
 ONE_MAPPING_EACH = ("MALLOC_MMAP_THRESHOLD_", "131072")
 """Lets glibc return each freed tensor to the system at once: mallopt(3). By default it keeps some for later."""
@@ -62,7 +69,8 @@ def bench_memory(folder: Path) -> list[MemoryFigure]:
     figures = []
     for learner in LEARNERS:
         name = f"ZeRO {learner.zero_stage} on {learner.ranks}, {'bfloat16' if learner.bf16 else 'float32'}"
-        name += ", recomputed" if learner.recompute == "full" else ""
+        name += ", recomputed" * (learner.recompute == "full") + ", LoRA" * (learner.lora.rank > 0)
+        name += ", offloaded" * (learner.offload == "cpu")
         planned = planned_bytes(folder, learner)
         (measured, *_) = in_processes(
             measured_bytes, ranks=learner.ranks, arguments=(str(folder), learner), seconds=PATIENCE_S
@@ -80,7 +88,7 @@ def planned_bytes(folder: Path, learner: LearnerConfig) -> dict[str, float]:
     gathered = min(4 * model.parameters, GATHER_BYTES) if learner.zero_stage == 3 else 0
     return {
         "load": rank.reading,
-        "step": max(rank.peak, rank.reading),
+        "step": max(rank.peak + rank.offloaded, rank.reading),
         "checkpoint": model.checkpoint_bytes / (learner.ranks if learner.zero_stage else 1),
         "push": COPIES * model.push_bytes[learner.wire_dtype] + gathered,
     }
