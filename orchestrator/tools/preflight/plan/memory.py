@@ -3,7 +3,7 @@
 Weights, gradients and states of a rank depend on the ZeRO stage (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
 Training Trillion Parameter Models", section 3, 2020). If gradients are accumulated in float32, DeepSpeed has further tensors:
 the whole gradient at stage 1, and its share from stage 2 on. Every stage but 0 has a float32 copy of the weights. The tensors
-of CPU ranks were measured to match. Buckets, copies and offloaded gradients follow the source of DeepSpeed 0.19 (`runtime/zero/`):
+of CPU ranks were measured to match. Buckets, copies and offloaded gradients follow DeepSpeed 0.19, `runtime/zero/`:
 see `_gradient_bytes`, `_bucket_bytes`, `_reduction_copies`, `_count_gathered` and `_engine_bytes`.
 
 Keys, values and states of an engine are in vLLM's pages (Kwon et al., "Efficient Memory Management for Large Language Model
@@ -171,29 +171,26 @@ def _engine_bytes(learner: LearnerConfig, trained: int, *, weights: int, width: 
 
     It joins the trained weights to one tensor and copies this rank's part in float32. Then it sets a gradient of zeros for this
     part (`initialize_optimizer_states`). At stage 3 the gradients of all passes follow, before a short pass gathers parameters.
-    Stage 1 in bfloat16 sets the gradients of all parameters instead. Weights that bfloat16 rounds are then read again, from a
-    file that is mapped into memory. No file has adapters.
+    Stage 1 in bfloat16 keeps the gradients of all parameters instead, and offloading that of the part. If bfloat16 rounds
+    weights, the part is read again, from a file that is mapped into memory. No file has adapters.
     """
     if not learner.zero_stage:
         return weights
-    part = FLOAT32 * trained // learner.ranks
+    part, away = FLOAT32 * trained // learner.ranks, learner.offload != "none"
+    read = part if learner.bf16 and not learner.lora.rank else 0
     if learner.zero_stage == 3:
-        return weights + 2 * part + max(part, gathered)
-    weights += (
-        0 if learner.offload == "none" else width * trained // learner.ranks
-    )  # for updated weights on their way back
-    if not learner.bf16:
-        return weights + max(width * trained, 2 * part)
-    zeros = FLOAT32 * trained if _has_joined_gradients(learner) else part
-    return weights + part + zeros + (0 if learner.lora.rank else FLOAT32 * trained)
+        return weights + (3 if away else 2) * part + max(part, read, gathered)
+    kept = FLOAT32 * trained if _has_joined_gradients(learner) else part if away else 0
+    back = width * trained // learner.ranks if away else 0  # for the updated weights
+    return weights + back + max(width * trained, part + max(part, kept + read))
 
 
 def _count_gathered(model: PlannedModel, learner: LearnerConfig, held: int, *, gpu: bool) -> tuple[int, int]:
     """Return the parameters that stage 3 has gathered in the middle of a pass, and while some arrive.
 
     Each module prefetches more until `LIVE` parameters are gathered. The next layer may exceed it. They arrive in one tensor
-    (`_all_gather_dtype` of `partition_parameters.py`), from which each is copied. A small model arrives once, before a pass. One
-    rank copies only offloaded parameters, one by one.
+    (`_all_gather_dtype` of `partition_parameters.py`), from which each is copied. A small model arrives once, before a pass.
+    One rank copies only offloaded parameters, one by one.
     """
     if learner.zero_stage < 3 or (learner.ranks == 1 and (learner.offload == "none" or not gpu)):
         return 0, 0
@@ -238,8 +235,8 @@ def _bucket_bytes(learner: LearnerConfig, trained: int, *, tensor: int, width: i
 def _reduction_copies(learner: LearnerConfig, trained: int, *, tensor: int, width: int, gpu: bool) -> int:
     """Return the bytes that DeepSpeed needs besides a bucket to reduce it. `tensor` is the largest one.
 
-    Stage 0 joins gradients to one tensor until it exceeds a bucket (`allreduce_no_retain` of `runtime/engine.py`). Stage 1 frees
-    each gradient that is in the bucket, and collects its part in a new tensor. Stage 2 joins the slices of several ranks
+    Stage 0 joins gradients to one tensor until it exceeds a bucket (`allreduce_no_retain` of `runtime/engine.py`). Stage 1
+    frees each gradient that is in the bucket, and collects its part in a new tensor. Stage 2 joins the slices of several ranks
     (`allreduce_and_scatter`), converts them to float32, and in float32 collects its part of each pass. Stage 3 orders them by
     rank (`reduce_scatter_coalesced`), and gloo copies them again. A tensor that exceeds a bucket is reduced alone.
     """
