@@ -52,7 +52,9 @@ class Case:
     @property
     def name(self) -> str:
         learner = self.learner
-        name = f"ZeRO {learner.zero_stage} on {learner.ranks}, {'bfloat16' if learner.bf16 else 'float32'}, {self.model}"
+        name = (
+            f"ZeRO {learner.zero_stage} on {learner.ranks}, {'bfloat16' if learner.bf16 else 'float32'}, {self.model}"
+        )
         return name + ", recomputed" * (learner.recompute == "full") + ", offloaded" * (learner.offload == "cpu")
 
 
