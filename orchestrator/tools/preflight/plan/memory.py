@@ -171,7 +171,7 @@ def _engine_bytes(learner: LearnerConfig, trained: int, *, weights: int, width: 
 
     It joins the trained weights to one tensor and copies this rank's part in float32. Then it sets a gradient of zeros for this
     part (`initialize_optimizer_states`). At stage 3 the gradients of all passes follow, before a short pass gathers parameters.
-    Stage 1 in bfloat16 keeps the gradients of all parameters instead, and offloading that of the part. If bfloat16 rounds
+    Stage 1 in bfloat16 keeps the gradients of all parameters instead. Offloading keeps the zeros. If bfloat16 rounds
     weights, the part is read again, from a file that is mapped into memory. No file has adapters.
     """
     if not learner.zero_stage:
@@ -222,7 +222,7 @@ def _gradient_bytes(learner: LearnerConfig, trained: int) -> tuple[int, int]:
 
 
 def _bucket_bytes(learner: LearnerConfig, trained: int, *, tensor: int, width: int) -> int:
-    """Return the bytes of DeepSpeed's bucket, whatever the number of ranks, and of a tensor on the way to main memory.
+    """Return the bytes of DeepSpeed's bucket at any number of ranks, and of a tensor on the way to main memory.
 
     Stage 2 fills it in the computing type (`setup_buckets`).
     """
