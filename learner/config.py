@@ -15,6 +15,11 @@ Schedule = Literal["constant", "linear", "cosine"]
 ZeroStage = Literal[0, 1, 2, 3]
 Offload = Literal["none", "cpu", "nvme"]
 Recomputed = Literal["none", "selective", "full"]
+BUCKET = 500_000_000
+"""Most parameters in a bucket of gradients that are reduced."""
+LIVE, REUSED, PREFETCHED = 1_000_000_000, 1_000_000_000, 50_000_000
+"""Parameters at ZeRO 3: gathered ones that stop prefetching, the distance to the next use up to which one stays gathered, and
+those that a module prefetches."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,13 +32,19 @@ if hide_mlflow:
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from temper.learner.config import LearnerConfig, OptimConfig, require_together
+from temper.learner.config import BUCKET, LearnerConfig, OptimConfig, require_together
 from temper.learner.engine.device_memory import DeviceMemory
 from temper.learner.engine.model_files import METADATA, split_model, write_config
 from temper.learner.engine.optimizer import GuardedAdamW, muon_groups, parameter_groups
 from temper.learner.engine.optimizer_state import OptimizerState
 from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
-from temper.learner.engine.placement import Placement, offload_param_config, offload_target, place_rest
+from temper.learner.engine.placement import (
+    GATHERING,
+    Placement,
+    offload_param_config,
+    offload_target,
+    place_rest,
+)
 from temper.learner.models.adapters import (
     adapter_names,
     adapter_shapes,
@@ -298,7 +304,8 @@ def register_mixer_weights(model: PreTrainedModel) -> None:
 
 
 def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfig) -> dict[str, Any]:
-    count = sum(whole_shape(parameter).numel() for parameter in model.parameters())
+    sizes = [(whole_shape(parameter).numel(), parameter.requires_grad) for parameter in model.parameters()]
+    count = sum(size for size, _ in sizes)
     return {
         "train_micro_batch_size_per_gpu": 1,  # only a label: the caller forms the micro-batches
         "gradient_accumulation_steps": 1,
@@ -313,8 +320,10 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
             "stage": learner.zero_stage,
             # at stages 1 and 2 a second bucket would be allocated for it
             "overlap_comm": learner.zero_stage == 3 and learner.ranks > 1,
-            "reduce_bucket_size": min(count, 500_000_000),  # allocated in full at the start
+            # allocated in full
+            "reduce_bucket_size": min(sum(size for size, is_trained in sizes if is_trained), BUCKET),
             "stage3_param_persistence_threshold": min(count // 100, 100_000),  # smaller ones stay whole on every rank
+            **GATHERING,
             **_offload_config(learner),
         },
     }

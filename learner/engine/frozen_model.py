@@ -11,7 +11,7 @@ from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.config import LearnerConfig
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, free_partitions, register_mixer_weights
 from temper.learner.engine.device_memory import OffloadedStorage, find_storages, find_tensors, nbytes
-from temper.learner.engine.placement import offload_param_config, place_rest
+from temper.learner.engine.placement import GATHERING, offload_param_config, place_rest
 from temper.learner.models.adapters import disabled_adapters
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.loading import train_without_noise
@@ -107,6 +107,7 @@ def _config(learner: LearnerConfig) -> dict[str, Any]:
             "stage": 3,
             "overlap_comm": False,
             "stage3_param_persistence_threshold": 0,
+            **GATHERING,
             **offload_param_config(learner, folder=FOLDER),
         },
     }

@@ -11,9 +11,16 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from transformers import PreTrainedModel
 
-from temper.learner.config import LearnerConfig
+from temper.learner.config import LIVE, PREFETCHED, REUSED, LearnerConfig
 from temper.learner.models.loading import cast, read_model, whole_shape
 from temper.rollout.weights.host_memory import release_free_memory
+
+GATHERING = {
+    "stage3_max_live_parameters": LIVE,
+    "stage3_max_reuse_distance": REUSED,
+    "stage3_prefetch_bucket_size": PREFETCHED,
+}
+"""DeepSpeed's settings of the parameters that passes gather at stage 3."""
 
 
 class Placement:

@@ -1,6 +1,6 @@
 """Main memory of a rank: the plan against this machine, for load, step, checkpoint and push.
 
-`python -m bench.memory` trains a fresh Qwen 3 of 51 M parameters in separate processes. Load and step are measured above a
+`python -m bench.memory` trains fresh Qwen 3 models in separate processes. Load and step are measured above a
 rank without a model, the copies of a checkpoint and of a push above the trained model. glibc returns freed tensors at once.
 With its defaults the peaks of steps were up to 1.3 times as high.
 """
@@ -11,6 +11,7 @@ import re
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from bench.learner import group_of_answers
@@ -29,15 +30,48 @@ from temper.orchestrator.tools.preflight.plan.model import counted, read_config
 from temper.rollout.weights.host_memory import release_free_memory
 from temper.rollout.weights.transports import COPIES
 
-WIDTH, LAYERS = 768, 6
-ROWS, PROMPT, ANSWER = 2, 32, 96
+PROMPT, ANSWER = 32, 96
 PASSES, STEPS = 2, 3
-LEARNERS = (
-    LearnerConfig(),
-    LearnerConfig(recompute="full"),
-    LearnerConfig(zero_stage=1, bf16=True, wire_dtype="bfloat16"),
-    LearnerConfig(ranks=2, zero_stage=2),
-    LearnerConfig(ranks=2, zero_stage=3),
+MODELS = {
+    "51 M": {"width": 768, "layers": 6},
+    "4 M": {"width": 256, "layers": 4},
+    "17 M, 65,536 tokens": {"width": 128, "layers": 1, "vocabulary": 2**16},
+}
+"""Fresh models by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A learner with the model that it trains."""
+
+    learner: LearnerConfig
+    model: str = "51 M"
+    answers: int = 2
+    """Answers in a pass."""
+
+    @property
+    def name(self) -> str:
+        learner = self.learner
+        name = (
+            f"ZeRO {learner.zero_stage} on {learner.ranks}, {'bfloat16' if learner.bf16 else 'float32'}, {self.model}"
+        )
+        return name + ", recomputed" * (learner.recompute == "full") + ", offloaded" * (learner.offload == "cpu")
+
+
+HALF: dict[str, Any] = {"bf16": True, "wire_dtype": "bfloat16"}
+CASES = (
+    Case(learner=LearnerConfig()),
+    Case(learner=LearnerConfig(recompute="full"), model="4 M", answers=8),
+    Case(learner=LearnerConfig(), model="17 M, 65,536 tokens"),
+    Case(learner=LearnerConfig(zero_stage=1)),
+    Case(learner=LearnerConfig(zero_stage=1, **HALF)),
+    Case(learner=LearnerConfig(ranks=2, zero_stage=2)),
+    Case(learner=LearnerConfig(ranks=2, zero_stage=2, **HALF)),
+    Case(learner=LearnerConfig(zero_stage=2, offload="cpu")),
+    Case(learner=LearnerConfig(zero_stage=2, offload="cpu", **HALF)),
+    Case(learner=LearnerConfig(ranks=2, zero_stage=3)),
+    Case(learner=LearnerConfig(ranks=2, zero_stage=3, **HALF)),
+    Case(learner=LearnerConfig(zero_stage=3, offload="cpu", **HALF)),
 )
 ONE_MAPPING_EACH = ("MALLOC_MMAP_THRESHOLD_", "131072")
 """Lets glibc return each freed tensor to the system at once: mallopt(3). By default it keeps some for later."""
@@ -55,50 +89,51 @@ class MemoryFigure:
 
 
 def bench_memory(folder: Path) -> list[MemoryFigure]:
-    """Measure each learner."""
+    """Measure each case."""
     os.environ[ONE_MAPPING_EACH[0]] = ONE_MAPPING_EACH[1]
-    fresh_qwen3(folder / "model", width=WIDTH, layers=LAYERS)
+    for name, sizes in MODELS.items():
+        fresh_qwen3(folder / name, **sizes)
     fresh_qwen3(folder / "small", width=128, layers=1)
     figures = []
-    for learner in LEARNERS:
-        name = f"ZeRO {learner.zero_stage} on {learner.ranks}, {'bfloat16' if learner.bf16 else 'float32'}"
-        name += ", recomputed" if learner.recompute == "full" else ""
-        planned = planned_bytes(folder, learner)
+    for case in CASES:
+        planned = planned_bytes(folder, case)
         (measured, *_) = in_processes(
-            measured_bytes, ranks=learner.ranks, arguments=(str(folder), learner), seconds=PATIENCE_S
+            measured_bytes, ranks=case.learner.ranks, arguments=(str(folder), case), seconds=PATIENCE_S
         )
         figures += [
-            MemoryFigure(learner=name, what=what, planned=planned[what], measured=found)
+            MemoryFigure(learner=case.name, what=what, planned=planned[what], measured=found)
             for what, found in measured.items()
         ]
     return figures
 
 
-def planned_bytes(folder: Path, learner: LearnerConfig) -> dict[str, float]:
-    model = counted(read_config(folder / "model"), learner, name="fresh")
-    rank = rank_memory(model, learner, OptimConfig(), pass_tokens=ROWS * (PROMPT + ANSWER), gpu=False)
-    gathered = min(4 * model.parameters, GATHER_BYTES) if learner.zero_stage == 3 else 0
+def planned_bytes(folder: Path, case: Case) -> dict[str, float]:
+    learner = case.learner
+    model = counted(read_config(folder / case.model), learner, name="fresh")
+    rank = rank_memory(model, learner, OptimConfig(), pass_tokens=case.answers * (PROMPT + ANSWER), gpu=False)
+    gathered = min(model.push_bytes[learner.wire_dtype], GATHER_BYTES) if rank.gathered else 0
     return {
         "load": rank.reading,
-        "step": max(rank.peak, rank.reading),
+        "step": max(rank.peak + rank.offloaded, rank.reading),
         "checkpoint": model.checkpoint_bytes / (learner.ranks if learner.zero_stage else 1),
         "push": COPIES * model.push_bytes[learner.wire_dtype] + gathered,
     }
 
 
-def measured_bytes(rank: int, port: int, folder: str, learner: LearnerConfig) -> dict[str, float]:
+def measured_bytes(rank: int, port: int, folder: str, case: Case) -> dict[str, float]:
     """Return the peaks of a rank."""
     torch.set_num_threads(1)
+    learner = case.learner
     worker = TrainerWorker(rank, learner.ranks, "127.0.0.1", port, learner)
     train(worker, f"{folder}/small", steps=2)  # imports, and memory of threads
     worker.save(f"{folder}/first")
     worker.close()
     found: dict[str, float] = {}
     peak = PeakMemory()
-    worker.load(f"{folder}/model", optim=OptimConfig(), total_steps=9)
+    worker.load(f"{folder}/{case.model}", optim=OptimConfig(), total_steps=9)
     found["load"] = peak.bytes
     for _ in range(STEPS):
-        worker.train_step(batch(learner.ranks).share(rank), loss=LossConfig())
+        worker.train_step(batch(learner.ranks, answers=case.answers).share(rank), loss=LossConfig())
         release_free_memory(pause_s=0)
     found["step"] = peak.bytes
     peak = PeakMemory()
@@ -132,14 +167,14 @@ class PeakMemory:
 def train(worker: TrainerWorker, model: str, *, steps: int) -> None:
     worker.load(model, optim=OptimConfig(), total_steps=9)
     for _ in range(steps):
-        worker.train_step(batch(worker.config.ranks).share(worker.rank), loss=LossConfig())
+        worker.train_step(batch(worker.config.ranks, answers=2).share(worker.rank), loss=LossConfig())
 
 
-def batch(ranks: int) -> TrainBatch:
+def batch(ranks: int, *, answers: int) -> TrainBatch:
     """Return `PASSES` micro-batches for each rank, without shared prompts."""
-    passes = [group_of_answers(answers=ROWS, prompt=PROMPT, answer=ANSWER) for _ in range(PASSES * ranks)]
+    passes = [group_of_answers(answers=answers, prompt=PROMPT, answer=ANSWER) for _ in range(PASSES * ranks)]
     group = [one for each in passes for one in each]
-    return build_batch(group, ranks=ranks, micro_batch_tokens=ROWS * (PROMPT + ANSWER), pad_id=0)
+    return build_batch(group, ranks=ranks, micro_batch_tokens=answers * (PROMPT + ANSWER), pad_id=0)
 
 
 def print_memory(figures: list[MemoryFigure]) -> None:

@@ -7,14 +7,14 @@ import transformers
 from temper.learner.models.fresh import byte_tokenizer
 
 
-def fresh_qwen3(directory: Path, *, width: int, layers: int) -> int:
+def fresh_qwen3(directory: Path, *, width: int, layers: int, vocabulary: int = 0) -> int:
     """Write a fresh Qwen 3 with its tokenizer to `directory`, for measurements. Return the number of parameters.
 
-    Its layers are attention and MLPs alone. `width` is a multiple of 64.
+    Its layers are attention and MLPs alone. `width` is a multiple of 64. `vocabulary` may exceed the tokenizer's.
     """
     tokenizer = byte_tokenizer()
     config = transformers.Qwen3Config(
-        vocab_size=-(-len(tokenizer) // 32) * 32,
+        vocab_size=max(vocabulary, -(-len(tokenizer) // 32) * 32),
         hidden_size=width,
         intermediate_size=4 * width,
         num_hidden_layers=layers,

@@ -2,9 +2,9 @@
 
 Weights, gradients and states of a rank depend on the ZeRO stage (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
 Training Trillion Parameter Models", section 3, 2020). If gradients are accumulated in float32, DeepSpeed has further tensors:
-the whole gradient at stage 1, its share from stage 2 on, and a communication bucket at stage 3. Every stage but 0 has a float32
-copy of the weights. The tensors of CPU ranks were measured to match. The copies that transfers make follow the source of
-DeepSpeed 0.19: see `_count_gathered`, `_reduction_copies` and `_engine_bytes`.
+the whole gradient at stage 1, and its share from stage 2 on. Every stage but 0 has a float32 copy of the weights. The tensors
+of CPU ranks were measured to match. Buckets, copies and offloaded gradients follow DeepSpeed 0.19, `runtime/zero/`:
+see `_gradient_bytes`, `_bucket_bytes`, `_reduction_copies`, `_count_gathered` and `_engine_bytes`.
 
 Keys, values and states of an engine are in vLLM's pages (Kwon et al., "Efficient Memory Management for Large Language Model
 Serving with PagedAttention", 2023). In a hybrid, all layers have pages of the size of a Mamba-2 layer's states: a page of keys
@@ -14,20 +14,15 @@ holds as many tokens as fit. Layers form groups of the size of the rarer kind, a
 
 from dataclasses import dataclass
 
-from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.config import BUCKET, LIVE, PREFETCHED, LearnerConfig, OptimConfig
 from temper.orchestrator.tools.preflight.plan.layers import FLOAT32
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel
 from temper.rollout.engines.config import EngineConfig
 
 MOMENTS = 8
 """Bytes of AdamW's two moments."""
-BUCKET = 500_000_000
-"""Most parameters in DeepSpeed's bucket for gradients, as the learner sets it."""
-PREFETCHED, KEPT_GATHERED = 50_000_000, 500_000_000
-"""Parameters that stage 3 gathers together, and those that it keeps in the middle of a pass.
-
-They are `stage3_prefetch_bucket_size`, and half of `stage3_max_reuse_distance`, which counts forward and backward passes.
-"""
+SUB_GROUP = 1_000_000_000
+"""Parameters whose gradients stage 3 copies at once for an update: DeepSpeed's default `sub_group_size`."""
 LOGIT_BYTES = 14
 """Bytes per scored token and vocabulary entry for the gradient of the logits.
 
@@ -50,11 +45,12 @@ class RankMemory:
     optimiser: int
     """The states, and the float32 weights if the passes use another type."""
     buckets: int
-    """Buffers of gradients in transfer to other ranks."""
+    """Buffers of gradients that are reduced."""
     transfers: int
     """Peak bytes of transfers outside the middle of a pass.
 
-    They are the copies of reduced gradients with the rest of the pass, or the arriving parameters of a small model.
+    They are the copies of gradients for a reduction with the rest of the pass, or for an update, or the arriving parameters of
+    a small model.
     """
     gathered: int
     """At stage 3, the gathered parameters in the middle of a pass."""
@@ -89,10 +85,14 @@ class RankMemory:
         return self.states - self.overhead
 
     @property
+    def passing(self) -> int:
+        """Bytes in the middle of a pass, besides states and buckets."""
+        return self.gathered + self.activations + self.logits
+
+    @property
     def peak(self) -> int:
         """Bytes in the middle of a pass, during a transfer, or while the model is loaded."""
-        passing = self.gathered + self.activations + self.logits
-        return max(self.loading, self.states + self.buckets + max(passing, self.transfers))
+        return max(self.loading, self.states + self.buckets + max(self.passing, self.transfers))
 
 
 def rank_memory(
@@ -114,26 +114,29 @@ def rank_memory(
     split = learner.ranks if stage == 3 else 1
     away = learner.offload != "none"
     states = (FLOAT32 * trained // share if stage else 0) + _moments(model, optim) // share
-    gradients = FLOAT32 * trained // (learner.ranks if stage >= 2 or away else 1)
+    gradients, gradients_away = _gradient_bytes(learner, trained)
     weights, frozen = width * held // split, width * reference // split
     all_away = away and stage == 3
-    moved = (states + gradients + (weights + frozen if stage == 3 else 0)) if away else 0
+    moved = (states + (weights + frozen if stage == 3 else width * trained // share)) if away else 0
     on_device, beside = (0, 0) if all_away else (weights, frozen)
-    loaded = on_device + ((0 if away else gradients + states) + beside if reference else 0)
+    loaded = on_device + (gradients + (0 if away else states) + beside if reference else 0)
+    tensor = min(model.largest_tensor, trained)
     rows = min(pass_tokens, learner.logit_tokens)
     # Logits in pieces keep the gradient of the output layer in float32 too.
     pieces = FLOAT32 * model.shape.vocabulary * model.shape.hidden if pass_tokens > rows else 0
     activations = pass_tokens * _token_activations(model, learner, width=width, gpu=gpu)
     inside = pass_tokens * width * max((3 if layer.gated else 2) * layer.mlp for layer in model.layers)
-    gathered, arriving = (width * count for count in _count_gathered(model, learner, held))
+    gathered, arriving = (width * count for count in _count_gathered(model, learner, held, gpu=gpu))
+    on_disk = moved + gradients_away // 2 if learner.offload == "nvme" else 0
     return RankMemory(
         weights=on_device,
-        gradients=0 if away else gradients,
+        gradients=gradients,
         optimiser=0 if away else states,
-        buckets=FLOAT32 * min(held, BUCKET) if stage == 3 or (stage and learner.ranks > 1) else 0,
+        buckets=_bucket_bytes(learner, trained, tensor=tensor, width=width),
         transfers=max(
-            _reduction_copies(learner, trained, gpu=gpu)
+            _reduction_copies(learner, trained, tensor=tensor, width=width, gpu=gpu)
             + _kept_bytes(learner, trained, passing=activations + gathered),
+            _update_copies(learner, trained),
             arriving,
         ),
         gathered=gathered,
@@ -141,14 +144,14 @@ def rank_memory(
         activations=activations,
         logits=max(LOGIT_BYTES * rows * model.shape.vocabulary + pieces, inside),
         pass_tokens=pass_tokens,
-        offloaded=moved if learner.offload == "cpu" else 0,
-        on_disk=moved if learner.offload == "nvme" else 0,
+        offloaded=moved + gradients_away - on_disk,
+        on_disk=on_disk,
         push=push,
         overhead=overhead,
         loading=overhead + loaded + (2 * FLOAT32 + width) * model.largest_tensor if gpu else 0,
         reading=max(
             (weights if stage == 3 or not gpu else 0) + _read_copies(model, learner, gpu=gpu) * model.largest_tensor,
-            0 if gpu or away else _engine_bytes(learner, trained, weights=weights, gathered=arriving),
+            0 if gpu else _engine_bytes(learner, trained, weights=weights, width=width, gathered=arriving),
         ),
     )
 
@@ -163,47 +166,102 @@ def _read_copies(model: PlannedModel, learner: LearnerConfig, *, gpu: bool) -> i
     return FLOAT32 + 2 if learner.bf16 else FLOAT32 if learner.zero_stage == 3 else 0
 
 
-def _engine_bytes(learner: LearnerConfig, trained: int, *, weights: int, gathered: int) -> int:
+def _engine_bytes(learner: LearnerConfig, trained: int, *, weights: int, width: int, gathered: int) -> int:
     """Return the bytes on a CPU when DeepSpeed has built its engine, without moments.
 
-    It joins the weights to one tensor and copies this rank's part in float32. Then it sets a gradient of zeros for this part
-    (`initialize_optimizer_states`). At stage 3 the gradients of all passes follow, before a short pass gathers parameters.
-    Stage 1 in bfloat16 sets the gradients of all parameters instead. Weights that bfloat16 rounds are then read again, from a
-    file that is mapped into memory.
+    It joins the trained weights to one tensor and copies this rank's part in float32. Then it sets a gradient of zeros for this
+    part (`initialize_optimizer_states`). At stage 3 the gradients of all passes follow, before a short pass gathers parameters.
+    Stage 1 in bfloat16 keeps the gradients of all parameters instead. Offloading keeps the zeros. If bfloat16 rounds
+    weights, the part is read again, from a file that is mapped into memory. No file has adapters.
     """
     if not learner.zero_stage:
         return weights
-    part = FLOAT32 * trained // learner.ranks
+    part, away = FLOAT32 * trained // learner.ranks, learner.offload != "none"
+    read = part if learner.bf16 and not learner.lora.rank else 0
     if learner.zero_stage == 3:
-        return weights + 2 * part + max(part, gathered)
-    if not learner.bf16:
-        return weights + max(weights, 2 * part)
-    zeros = FLOAT32 * trained if learner.zero_stage == 1 else part
-    return weights + part + zeros + FLOAT32 * trained
+        return weights + (3 if away else 2) * part + max(part, read, gathered)
+    kept = FLOAT32 * trained if _has_joined_gradients(learner) else part if away else 0
+    back = width * trained // learner.ranks if away else 0  # for the updated weights
+    return weights + back + max(width * trained, part + max(part, kept + read))
 
 
-def _count_gathered(model: PlannedModel, learner: LearnerConfig, held: int) -> tuple[int, int]:
+def _count_gathered(model: PlannedModel, learner: LearnerConfig, held: int, *, gpu: bool) -> tuple[int, int]:
     """Return the parameters that stage 3 has gathered in the middle of a pass, and while some arrive.
 
-    They arrive in one tensor (`_all_gather_dtype` of `runtime/zero/partition_parameters.py`), from which each is copied. A
-    small model arrives once, before a pass.
+    Each module prefetches more until `LIVE` parameters are gathered. The next layer may exceed it. They arrive in one tensor
+    (`_all_gather_dtype` of `partition_parameters.py`), from which each is copied. A small model arrives once, before a pass.
+    One rank copies only offloaded parameters, one by one.
     """
-    if learner.zero_stage < 3 or learner.ranks == 1:
+    if learner.zero_stage < 3 or (learner.ranks == 1 and (learner.offload == "none" or not gpu)):
         return 0, 0
     together = min(held, max(PREFETCHED, model.largest_layer))
-    kept = min(held, KEPT_GATHERED + together)
-    arriving = kept + together
+    kept = min(held, LIVE + model.largest_layer)
+    arriving = kept + (together if learner.ranks > 1 else 0)
     return (kept if together == held else arriving), arriving
 
 
-def _reduction_copies(learner: LearnerConfig, trained: int, *, gpu: bool) -> int:
-    """Return the bytes of DeepSpeed's copies of a bucket of gradients.
+def _has_joined_gradients(learner: LearnerConfig) -> bool:
+    """Return whether DeepSpeed's `BF16_Optimizer` accumulates all gradients in one float32 tensor, without buckets."""
+    return learner.zero_stage == 1 and learner.bf16 and learner.offload == "none"
 
-    Stage 0 joins gradients to one tensor (`allreduce_bucket` of `runtime/engine.py`, 0.19). Stage 2 joins the slices of several
-    ranks (`allreduce_and_scatter`). Stage 3 orders them by rank (`reduce_scatter_coalesced`), and gloo copies them again.
+
+def _gradient_bytes(learner: LearnerConfig, trained: int) -> tuple[int, int]:
+    """Return the bytes of the gradients of all passes on the device, and offloaded.
+
+    Stages 1 and 2 offload them only before an update. Until then stage 2 in float32 has a second sum in main memory
+    (`accumulated_grads_in_cpu`), in bfloat16 its part on the device (`_build_compact_grad_partition_buffer`). Stage 3 has a sum
+    and a copy for the update.
     """
-    copies = {0: 1, 2: min(1, learner.ranks - 1), 3: 1 if gpu else 2}.get(learner.zero_stage, 0)
-    return copies * FLOAT32 * min(trained, BUCKET)
+    part = FLOAT32 * trained // learner.ranks
+    on_device = FLOAT32 * trained if learner.zero_stage < 2 else part
+    if learner.offload == "none":
+        return on_device, 0
+    if learner.zero_stage == 3 or (learner.zero_stage == 2 and not learner.bf16):
+        return 0, 2 * part
+    return on_device, part
+
+
+def _bucket_bytes(learner: LearnerConfig, trained: int, *, tensor: int, width: int) -> int:
+    """Return the bytes of DeepSpeed's bucket at any number of ranks, and of a tensor on the way to main memory.
+
+    Stage 2 fills it in the computing type (`setup_buckets`).
+    """
+    if not learner.zero_stage or _has_joined_gradients(learner):
+        return 0
+    passed = width * tensor if learner.offload != "none" and learner.zero_stage < 3 else 0
+    return (width if learner.zero_stage == 2 else FLOAT32) * min(trained, BUCKET) + passed
+
+
+def _reduction_copies(learner: LearnerConfig, trained: int, *, tensor: int, width: int, gpu: bool) -> int:
+    """Return the bytes that DeepSpeed needs besides a bucket to reduce it. `tensor` is the largest one.
+
+    Stage 0 joins gradients to one tensor until it exceeds a bucket (`allreduce_no_retain` of `runtime/engine.py`). Stage 1
+    frees each gradient that is in the bucket, and collects its part in a new tensor. Stage 2 joins the slices of several ranks
+    (`allreduce_and_scatter`), converts them to float32, and in float32 collects its part of each pass. Stage 3 orders them by
+    rank (`reduce_scatter_coalesced`), and gloo copies them again. A tensor that exceeds a bucket is reduced alone.
+    """
+    stage, part = learner.zero_stage, FLOAT32 * trained // learner.ranks
+    if stage == 0:
+        return FLOAT32 * min(trained, BUCKET + tensor)
+    if _has_joined_gradients(learner):
+        return 0
+    if stage == 1:
+        return part if learner.bf16 else max(0, part - FLOAT32 * BUCKET)
+    if stage == 3:
+        each = FLOAT32 if gpu else 2 * FLOAT32
+    else:
+        each = width + FLOAT32 if learner.bf16 else FLOAT32 * min(1, learner.ranks - 1)
+    copies = max(each * min(trained, BUCKET), (each + width) * tensor if tensor > BUCKET else 0)
+    collected = part if stage == 2 and not learner.bf16 and learner.offload == "none" else 0
+    return copies + collected if trained > BUCKET else max(copies, collected)
+
+
+def _update_copies(learner: LearnerConfig, trained: int) -> int:
+    """Return the bytes of stage 3's copy of gradients for an update. To write them to a disk, it collects them all."""
+    if learner.zero_stage < 3 or learner.offload == "cpu":
+        return 0
+    part = trained // learner.ranks
+    return FLOAT32 * (part if learner.offload == "nvme" else min(part, SUB_GROUP))
 
 
 def _kept_bytes(learner: LearnerConfig, trained: int, *, passing: int) -> int:

@@ -46,7 +46,8 @@ def page(plan: Plan) -> Iterator[str]:
     parts = ", ".join(f"{name} {count:,}" for name, count in model.parts.items())
     yield from wrap(f"parts        {parts}", width=120, subsequent_indent=" " * 13)
     if rank is not None:
-        aside = ("pass_tokens", "loading", "reading", "transfers")
+        unreached = ("gathered", "activations", "logits") if rank.transfers > rank.passing else ("transfers",)
+        aside = ("pass_tokens", "loading", "reading", *unreached)
         bytes_by_part = {name: count for name, count in asdict(rank).items() if name not in aside}
         loading = f"; {size(rank.loading)} during loading" if rank.loading else ""
         more = f"; passes of {rank.pass_tokens:,} tokens{loading}"

@@ -1,6 +1,7 @@
 """The sums of a plan by hand: the side that limits a step, ZeRO traffic, and the stages counted in hours and price."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ from transformers import Qwen3Config
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.orchestrator.tools.preflight.plan.memory import rank_memory
 from temper.orchestrator.tools.preflight.plan.model import counted
+from temper.orchestrator.tools.preflight.plan.page import page
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.orchestrator.tools.preflight.plan.step_time import Work
 
@@ -139,14 +141,71 @@ def test_a_rank_loads_its_own_part_one_tensor_at_a_time(models: Path) -> None:
     assert plan.host.reading == 8 * known(plan.rank).reading
 
 
+COUNT, EMBEDDING, LARGEST_BUCKET = 8_888_227_328, 131_072 * 4480, 500_000_000
+"""Parameters of the 9 B hybrid, of its largest tensor, which is also its largest layer, and of a full bucket."""
+
+
 def test_the_transfers_of_a_9b_are_those_worked_out_by_hand(usual: Plan) -> None:
-    """9 B parameters in bfloat16 on 4 ranks, whose largest layer is the embedding. The first of 18 buckets is reduced early."""
-    rank, count, layer = known(usual.rank), 8_888_227_328, 131_072 * 4480
-    assert rank.gathered == 2 * (500_000_000 + 2 * layer)
-    left = (rank.activations + rank.gathered) * (count - 500_000_000) // count
-    assert rank.transfers == 4 * 500_000_000 + left
-    one = usual.rank_with(replace(usual.config.learner, zero_stage=0, ranks=1, bf16=False, offload="none"))
-    assert (one.transfers, one.gathered) == (4 * 500_000_000, 0)
+    """9 B parameters in bfloat16 on 4 ranks. The gradient of the embedding exceeds a bucket and is converted to float32.
+
+    Modules prefetch until a billion parameters are gathered. The embedding follows, and its ranks' parts in another tensor.
+    """
+    rank = known(usual.rank)
+    assert rank.gathered == 2 * (1_000_000_000 + 2 * EMBEDDING)
+    left = (rank.activations + rank.gathered) * (COUNT - LARGEST_BUCKET) // COUNT
+    assert rank.transfers == (2 + 4) * EMBEDDING + left
+
+
+@pytest.mark.parametrize(
+    ("stage", "ranks", "bf16", "buckets", "copies"),
+    [
+        (0, 1, False, 0, 4 * (LARGEST_BUCKET + EMBEDDING)),  # the embedding joins a bucket that is almost full
+        (1, 1, True, 0, 0),  # one float32 tensor for all gradients
+        (1, 1, False, 4, 4 * (COUNT - LARGEST_BUCKET)),  # collected while a bucket's own gradients are freed
+        (2, 1, True, 2, (2 + 2 + 4) * EMBEDDING),  # the gradient, joined slices, float32
+        (2, 1, False, 4, 4 * EMBEDDING + 4 * COUNT),  # its gradient, and all of this pass
+        (2, 4, False, 4, 8 * EMBEDDING + COUNT),
+    ],
+)
+def test_buckets_and_copies_of_a_9b_are_those_worked_out_by_hand(
+    usual: Plan, stage: Literal[0, 1, 2, 3], ranks: int, bf16: bool, buckets: int, copies: int
+) -> None:
+    learner = replace(usual.config.learner, zero_stage=stage, ranks=ranks, bf16=bf16, offload="none")
+    rank = usual.rank_with(learner)
+    left = rank.activations * (COUNT - LARGEST_BUCKET) // COUNT if stage == 2 else 0
+    assert (rank.buckets, rank.transfers - left) == (buckets * LARGEST_BUCKET, copies)
+
+
+@pytest.mark.parametrize(
+    ("stage", "bf16", "gradients", "buckets", "offloaded"),
+    [
+        (1, True, 4 * COUNT, 4 * LARGEST_BUCKET + 2 * EMBEDDING, 4 + 8 + 4 + 2),
+        (2, True, COUNT, 2 * LARGEST_BUCKET + 2 * EMBEDDING, 4 + 8 + 4 + 2),
+        (2, False, 0, 4 * LARGEST_BUCKET + 4 * EMBEDDING, 4 + 8 + 2 * 4 + 4),  # added up in main memory too
+        (3, True, 0, 4 * LARGEST_BUCKET, 4 + 8 + 2 * 4 + 2),  # a sum and a copy; the weights
+    ],
+)
+def test_offloaded_gradients_are_those_worked_out_by_hand(
+    usual: Plan, stage: Literal[1, 2, 3], bf16: bool, gradients: int, buckets: int, offloaded: int
+) -> None:
+    """A quarter of the float32 weights, moments, gradients and the weights that return are in main memory."""
+    rank = usual.rank_with(replace(usual.config.learner, zero_stage=stage, ranks=4, bf16=bf16, offload="cpu"))
+    assert (rank.gradients, rank.buckets) == (gradients, buckets)
+    assert rank.offloaded == pytest.approx(offloaded * COUNT / 4, rel=1e-6)
+
+
+def test_one_rank_gathers_offloaded_weights_alone(usual: Plan) -> None:
+    learner = replace(usual.config.learner, zero_stage=3, ranks=1, offload="cpu")
+    assert usual.rank_with(learner).gathered == 2 * (1_000_000_000 + EMBEDDING)
+    assert usual.rank_with(replace(learner, offload="none")).gathered == 0
+
+
+def test_a_page_shows_the_parts_that_decide_the_peak(models: Path) -> None:
+    for tokens in (128, 32768):
+        plan = plan_on("8xH100-80G", models / NANO_9B, f"learner.micro_batch_tokens={tokens}")
+        (row,) = (after for line, after in pairwise(page(plan)) if line.startswith("a rank"))
+        assert ("transfers" in row) != ("logits" in row)
+        assert ("transfers" in row) == (known(plan.rank).transfers > known(plan.rank).passing)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +213,7 @@ def test_the_transfers_of_a_9b_are_those_worked_out_by_hand(usual: Plan) -> None
     [
         (0, 1, False, 4, 4),  # weights; gradients in one tensor
         (1, 1, True, 2 + 4 + 4 + 4, 0),  # bfloat16 and float32 weights, gradients of all passes, and the mapped file
+        (2, 2, True, 2 + 4 / 2 + 4 / 2, 2 + 4),  # weights, half a copy, half of the mapped file; joined slices, float32
         (2, 2, False, 4 + 4, 4),  # weights twice while they are joined, or once with half a copy and half a gradient
         (3, 2, False, 3 * 4 / 2 + 2 * 4, 2 * 4),  # halves of weights, copy and gradient; gathered, with a copy
     ],
@@ -173,6 +233,12 @@ def test_a_small_model_on_cpus_is_planned_by_hand(
     model = counted(config, learner, name="small")
     rank = rank_memory(model, learner, OptimConfig(), pass_tokens=8, gpu=False)
     assert (rank.reading, rank.transfers) == (built * model.parameters, transfers * model.parameters)
+    if stage == 2 and not bf16:  # adapters alone are joined and copied; the weights stay in the memory of the file
+        learner = replace(learner, lora=LoraConfig(rank=8))
+        adapted = counted(config, learner, name="small")
+        rank = rank_memory(adapted, learner, OptimConfig(), pass_tokens=8, gpu=False)
+        assert rank.reading == 4 * model.parameters + 2 * 4 * adapted.trained
+        assert rank.buckets == 4 * adapted.trained
 
 
 def test_ranks_of_a_machine_copy_their_shares_of_a_checkpoint(models: Path) -> None:
