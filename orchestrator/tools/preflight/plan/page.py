@@ -98,6 +98,11 @@ def _time(plan: Plan) -> Iterator[str]:
         f"learner      {rates.flops_used:.0%} of the peak, recomputed layers included; the first push takes "
         f"{_s(rates.first_push_s)} more; the longest answer takes {_s(time.longest_s)}"
     )
+    ways = (f"{way} {_s(publish)} + {_s(load)}" for way, (publish, load) in rates.pushes.items())
+    yield (
+        f"a push       {plan.push.nbytes / 1e9:,.1f} GB in {plan.model.push_tensors:,} tensors, learner + engines: "
+        f"{', '.join(ways)}"
+    )
     hours = f"{time.hours:,.1f} h, {time.hours * plan.gpus:,.0f} GPU hours, {time.tokens:,.0f} sampled tokens"
     yield f"all steps    {work.steps:,} of {work.stage}: {hours}"
     if plan.left_out:

@@ -10,7 +10,7 @@ Above it both sides overlap: max(G + D, L). Halves of one GPU alternate, so both
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from temper.learner.config import LearnerConfig
 from temper.learner.weight_sender import MOST_SENDERS
@@ -22,6 +22,7 @@ from temper.orchestrator.tools.preflight.plan.memory import EngineMemory, PushPl
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.weights.transports import BROADCAST, CUDA_IPC, SHARED_MEMORY, TRANSPORTS
 
 DENSE, EXPERTS = 0.3, 0.1
 """Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5
@@ -122,6 +123,8 @@ class Rates:
     """Further seconds of the first push, to connect engines and ranks."""
     flops_used: float
     """Share of the peak of the learner's GPUs that its operations are, with layers computed again."""
+    pushes: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Seconds of a push at the learner and at the engines, by transport."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +156,7 @@ class Fleet:
         """Rates of one engine and of the learner."""
         publish_s, load_s = self.push_s
         learn_s = self.learn_s
-        groups = min(MOST_SENDERS, self.learner.ranks) if self.push.transport == "broadcast" else 0
+        groups = min(MOST_SENDERS, self.learner.ranks) if self.push.transport == BROADCAST else 0
         token_s = self.pass_s(self.batch)
         return Rates(
             sampled_per_s=1 / (token_s / self.batch + self.prompt_s),
@@ -165,6 +168,7 @@ class Fleet:
             source=self.card.name,
             first_push_s=groups * self.assumed.connect_s,
             flops_used=self._products_s * self._learning_share / learn_s,
+            pushes={transport: self.push_seconds(transport) for transport in TRANSPORTS},
         )
 
     def _flops(self, share: float, gpus: int) -> float:
@@ -293,15 +297,20 @@ class Fleet:
 
     @property
     def push_s(self) -> tuple[float, float]:
-        """Seconds of a push at the learner, and of the load in the engines: vLLM loads each tensor by a Python call."""
+        """Seconds of a push at the learner, and of the load in the engines."""
+        return self.push_seconds(self.push.transport)
+
+    def push_seconds(self, transport: str) -> tuple[float, float]:
+        """Return the same for a transport: vLLM loads each tensor by a Python call. Others than the plan's send all weights."""
         push, assumed, spread = self.push, self.assumed, self.gpus > self.together
-        copy_s = push.sent / (assumed.host_copy_gbs * 1e9)
+        sent = push.sent if transport == push.transport else push.nbytes
+        copy_s = sent / (assumed.host_copy_gbs * 1e9)
         tensors_s = self.model.push_tensors * assumed.tensor_ms / 1000
-        if push.transport == "broadcast":
-            return 0.0, tensors_s + push.sent / (self._link_gbs(int(spread)) * 1e9)
-        if push.transport == "cuda_ipc":
-            copy_s = 2 * push.sent / (self.card.bandwidth_gbs * 1e9)
-        brought = push.sent / (assumed.ray_gbs * 1e9) if push.transport == "shared_memory" and spread else 0.0
+        if transport == BROADCAST:
+            return 0.0, tensors_s + sent / (self._link_gbs(int(spread)) * 1e9)
+        if transport == CUDA_IPC:
+            copy_s = 2 * sent / (self.card.bandwidth_gbs * 1e9)
+        brought = sent / (assumed.ray_gbs * 1e9) if transport == SHARED_MEMORY and spread else 0.0
         return copy_s, copy_s + brought + tensors_s
 
 

@@ -106,6 +106,11 @@ def test_the_seconds_of_a_30b_on_sixteen_machines_are_those_worked_out_by_hand(m
     assert publish_s == 0
     assert load_s == pytest.approx(tensors * 0.6e-3 + 2 * PARAMETERS / 35e9, rel=1e-3)
     assert 4 < load_s < 7
+    copied, brought, calls = 2 * PARAMETERS / 6e9, 2 * PARAMETERS / 2e9, tensors * 0.6e-3
+    assert (round(copied, 1), round(brought, 1), round(calls, 1)) == (10.5, 31.6, 3.7)
+    pushes = fleet.rates.pushes
+    assert pushes["broadcast"] == (publish_s, load_s)
+    assert pushes["shared_memory"] == pytest.approx((copied, copied + brought + calls), rel=1e-3)
 
 
 def test_an_offloaded_gradient_comes_and_goes_by_pcie_in_each_pass(models: Path) -> None:
