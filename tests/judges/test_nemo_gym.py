@@ -116,10 +116,10 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
 
     with (
         serving([python, SERVER, MODULE, "ExampleMultiStepResourcesServer", str(port)], lambda: url),
-        serving([python, place / PROGRAM, "127.0.0.1", str(port), str(own_port)], ready) as program,
+        serving([python, place / PROGRAM, "127.0.0.1", str(port), str(own_port)], ready) as server,
         closing(ScriptedEndpoint(tmp_path_factory.mktemp("model"), TOKENIZER, engine)) as endpoint,
     ):
-        engine.program = psutil.Process(program.pid)
+        engine.program = psutil.Process(server.pid)
         agent = f"{place}/my_gym.py:solve"
         yield Setup(agent=agent, url=url, listening=listening, engine=engine, endpoint=endpoint)
 
