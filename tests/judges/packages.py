@@ -54,8 +54,8 @@ def python_with(requirement: str, python: str = sys.executable) -> str:
 
 
 @contextmanager
-def serving(command: Sequence[str | Path], url: Callable[[], str], **how: Any) -> Iterator[None]:
-    """Run a server, from its first answer at `url()` to the end of the block."""
+def serving(command: Sequence[str | Path], url: Callable[[], str], **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server, from its first answer at `url()` to the end of the block. Return its process."""
     server = subprocess.Popen(command, **how)
     try:
         end = time.monotonic() + START_S
@@ -67,7 +67,7 @@ def serving(command: Sequence[str | Path], url: Callable[[], str], **how: Any) -
                 assert time.monotonic() < end
                 assert server.poll() is None
                 time.sleep(0.5)
-        yield
+        yield server
     finally:
         server.kill()
         server.wait()

@@ -1,6 +1,7 @@
 """An agent of the package nemo-gym, in its own environment, plays scripted turns by the program of the guide."""
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from judges.packages import python_with, serving
+from judges.packages import START_S, python_with, serving
 from support.documents import blocks
 from support.scripted_endpoint import ScriptedEndpoint
 from support.scripted_engine import TOKENIZER, ScriptedEngine
@@ -26,7 +27,8 @@ from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVer
 VERSION = "0.4.0"
 SERVER = Path(__file__).parents[1] / "support" / "foreign" / "nemo_gym_server.py"
 MODULE = "resources_servers.example_multi_step.app"
-PROGRAM = "gym_agent.py"
+PROGRAM, GUIDES_PORT = "gym_agent.py", "8001"
+NOWHERE = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "none", "MODEL": "none"}
 
 
 def tool(name: str, argument: str, kind: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +64,10 @@ def extracts(*values: int) -> str:
 
 
 class Script(ScriptedEngine):
-    """Writes the texts of an episode, and notes the tokens. It kills the agent's program during turn `kills_at`."""
+    """Writes the texts of an episode, and notes the tokens. It kills the agent during turn `kills_at`."""
+
+    program: psutil.Process
+    """The program of the guide, with a child for each episode."""
 
     def begin(self, texts: list[str], kills_at: int | None) -> None:
         self._texts, self._kills_at = [*texts], kills_at
@@ -70,10 +75,8 @@ class Script(ScriptedEngine):
 
     async def generate(self, request: TurnRequest) -> Completion:
         if self._kills_at == len(self.made):
-            (program,) = (
-                one for one in psutil.Process().children(recursive=True) if PROGRAM in " ".join(one.cmdline())
-            )
-            program.kill()
+            for agent in self.program.children():
+                agent.kill()
         done = await super().generate(request)
         self.made.append(tuple(done.token_ids))
         return done
@@ -81,10 +84,11 @@ class Script(ScriptedEngine):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The agent's function, the address of its resources server, and an endpoint on an engine."""
+    """The agent's function, the addresses of its resources server and its program, and an endpoint on an engine."""
 
     agent: str
     url: str
+    listening: tuple[str, int]
     engine: Script
     endpoint: ScriptedEndpoint
 
@@ -98,21 +102,26 @@ class Setup:
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    python, port = python_with(f"nemo-gym=={VERSION}", "3.12"), str(free_port())
+    python, port, own_port = python_with(f"nemo-gym=={VERSION}", "3.12"), free_port(), free_port()
     place, engine = tmp_path_factory.mktemp("guide"), Script([])
     *_, program, solve = blocks("docs/agents.md", "python")
     (place / PROGRAM).write_text(program, encoding="utf-8")
-    own = {"/opt/nemo_gym/bin/python": python, "/data": str(place), "8000": port}
-    for theirs, ours in own.items():
-        assert theirs in solve
-        solve = solve.replace(theirs, ours)
-    (place / "my_gym.py").write_text(solve, encoding="utf-8")
-    url = f"http://127.0.0.1:{port}"
+    assert GUIDES_PORT in solve
+    (place / "my_gym.py").write_text(solve.replace(GUIDES_PORT, str(own_port)), encoding="utf-8")
+    url, listening = f"http://127.0.0.1:{port}", ("127.0.0.1", own_port)
+
+    def ready() -> str:
+        socket.create_connection(listening).close()
+        return url
+
     with (
-        serving([python, SERVER, MODULE, "ExampleMultiStepResourcesServer", port], lambda: url),
+        serving([python, SERVER, MODULE, "ExampleMultiStepResourcesServer", str(port)], lambda: url),
+        serving([python, place / PROGRAM, "127.0.0.1", str(port), str(own_port)], ready) as server,
         closing(ScriptedEndpoint(tmp_path_factory.mktemp("model"), TOKENIZER, engine)) as endpoint,
     ):
-        yield Setup(agent=f"{place}/my_gym.py:solve", url=url, engine=engine, endpoint=endpoint)
+        engine.program = psutil.Process(server.pid)
+        agent = f"{place}/my_gym.py:solve"
+        yield Setup(agent=agent, url=url, listening=listening, engine=engine, endpoint=endpoint)
 
 
 @pytest.mark.judges(suite="NeMo-Gym agents", run="its `simple_agent`: calls of tools, rewards, a limit, a killed agent")
@@ -148,3 +157,17 @@ def test_an_agent_that_is_killed_during_a_call_is_a_failure(setup: Setup) -> Non
     assert one.failure is not None
     assert one.failure.kind is FailureKind.ENVIRONMENT
     assert one.stop is Stop.FAILURE
+
+
+@pytest.mark.judges
+def test_an_agent_ends_with_its_episode(setup: Setup) -> None:
+    """NeMo-Gym would repeat its request to the lost model for ever."""
+    program = setup.engine.program
+    before = program.children()
+    with socket.create_connection(setup.listening) as episode:
+        episode.sendall(json.dumps([ROW, NOWHERE]).encode() + b"\n")
+        episode.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            episode.recv(1)
+        (agent,) = (one for one in program.children() if one not in before)
+    agent.wait(START_S)
