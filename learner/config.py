@@ -96,6 +96,9 @@ class LearnerConfig:
     sequence_parallel: int = free(1)
     """Neighbouring ranks that share each sequence: a shard of the tokens each, and in attention and Mamba-2 layers a share of
     the heads. Must divide ranks and the model's heads, and needs shared_prompts=false."""
+    expert_ranks: int = free(1)
+    """Neighbouring ranks that share the experts of each layer: an equal number each. They send tokens to the owners of their
+    experts. Must divide ranks and the model's experts, and needs zero_stage 1 or 2."""
     zero_stage: ZeroStage = free(0)
     """DeepSpeed partitions over the ranks: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too."""
     bf16: bool = immutable(False)
@@ -153,6 +156,7 @@ class LearnerConfig:
             ("collective_timeout_s", self.collective_timeout_s),
             ("ranks", self.ranks),
             ("sequence_parallel", self.sequence_parallel),
+            ("expert_ranks", self.expert_ranks),
             ("micro_batch_tokens", self.micro_batch_tokens),
             ("logit_tokens", self.logit_tokens),
             ("threads", self.threads),
@@ -161,6 +165,7 @@ class LearnerConfig:
             positive(f"learner.{name}", value)
         self._check_partitioning()
         self._check_sequence_parallel()
+        self._check_expert_ranks()
         self._check_passes()
         if self.transport == "ray":
             LOG.warning("learner.transport=ray is no longer supported; using %s", AUTO)
@@ -196,6 +201,26 @@ class LearnerConfig:
                 "is not split over ranks; set learner.shared_prompts=false"
             )
 
+    def _check_expert_ranks(self) -> None:
+        """Raise `ValueError` if these settings do not support experts over ranks."""
+        if self.expert_ranks == 1:
+            return
+        if self.ranks % self.expert_ranks:
+            raise ValueError(
+                f"learner.ranks={self.ranks} is not divisible by learner.expert_ranks={self.expert_ranks}; take a multiple"
+            )
+        for fits, setting, remedy in (
+            (self.zero_stage in (1, 2), f"zero_stage={self.zero_stage}", "zero_stage=2"),
+            (self.offload == "none", f"offload={self.offload}", "offload=none"),
+            (not self.lora.rank, f"lora.rank={self.lora.rank}", "lora=null"),
+            (self.sequence_parallel == 1, f"sequence_parallel={self.sequence_parallel}", "sequence_parallel=1"),
+        ):
+            if not fits:
+                raise ValueError(
+                    f"learner.expert_ranks={self.expert_ranks} with learner.{setting} is not supported; set "
+                    f"learner.{remedy}, or learner.expert_ranks=1"
+                )
+
     def _check_passes(self) -> None:
         """Raise `ValueError` if the settings of forward and backward passes contradict each other."""
         if self.lora.rank and self.frozen:
@@ -207,6 +232,11 @@ class LearnerConfig:
 
 def require_together(optim: OptimConfig, learner: LearnerConfig, *, setting: str = "optim") -> None:
     """Raise `ValueError` if the optimiser, named `setting` in messages, can't run with the learner's partitions."""
+    if optim.kind == "muon" and learner.expert_ranks > 1:
+        raise ValueError(
+            f"{setting}.kind=muon with learner.expert_ranks={learner.expert_ranks} is not supported; set "
+            f"{setting}.kind=adamw, or learner.expert_ranks=1"
+        )
     clips_gradient = learner.zero_stage == 0 or (learner.zero_stage == 1 and learner.bf16 and learner.offload == "none")
     if optim.kind == "muon" and not clips_gradient:
         raise ValueError(

@@ -11,6 +11,7 @@ from temper.envs.core.process import ProgressCounter
 from temper.learner.config import LearnerConfig
 from temper.rollout.weights.buckets import BUCKET_BYTES, BucketGroup, Buffers, send_buckets, split_push
 from temper.rollout.weights.checksum import tensor_checksum
+from temper.rollout.weights.expert_owners import ALL_HOLD_ALL, ExpertOwners
 from temper.rollout.weights.host_memory import release_free_memory
 from temper.rollout.weights.manifest import (
     DOWN,
@@ -59,11 +60,16 @@ class TrainedModel(Protocol):
     @property
     def has_adapters(self) -> bool: ...
 
+    @property
+    def expert_owners(self) -> ExpertOwners: ...
+
     def checkpoint_shapes(self) -> Shapes: ...
 
     def adapter_shapes(self) -> Shapes: ...
 
     def checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]: ...
+
+    def own_checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]: ...
 
     def base_parameters(self) -> Iterator[dict[str, torch.Tensor]]: ...
 
@@ -127,7 +133,7 @@ class WeightSender:
         """Send this rank's buckets while the engines receive the last push. Segments are read, not sent."""
         if isinstance(self._sender, BucketSender):
             with self._progress_counter.busy("send"):
-                self._sender.send(version, self._progress_counter.advance_each(engine.checkpoint_parameters()))
+                self._sender.send(version, self._progress_counter.advance_each(engine.own_checkpoint_parameters()))
 
     def forget(self) -> None:
         if isinstance(self._sender, BucketSender):
@@ -151,6 +157,7 @@ class WeightSender:
                     ranks=config.ranks,
                     device=engine.device,
                     timeout_s=config.collective_timeout_s,
+                    owners=engine.expert_owners,
                 )
             elif engine.has_adapters and not self.merge_reason(engine):
                 self._sender = SegmentSender(
@@ -303,11 +310,13 @@ class BucketSender:
         device: torch.device,
         timeout_s: float,
         bucket_bytes: int = BUCKET_BYTES,
+        owners: ExpertOwners = ALL_HOLD_ALL,
     ) -> None:
         self._shapes, self._dtype = shapes, dtype
         self._rank, self._ranks = rank, ranks
         self._device, self._timeout_s = device, timeout_s
         self._bucket_bytes = bucket_bytes
+        self._owners = owners
         self._buffers = Buffers(device)
         self._last: WeightManifest | None = None
         self._receivers: Receivers | None = None
@@ -331,11 +340,14 @@ class BucketSender:
         """
         manifest = require_held(self._last, version)
         if self._bucket_group is None or self._receivers != receivers:
-            buckets = split_push(manifest, senders=1, most_bytes=self._bucket_bytes)
-            senders = min(self._ranks, len(buckets), MOST_SENDERS)
+            each = self._owners.ranks
+            buckets = split_push(manifest, senders=each, most_bytes=self._bucket_bytes, owners=self._owners)
+            senders = max(1, min(self._ranks, len(buckets), MOST_SENDERS) // each) * each
             first = GroupMember(host=receivers.host, port=0, rank=0, size=receivers.size + 1, timeout_s=self._timeout_s)
             rendezvous, self._store = open_store(first)
-            self._bucket_group = BucketGroup(rendezvous=rendezvous, senders=senders, bucket_bytes=self._bucket_bytes)
+            self._bucket_group = BucketGroup(
+                rendezvous=rendezvous, senders=senders, bucket_bytes=self._bucket_bytes, owners=self._owners
+            )
             self._receivers = receivers
         return self._bucket_group
 
@@ -352,7 +364,9 @@ class BucketSender:
             raise
         bucket_group, left = self._broadcast_group(), iter(gathered)
         try:
-            number = sender_number(self._rank, ranks=self._ranks, senders=bucket_group.senders)
+            number = sender_number(
+                self._rank, ranks=self._ranks, senders=bucket_group.senders, together=self._owners.ranks
+            )
             if number is not None:
                 group = self._group(bucket_group, number)
                 send_buckets(group, bucket_group.buckets(manifest), left, rank=number, buffers=self._buffers)
@@ -384,7 +398,11 @@ class BucketSender:
         self._joined, self._bucket_group, self._store = None, None, None
 
 
-def sender_number(rank: int, *, ranks: int, senders: int) -> int | None:
-    """Return a rank's number among the senders, which are spread evenly over the ranks, or None if it does not send."""
-    number, rest = divmod(rank, ranks // senders)
-    return number if rest == 0 and number < senders else None
+def sender_number(rank: int, *, ranks: int, senders: int, together: int = 1) -> int | None:
+    """Return a rank's number among the senders, or None if it does not send.
+
+    Senders are groups of `together` neighbouring ranks, spread evenly over the ranks.
+    """
+    group, place = divmod(rank, together)
+    number, rest = divmod(group, ranks // senders)
+    return number * together + place if rest == 0 and number < senders // together else None

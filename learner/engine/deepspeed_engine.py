@@ -24,8 +24,10 @@ if hide_mlflow := "mlflow" not in sys.modules:  # its autotuner would import it,
     sys.modules["mlflow"] = None  # type: ignore[assignment]
 
 import deepspeed
+from deepspeed.moe.layer import MoE
 from deepspeed.ops import __compatible_ops__ as compatible_ops
 from deepspeed.ops.op_builder import AsyncIOBuilder
+from deepspeed.utils import groups as process_groups
 
 if hide_mlflow:
     del sys.modules["mlflow"]
@@ -53,11 +55,13 @@ from temper.learner.models.adapters import (
     merge_adapters,
     strip_adapters,
 )
+from temper.learner.models.expert_parallel import open_expert_group, own_experts
 from temper.learner.models.loading import reread, train_without_noise, whole_shape
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.sequence_parallel import open_sequence_group
 from temper.learner.models.shape import require_shareable
 from temper.learner.models.shared_prompt import require_recomputable
+from temper.rollout.weights.expert_owners import ALL_HOLD_ALL, ExpertOwners
 from temper.rollout.weights.process_group import GroupMember, find_interface, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
@@ -104,6 +108,10 @@ class DeepSpeedEngine:
         if learner.offload == "nvme":
             _require_nvme()
         place_rest(model, learner=learner)
+        self.expert_group = open_expert_group(learner)
+        self.expert_owners = ALL_HOLD_ALL
+        if self.expert_group is not None:
+            self.expert_owners = mark_experts(model, ranks=learner.expert_ranks)
         self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=_optimizer(model, optim=optim, zero_stage=learner.zero_stage),
@@ -168,11 +176,21 @@ class DeepSpeedEngine:
                 yield merge_adapters(self.model, bucket) if self.has_adapters else bucket
 
     def _gathered(self, parameters: dict[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
-        for bucket in self._buckets(parameters) if self.zero_stage == 3 else [parameters]:
+        for bucket in self._buckets(parameters):
             with deepspeed.zero.GatheredParameters(list(bucket.values()), enabled=self.zero_stage == 3):
-                yield {name: parameter.detach() for name, parameter in bucket.items()}
+                yield {name: self._whole(parameter) for name, parameter in bucket.items()}
+
+    def _whole(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        own = parameter.detach()
+        if self.expert_group is None or own_experts(parameter) is None:
+            return own
+        return self.expert_group.gather(own)
 
     def _buckets(self, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+        if self.expert_group is not None:  # one stack is whole at a time
+            return [{name: parameter} for name, parameter in parameters.items()]
+        if self.zero_stage < 3:
+            return [parameters]
         buckets: list[dict[str, Any]] = [{}]
         held = 0
         for name, parameter in parameters.items():
@@ -192,6 +210,16 @@ class DeepSpeedEngine:
         for bucket in self.parameters():
             yield revert_weight_conversion(self.model, bucket)
 
+    def own_checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield like `checkpoint_parameters`. If experts are spread, yield only this rank's own, without a collective."""
+        if self.expert_group is None:
+            yield from self.checkpoint_parameters()
+            return
+        for name, parameter in self.model.named_parameters():
+            tensors = revert_weight_conversion(self.model, {name: parameter.detach()})
+            place = 0 if own_experts(parameter) is None else self.expert_group.rank
+            yield {self.expert_owners.renumber(key, place=place): tensor for key, tensor in tensors.items()}
+
     def base_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
         """Gather all parameters but the adapters, like `checkpoint_parameters`."""
         for bucket in self._gathered({n: p for n, p in self.model.named_parameters() if not is_adapter(n)}):
@@ -205,10 +233,7 @@ class DeepSpeedEngine:
 
     def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor of `checkpoint_parameters`."""
-        meta = {
-            name: torch.empty(tuple(p.ds_shape if self.zero_stage == 3 else p.shape), device="meta")
-            for name, p in base_parameters_by_name(self.model)
-        }
+        meta = {name: torch.empty(whole_shape(p), device="meta") for name, p in base_parameters_by_name(self.model)}
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -225,10 +250,10 @@ class DeepSpeedEngine:
         buffers = revert_weight_conversion(self.model, saved_buffers(self.model))
         sizes = {name: math.prod(shape) * itemsize for name, shape in self.checkpoint_shapes().items()}
         sizes |= {name: buffer.nbytes for name, buffer in buffers.items()}
-        files = split_model(sizes, ranks=ranks if self.zero_stage else 1)
+        files = split_model(sizes, ranks=ranks if self.zero_stage else 1, owners=self.expert_owners)
         own = {name: file for file in files for name in file.tensors if file.rank == rank}
         copies: dict[str, dict[str, torch.Tensor]] = {file.name: {} for file in own.values()}
-        for bucket in chain([buffers], self.checkpoint_parameters()):
+        for bucket in chain([buffers], self.own_checkpoint_parameters()):
             for name in bucket.keys() & own.keys():
                 file = own[name]
                 copies[file.name][name] = copy_to_cpu(bucket[name])
@@ -292,6 +317,29 @@ def free_partitions(parameters: list[Any], optimizer: Any) -> None:
         parameter.data = torch.empty(0)
         parameter.ds_tensor = None
     vars(optimizer).clear()
+
+
+class _ExpertGroups(MoE):
+    """Makes DeepSpeed look for expert groups. It looks only in models with a module of DeepSpeed's class."""
+
+    def __init__(self, *, experts: int) -> None:
+        torch.nn.Module.__init__(self)
+        self.num_experts = experts
+
+    def set_deepspeed_parallelism(self, use_data_before_expert_parallel_: bool = False) -> None:
+        """Do nothing: the groups exist already."""
+
+
+def mark_experts(model: PreTrainedModel, *, ranks: int) -> ExpertOwners:
+    """Mark the parameters that DeepSpeed reduces only over the ranks with the same experts. Return the owners. Collective."""
+    process_groups._create_expert_and_data_parallel(ranks)
+    stacks: list[Any] = [parameter for parameter in model.parameters() if own_experts(parameter) is not None]
+    for stack in stacks:
+        stack.allreduce, stack.group_name = False, f"ep_size_{ranks}"
+    experts = len(stacks[0])
+    if any(stack.requires_grad for stack in stacks):
+        model.add_module("expert_groups", _ExpertGroups(experts=experts * ranks))
+    return ExpertOwners(ranks=ranks, experts=experts)
 
 
 def register_mixer_weights(model: PreTrainedModel) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from temper.learner.engine.piece import SHARD_BYTES
+from temper.rollout.weights.expert_owners import ALL_HOLD_ALL, ExpertOwners
 from temper.rollout.weights.weight_files import INDEX
 
 METADATA = {"format": "pt"}
@@ -23,13 +24,15 @@ class ModelFile:
     tensors: frozenset[str]
 
 
-def split_model(sizes: Mapping[str, int], *, ranks: int) -> list[ModelFile]:
-    """Divide tensors of these bytes evenly among the ranks, in files of up to `SHARD_BYTES` bytes."""
+def split_model(sizes: Mapping[str, int], *, ranks: int, owners: ExpertOwners = ALL_HOLD_ALL) -> list[ModelFile]:
+    """Divide tensors of these bytes evenly among the ranks that hold them, in files of up to `SHARD_BYTES` bytes."""
     parts: list[tuple[int, list[str]]] = []
     newest: dict[int, list[str]] = {}
     held, filled = [0] * ranks, [0] * ranks
     for name, size in sizes.items():
-        rank = held.index(min(held))
+        owner = owners.owner(name)
+        holders = range(ranks) if owner is None else range(owner, ranks, owners.ranks)
+        rank = min(holders, key=held.__getitem__)
         if rank not in newest or filled[rank] + size > SHARD_BYTES:
             newest[rank], filled[rank] = [], 0
             parts.append((rank, newest[rank]))

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from temper.learner.config import OptimConfig
+from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.loading import whole_shape
 
 
@@ -67,14 +68,21 @@ def freeze(model: PreTrainedModel, patterns: list[str]) -> None:
 
 
 def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
-    """Return trainable parameters. With weight decay, those with fewer than two axes form a group without it."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not weight_decay:
-        return [{"params": parameters, "weight_decay": 0.0}]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if len(whole_shape(p)) >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if len(whole_shape(p)) < 2], "weight_decay": 0.0},
-    ]
+    """Return trainable parameters. With weight decay, those with fewer than two axes form a group without it.
+
+    Experts that ranks share form a group that DeepSpeed reduces over the other owners only.
+    """
+    trained: list[Any] = [p for p in model.parameters() if p.requires_grad]
+    stacks = [p for p in trained if own_experts(p) is not None]
+    parameters = [p for p in trained if own_experts(p) is None]
+    groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": 0.0}]
+    if weight_decay:
+        groups = [
+            {"params": [p for p in parameters if len(whole_shape(p)) >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in parameters if len(whole_shape(p)) < 2], "weight_decay": 0.0},
+        ]
+    if stacks:
+        groups.append({"params": stacks, "weight_decay": weight_decay, "moe": True, "name": stacks[0].group_name})
     return [group for group in groups if group["params"]]
 
 

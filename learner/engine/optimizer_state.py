@@ -29,6 +29,7 @@ from safetensors import safe_open
 from torch.nn import functional
 
 from temper.learner.engine.piece import SHARD_BYTES, Piece, copy_to_cpu, file_piece
+from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.loading import whole_shape
 
 SHARDS = "optimizer-*.safetensors"
@@ -160,8 +161,9 @@ class OptimizerState:
             return first, min(first + size, count)
         if held._hp_mapping is None:
             return 0, 0
-        place = held._hp_mapping.lp_fragment_address
-        return place.start, place.start + place.numel
+        place, own = held._hp_mapping.lp_fragment_address, own_experts(held)
+        start = place.start + (0 if own is None else own.first * held[0].numel())
+        return start, start + place.numel
 
     def _kinds(self, parameter: Any) -> list[str]:
         """Return the optimiser's tensors of a parameter's shape. At stage 3 they are the same for all."""

@@ -12,6 +12,7 @@ from deepspeed.accelerator import get_accelerator
 from transformers import PreTrainedModel
 
 from temper.learner.config import LIVE, PREFETCHED, REUSED, LearnerConfig
+from temper.learner.models.expert_parallel import STACKS, exchange_tokens, keep_own_experts, open_expert_group
 from temper.learner.models.loading import cast, read_model, whole_shape
 from temper.rollout.weights.host_memory import release_free_memory
 
@@ -31,6 +32,7 @@ class Placement:
         self.placed: list[torch.nn.Parameter] = []
         self.rounded: list[torch.nn.Parameter] = []
         """Parameters whose values in the file have more digits than the computing type."""
+        self.expert_group = open_expert_group(learner)
         self._type = torch.bfloat16 if learner.bf16 else torch.float32
         self._device = torch.device(get_accelerator().current_device_name())
         self.is_partitioned = learner.zero_stage == 3
@@ -40,7 +42,9 @@ class Placement:
             "zero_optimization": {"stage": 3, **offload_param_config(learner, folder=folder)},
         }
 
-    def __call__(self, parameter: torch.nn.Parameter) -> None:
+    def __call__(self, module: torch.nn.Module, parameter: torch.nn.Parameter) -> None:
+        if self.expert_group is not None and isinstance(module, STACKS):
+            keep_own_experts(parameter, self.expert_group)
         read = parameter.data.to(self._device)
         # DeepSpeed broadcasts into it. In the memory of a file that would copy each page.
         mapped = self.is_partitioned and not read.untyped_storage().resizable()
@@ -58,11 +62,14 @@ class Placement:
 
 
 def read_placed(directory: Path, placement: Placement) -> PreTrainedModel:
-    """Read a model with this placement. Raise `ValueError` if transformers ties two weights that differ.
+    """Read a model with this placement. Raise `ValueError` if transformers ties two weights that differ, or ranks cannot
+    share its experts.
 
     It compares them, but those of stage 3 are empty then. Collective at stage 3.
     """
     model = read_model(directory, place=placement)
+    if placement.expert_group is not None:
+        exchange_tokens(model, placement.expert_group)
     kept = {id(parameter) for parameter in model.parameters()}
     embedding = model.get_input_embeddings().weight
     for parameter in placement.placed if placement.is_partitioned else ():

@@ -13,6 +13,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from temper.learner.config import Recomputed
 from temper.learner.models import mamba_scan
+from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.kernels import Device, require_kernels, training_device
 from temper.learner.models.shared_prompt import recompute_layers
 
@@ -65,8 +66,8 @@ CAP = "attn_logit_softcapping"
 """Setting of models, such as Gemma 2, that cap attention scores, which only eager attention supports."""
 
 
-Place = Callable[[torch.nn.Parameter], None]
-"""Receives a parameter with its values and may replace them."""
+Place = Callable[[torch.nn.Module, torch.nn.Parameter], None]
+"""Receives a module and its parameter with its values, and may replace them."""
 ONE_BY_ONE = "HF_DEACTIVATE_ASYNC_LOAD"
 """Setting of transformers to read a parameter only when the previous one has its place."""
 
@@ -110,7 +111,7 @@ def _read_one_by_one(place: Place | None) -> Iterator[dict[int, torch.nn.Paramet
     def register(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
         if "_is_hf_initialized" in vars(parameter) and id(parameter) not in placed:  # tied ones come again
             placed[id(parameter)] = parameter
-            place(parameter)
+            place(module, parameter)
 
     hook, before = register_module_parameter_registration_hook(register), os.environ.get(ONE_BY_ONE)
     os.environ[ONE_BY_ONE] = "1"
@@ -128,7 +129,7 @@ def reread(
     """Read the float32 values of parameters again, which `read_model` has passed to `place` in this order."""
     order = iter(placed)
 
-    def place(parameter: torch.nn.Parameter) -> None:
+    def place(_module: torch.nn.Module, parameter: torch.nn.Parameter) -> None:
         use(next(order), parameter.data)
         parameter.data = torch.empty(0)
 
@@ -136,7 +137,9 @@ def reread(
 
 
 def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
-    """Return a parameter's shape, even if ZeRO has partitioned it."""
+    """Return a parameter's shape, even if ZeRO has partitioned it, or ranks share its experts."""
+    if own := own_experts(parameter):
+        return own.shape
     shape: torch.Size = vars(parameter).get("ds_shape", parameter.shape)
     return shape
 

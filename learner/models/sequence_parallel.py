@@ -59,7 +59,7 @@ class SequenceGroup:
 
 
 @cache
-def _create_group(size: int, timeout_s: float) -> Any:
+def create_group(size: int, timeout_s: float) -> Any:
     return torch.distributed.new_subgroups(size, timeout=timedelta(seconds=timeout_s))[0]
 
 
@@ -68,7 +68,7 @@ def open_sequence_group(learner: LearnerConfig) -> SequenceGroup | None:
     size = learner.sequence_parallel
     if size == 1:
         return None
-    group = _create_group(size, learner.collective_timeout_s)
+    group = create_group(size, learner.collective_timeout_s)
     return SequenceGroup(process_group=group, rank=torch.distributed.get_rank() % size, size=size)
 
 

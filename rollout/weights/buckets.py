@@ -2,7 +2,7 @@
 
 A bucket is a range of a segment's tensors with its own footer. Both sides compute the buckets from the manifest, so only
 their bytes are sent. Rank n modulo the number of senders sends bucket n, in its own process group with all engine
-processes.
+processes. If ranks share the experts, an owner sends a bucket of experts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from temper.rollout.weights.checksum import tensor_checksum
+from temper.rollout.weights.expert_owners import ALL_HOLD_ALL, ExpertOwners
 from temper.rollout.weights.manifest import (
     FOOTER_BYTES,
     WeightManifest,
@@ -50,17 +51,31 @@ class Bucket:
         return self.manifest.version * 2**24 + self.number
 
 
-def split_push(manifest: WeightManifest, *, senders: int, most_bytes: int = BUCKET_BYTES) -> list[Bucket]:
-    """Cut a push into buckets of at most `most_bytes`, in the order of its tensors."""
+def split_push(
+    manifest: WeightManifest, *, senders: int, most_bytes: int = BUCKET_BYTES, owners: ExpertOwners = ALL_HOLD_ALL
+) -> list[Bucket]:
+    """Cut a push into buckets of at most `most_bytes`, in the order of its tensors. A bucket's sender has all of them.
+
+    Sender n has the place n modulo `owners.ranks` in its group of ranks.
+    """
+    held_by = [owners.owner(name) for name in manifest.names]
     end = manifest.nbytes - FOOTER_BYTES
     stops = [*manifest.offsets[1:], end]
     starts = [0]
     for index, stop in enumerate(stops):
-        if stop - manifest.offsets[starts[-1]] > most_bytes and index > starts[-1]:
+        first = starts[-1]
+        if index > first and (stop - manifest.offsets[first] > most_bytes or held_by[index] != held_by[first]):
             starts.append(index)
+
+    def sender(number: int, owner: int | None) -> int:
+        group = number // owners.ranks * owners.ranks
+        return (number if owner is None else group + owner) % senders
+
     cuts = pairwise([*starts, len(manifest.names)])
     return [
-        Bucket(number=number, sender=number % senders, manifest=_part(manifest, first, last, stops[last - 1]))
+        Bucket(
+            number=number, sender=sender(number, held_by[first]), manifest=_part(manifest, first, last, stops[last - 1])
+        )
         for number, (first, last) in enumerate(cuts)
     ]
 
@@ -115,7 +130,8 @@ def pack_buckets(
     gathering is collective. Raises `ValueError` if it does not match the buckets.
     """
     place = {name: (bucket, at) for bucket in buckets for at, name in enumerate(bucket.manifest.names)}
-    lacking = {bucket.number: set(bucket.manifest.names) for bucket in buckets}
+    own = [bucket for bucket in buckets if bucket.sender == rank]
+    lacking = {bucket.number: set(bucket.manifest.names) for bucket in own}
     held: dict[int, torch.Tensor] = {}
     due = 0
     for tensors_by_name in gathered:
@@ -123,20 +139,23 @@ def pack_buckets(
             if name not in place:
                 raise unknown_weight(name)
             bucket, at = place[name]
-            if bucket.sender == rank:
-                if bucket.number not in held:
-                    held[bucket.number] = buffers.take(bucket.manifest.nbytes)
-                _write(held[bucket.number], bucket, at, tensor)
+            if bucket.sender != rank:
+                continue
+            if bucket.number not in held:
+                held[bucket.number] = buffers.take(bucket.manifest.nbytes)
+            _write(held[bucket.number], bucket, at, tensor)
             lacking[bucket.number].discard(name)
-            while due < len(buckets) and not lacking[due]:
-                if buckets[due].sender == rank:
-                    buffer = held.pop(due)
-                    seal_bucket(buffer[: buckets[due].manifest.nbytes], buckets[due])
-                    yield buckets[due], buffer
+            while due < len(own) and not lacking[own[due].number]:
+                ready = own[due]
+                buffer = held.pop(ready.number)
+                seal_bucket(buffer[: ready.manifest.nbytes], ready)
+                yield ready, buffer
                 due += 1
-    if due < len(buckets):
-        missing = min(lacking[due])
-        raise ValueError(f"weights of bucket {due} were not gathered, such as {missing}; reload the model")
+    if due < len(own):
+        number = own[due].number
+        raise ValueError(
+            f"weights of bucket {number} were not gathered, such as {min(lacking[number])}; reload the model"
+        )
 
 
 def _write(segment: torch.Tensor, bucket: Bucket, at: int, tensor: torch.Tensor) -> None:
@@ -181,15 +200,16 @@ def load_buckets(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketGroup:
     """How engines join the senders: the store of rank 0, the number of sending ranks, each with its own group on that
-    store, and the bucket size.
+    store, the bucket size, and the owners of experts.
     """
 
     rendezvous: GroupMember
     senders: int
     bucket_bytes: int = BUCKET_BYTES
+    owners: ExpertOwners = ALL_HOLD_ALL
 
     def buckets(self, manifest: WeightManifest) -> list[Bucket]:
-        return split_push(manifest, senders=self.senders, most_bytes=self.bucket_bytes)
+        return split_push(manifest, senders=self.senders, most_bytes=self.bucket_bytes, owners=self.owners)
 
     def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
         """Return a sending rank's group, with this process as `member`. Member 0 sends."""

@@ -139,13 +139,16 @@ def _precision(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 def _partitioning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose the lowest ZeRO stage whose states fit. If none does, move the optimiser's state to main memory.
 
-    Muon runs at stage 1 without offload.
+    Muon runs at stage 1 without offload, experts over ranks at stage 2.
     """
     if not settings.value("learner.bf16"):
         return
     ranks, room = int(settings.value("learner.ranks")), STATES_FILL * inputs.gpu_bytes
     if settings.any_stage("optim.kind", "muon"):
         settings.choose("learner.zero_stage", 1)
+        return
+    if settings.value("learner.expert_ranks") > 1:
+        settings.choose("learner.zero_stage", 2)
         return
     fitting = [stage for stage in (1, 2, 3) if state_bytes(settings, inputs, stage=stage) <= room]
     stage = settings.choose("learner.zero_stage", fitting[0] if fitting else 3)

@@ -1,0 +1,133 @@
+"""Experts over ranks: neighbouring ranks hold a share of the experts of each layer, and send tokens to their owners.
+
+Each rank routes its own tokens. An all-to-all brings the hidden state of a token to the owner of each of its experts.
+Another one brings back the outputs. The token's rank weights and adds them. Lepikhin et al., "GShard", 2020.
+
+Suffixes: `_N` token of a rank's pass, `_K` chosen expert, `_S` token and chosen expert in the order of experts, `_M` token
+from any rank and own expert, `_R` rank of the group, `_D` channel.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.nn import functional
+from transformers import PreTrainedModel
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
+
+from temper.learner.config import LearnerConfig
+from temper.learner.models.sequence_parallel import create_group
+
+STACKS = NemotronHExperts, Qwen3MoeExperts
+"""Modules whose parameters are stacks of experts, (experts, rows, columns)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertGroup:
+    """This rank's place among the ranks that share the experts."""
+
+    process_group: Any
+    rank: int
+    size: int
+
+    def gather(self, own: torch.Tensor) -> torch.Tensor:
+        """Return a whole stack from each rank's own experts."""
+        whole = own.new_empty(len(own) * self.size, *own.shape[1:])
+        torch.distributed.all_gather_into_tensor(whole, own.contiguous(), group=self.process_group)
+        return whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnExperts:
+    """The part of a stack that this rank holds: its first expert, and the shape of the whole stack."""
+
+    first: int
+    shape: torch.Size
+
+
+def open_expert_group(learner: LearnerConfig) -> ExpertGroup | None:
+    """Return this rank's group, or None if each rank has all experts. The first call is collective."""
+    size = learner.expert_ranks
+    if size == 1:
+        return None
+    group = create_group(size, learner.collective_timeout_s)
+    return ExpertGroup(process_group=group, rank=torch.distributed.get_rank() % size, size=size)
+
+
+def own_experts(parameter: torch.nn.Parameter) -> OwnExperts | None:
+    """Return the part of a stack that this parameter is, or None if the parameter is whole."""
+    own: OwnExperts | None = vars(parameter).get("own_experts")
+    return own
+
+
+def keep_own_experts(parameter: torch.nn.Parameter, group: ExpertGroup) -> None:
+    """Cut a whole stack to the experts of this rank. Raises `ValueError` if ranks cannot share them evenly."""
+    count = len(parameter)
+    if count % group.size:
+        raise ValueError(
+            f"learner.expert_ranks={group.size} with a model of {count} experts a layer: ranks share experts evenly; set a "
+            f"divisor of {count}"
+        )
+    own: Any = parameter
+    own.own_experts = OwnExperts(first=count // group.size * group.rank, shape=parameter.shape)
+    parameter.data = parameter.data.chunk(group.size)[group.rank].clone()  # frees the rest
+
+
+def exchange_tokens(model: PreTrainedModel, group: ExpertGroup) -> None:
+    """Make expert layers with cut stacks send tokens to the owners of experts. Each pass is then collective."""
+    for module in model.modules():
+        if isinstance(module, STACKS):
+            module.num_experts = len(module.down_proj)
+            module.forward = partial(_forward_over_ranks, module, group)
+
+
+def _forward_over_ranks(
+    experts: Any, group: ExpertGroup, hidden_ND: torch.Tensor, chosen_NK: torch.Tensor, weights_NK: torch.Tensor
+) -> torch.Tensor:
+    """Return the weighted sum of each token's experts, (N, D), computed by their owners."""
+    chosen_S, order_S = chosen_NK.flatten().sort(stable=True)
+    sent_R = torch.bincount(chosen_S // experts.num_experts, minlength=group.size)
+    received_R = torch.empty_like(sent_R)
+    torch.distributed.all_to_all_single(received_R, sent_R, group=group.process_group)
+    sent, received = torch.stack([sent_R, received_R]).tolist()
+    there = _Route(group=group.process_group, sent=sent, received=received)
+    hidden_MD = _AllToAll.apply(hidden_ND[order_S // chosen_NK.shape[1]], there)
+    chosen_M = _AllToAll.apply(chosen_S, there) % experts.num_experts
+    count = len(hidden_MD)
+    if not count:  # a row of zeros, so that the stacks have a gradient on every rank
+        hidden_MD, chosen_M = functional.pad(hidden_MD, (0, 0, 0, 1)), functional.pad(chosen_M, (0, 1))
+    ones_M1 = hidden_MD.new_ones(len(hidden_MD), 1)
+    output_MD = type(experts).forward(experts, hidden_MD, chosen_M[:, None], ones_M1)[:count]
+    output_SD = _AllToAll.apply(output_MD, there.back())
+    output_NKD = output_SD[order_S.argsort()].unflatten(0, chosen_NK.shape)
+    return (output_NKD * weights_NK[..., None]).sum(1).to(hidden_ND.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Route:
+    """How many rows each rank of a group gets from this rank, and how many this rank gets from it."""
+
+    group: Any
+    sent: list[int]
+    received: list[int]
+
+    def back(self) -> "_Route":
+        return _Route(group=self.group, sent=self.received, received=self.sent)
+
+
+class _AllToAll(torch.autograd.Function):
+    """An all-to-all of rows, ordered by the rank that they go to. Gradients travel back."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, route: _Route) -> torch.Tensor:
+        ctx.route = route
+        received = rows.new_empty(sum(route.received), *rows.shape[1:])
+        torch.distributed.all_to_all_single(received, rows.contiguous(), route.received, route.sent, group=route.group)
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _AllToAll.apply(gradients[0], ctx.route.back()), None

@@ -1,0 +1,27 @@
+"""The learner's ranks that hold an expert's weights, by the name of a checkpoint's tensor."""
+
+import re
+from dataclasses import dataclass
+
+EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
+"""The number of an expert in the name of its tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertOwners:
+    """Groups of `ranks` neighbouring ranks, in which each rank holds `experts` consecutive experts of every layer."""
+
+    ranks: int = 1
+    experts: int = 0
+
+    def owner(self, tensor: str) -> int | None:
+        """Return the place in each group of the rank that holds a tensor, or None if all ranks hold it."""
+        found = EXPERT.search(tensor) if self.ranks > 1 else None
+        return None if found is None else int(found[0]) // self.experts
+
+    def renumber(self, tensor: str, *, place: int) -> str:
+        """Return the name in a checkpoint of a tensor that is named by its number among the rank's own experts."""
+        return EXPERT.sub(lambda found: str(int(found[0]) + place * self.experts), tensor)
+
+
+ALL_HOLD_ALL = ExpertOwners()
