@@ -369,7 +369,8 @@ class BucketSender:
             )
             if number is not None:
                 group = self._group(bucket_group, number)
-                send_buckets(group, bucket_group.buckets(manifest), left, rank=number, buffers=self._buffers)
+                buckets = bucket_group.buckets(manifest)
+                send_buckets(group, buckets, left, rank=number, buffers=self._buffers, owners=self._owners)
             for _ in left:
                 continue  # gathering is collective
         except RuntimeError:

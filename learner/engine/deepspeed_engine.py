@@ -32,7 +32,7 @@ from deepspeed.utils import groups as process_groups
 if hide_mlflow:
     del sys.modules["mlflow"]
 from transformers import PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
+from transformers.core_model_loading import dot_natural_key, revert_weight_conversion
 
 from temper.learner.config import BUCKET, LearnerConfig, OptimConfig, require_together
 from temper.learner.engine.device_memory import DeviceMemory
@@ -176,7 +176,7 @@ class DeepSpeedEngine:
                 yield merge_adapters(self.model, bucket) if self.has_adapters else bucket
 
     def _gathered(self, parameters: dict[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
-        for bucket in self._buckets(parameters):
+        for bucket in self._buckets(_in_order(parameters)):
             with deepspeed.zero.GatheredParameters(list(bucket.values()), enabled=self.zero_stage == 3):
                 yield {name: self._whole(parameter) for name, parameter in bucket.items()}
 
@@ -215,7 +215,7 @@ class DeepSpeedEngine:
         if self.expert_group is None:
             yield from self.checkpoint_parameters()
             return
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in _in_order(dict(self.model.named_parameters())).items():
             tensors = revert_weight_conversion(self.model, {name: parameter.detach()})
             place = 0 if own_experts(parameter) is None else self.expert_group.rank
             yield {self.expert_owners.renumber(key, place=place): tensor for key, tensor in tensors.items()}
@@ -233,7 +233,8 @@ class DeepSpeedEngine:
 
     def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor of `checkpoint_parameters`."""
-        meta = {name: torch.empty(whole_shape(p), device="meta") for name, p in base_parameters_by_name(self.model)}
+        parameters = _in_order(dict(base_parameters_by_name(self.model)))
+        meta = {name: torch.empty(whole_shape(p), device="meta") for name, p in parameters.items()}
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -294,6 +295,11 @@ class DeepSpeedEngine:
             free_partitions(parameters, self.engine.optimizer)
         del self.engine, self.model, self.scorer, self._state, self.memory
         gc.collect()
+
+
+def _in_order(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Order parameters like `revert_weight_conversion`, so that a push gathers them in the order of its buckets."""
+    return dict(sorted(parameters.items(), key=lambda item: dot_natural_key(item[0])))
 
 
 def _optimizer(model: PreTrainedModel, *, optim: OptimConfig, zero_stage: int) -> torch.optim.Optimizer:

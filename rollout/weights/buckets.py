@@ -122,16 +122,23 @@ class Buffers:
 
 
 def pack_buckets(
-    buckets: Sequence[Bucket], gathered: Iterable[dict[str, torch.Tensor]], *, rank: int, buffers: Buffers
+    buckets: Sequence[Bucket],
+    gathered: Iterable[dict[str, torch.Tensor]],
+    *,
+    rank: int,
+    buffers: Buffers,
+    owners: ExpertOwners = ALL_HOLD_ALL,
 ) -> Iterator[tuple[Bucket, torch.Tensor]]:
-    """Yield the sealed buckets of a rank in order, each as soon as its tensors are gathered.
+    """Yield the sealed buckets of a rank in order, each as soon as its tensors and all earlier buckets are gathered.
 
     Each is at the start of one of the `buffers`, to which the sender returns it. All of `gathered` is consumed, because
-    gathering is collective. Raises `ValueError` if it does not match the buckets.
+    gathering is collective. A rank that sent before an earlier bucket was gathered would wait for engines, which wait for
+    that bucket, and its sender waits for this rank. Owners of experts gather without each other, so only a rank's own buckets
+    count. Raises `ValueError` if `gathered` does not match the buckets.
     """
     place = {name: (bucket, at) for bucket in buckets for at, name in enumerate(bucket.manifest.names)}
-    own = [bucket for bucket in buckets if bucket.sender == rank]
-    lacking = {bucket.number: set(bucket.manifest.names) for bucket in own}
+    counted = [bucket for bucket in buckets if bucket.sender == rank] if owners.ranks > 1 else buckets
+    lacking = {bucket.number: set(bucket.manifest.names) for bucket in counted}
     held: dict[int, torch.Tensor] = {}
     due = 0
     for tensors_by_name in gathered:
@@ -139,20 +146,21 @@ def pack_buckets(
             if name not in place:
                 raise unknown_weight(name)
             bucket, at = place[name]
-            if bucket.sender != rank:
-                continue
-            if bucket.number not in held:
-                held[bucket.number] = buffers.take(bucket.manifest.nbytes)
-            _write(held[bucket.number], bucket, at, tensor)
-            lacking[bucket.number].discard(name)
-            while due < len(own) and not lacking[own[due].number]:
-                ready = own[due]
-                buffer = held.pop(ready.number)
-                seal_bucket(buffer[: ready.manifest.nbytes], ready)
-                yield ready, buffer
+            if bucket.sender == rank:
+                if bucket.number not in held:
+                    held[bucket.number] = buffers.take(bucket.manifest.nbytes)
+                _write(held[bucket.number], bucket, at, tensor)
+            if bucket.number in lacking:
+                lacking[bucket.number].discard(name)
+            while due < len(counted) and not lacking[counted[due].number]:
+                ready = counted[due]
+                if ready.sender == rank:
+                    buffer = held.pop(ready.number)
+                    seal_bucket(buffer[: ready.manifest.nbytes], ready)
+                    yield ready, buffer
                 due += 1
-    if due < len(own):
-        number = own[due].number
+    if due < len(counted):
+        number = counted[due].number
         raise ValueError(
             f"weights of bucket {number} were not gathered, such as {min(lacking[number])}; reload the model"
         )
@@ -266,6 +274,7 @@ def send_buckets(
     *,
     rank: int,
     buffers: Buffers,
+    owners: ExpertOwners = ALL_HOLD_ALL,
 ) -> None:
     """Send a rank's buckets in order. The next one is packed while one is sent.
 
@@ -277,7 +286,7 @@ def send_buckets(
         wait()
         buffers.give(buffer)
 
-    for bucket, buffer in pack_buckets(buckets, gathered, rank=rank, buffers=buffers):
+    for bucket, buffer in pack_buckets(buckets, gathered, rank=rank, buffers=buffers, owners=owners):
         going.append((buffer, group.begin(buffer[: bucket.manifest.nbytes])))
         if len(going) == AHEAD:
             arrived(*going.pop(0))

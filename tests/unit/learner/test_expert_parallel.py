@@ -20,9 +20,11 @@ from unit.learner.test_worker_experts import sequences
 from unit.learner.test_worker_resume import optimizer_state
 
 from temper.learner.batches.samples import TrainingSample
-from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig, require_together
+from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig, ZeroStage, require_together
+from temper.learner.engine import deepspeed_engine
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.expert_parallel import ExpertGroup, exchange_tokens, own_experts
+from temper.learner.weight_sender import BucketSender
 from temper.learner.worker import TrainerWorker
 from temper.rollout.weights.buckets import BucketReceiver, Named
 
@@ -186,12 +188,17 @@ def test_a_run_moves_between_spread_and_whole_experts(models: Path) -> None:
         assert halves[0].isdisjoint(halves[1])  # each owner writes its experts into its own files
 
 
-def push(rank: int, port: int, folder: str, family: str) -> tuple[list[str], list[str]] | None:
-    """Push buckets from two ranks to an engine in a thread of the first.
+def push(
+    rank: int, port: int, folder: str, family: str, expert_ranks: int, zero_stage: ZeroStage
+) -> tuple[list[str], list[str]] | None:
+    """Push many buckets from two ranks to an engine in a thread of the first.
 
     Returns the expert tensors that each sender sent. The whole push equals a checkpoint.
     """
-    learner = LearnerConfig(ranks=2, expert_ranks=2, zero_stage=2, transport="broadcast", collective_timeout_s=60.0)
+    deepspeed_engine.GATHER_BYTES = 2**12
+    BucketSender.__init__.__kwdefaults__["bucket_bytes"] = 2**14  # type: ignore[index]
+    learner = LearnerConfig(ranks=2, expert_ranks=expert_ranks, zero_stage=zero_stage, transport="broadcast")
+    learner = replace(learner, collective_timeout_s=60.0)
     worker = TrainerWorker(rank, 2, "127.0.0.1", port, learner)
     worker.load(f"{folder}/{family}", optim=OPTIM, total_steps=9)
     step = batch(sequences(f"{folder}/{family}"), shared=False, ranks=2, tokens=TOKENS)
@@ -233,10 +240,17 @@ def push(rank: int, port: int, folder: str, family: str) -> tuple[list[str], lis
 
 @pytest.mark.parametrize("family", KINDS)
 def test_owners_send_their_experts_in_a_complete_push(models: Path, family: str) -> None:
-    sent, _ = in_processes(push, ranks=2, arguments=(str(models), family))
+    sent, _ = in_processes(push, ranks=2, arguments=(str(models), family, 2, 2))
     for place, names in enumerate(sent):
         own = range(EXPERTS // 2 * place, EXPERTS // 2 * (place + 1))
         assert {name.split(".experts.")[1].split(".")[0] for name in names} == {str(expert) for expert in own}
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_gathered_experts_arrive_from_alternating_senders(models: Path, family: str) -> None:
+    """Stage 3 gathers few weights at once, so no rank may send before it has gathered the earlier buckets."""
+    sent, _ = in_processes(push, ranks=2, arguments=(str(models), family, 1, 3))
+    assert all(sent)
 
 
 def find_refusals(rank: int, port: int, folder: str) -> list[str]:

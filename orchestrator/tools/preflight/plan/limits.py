@@ -93,7 +93,8 @@ def _rank_remedy(plan: Plan) -> str:
 
 def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, Any]]:
     """Yield settings that reduce a rank's memory, each on top of the earlier ones."""
-    if learner.ranks > 1 and learner.zero_stage < 3:
+    spread = learner.expert_ranks > 1  # then neither stage 3 nor offload works
+    if learner.ranks > 1 and learner.zero_stage < 3 and not spread:
         yield {"zero_stage": 3}
     shorter = max(longest, learner.micro_batch_tokens // 2)
     if shorter < learner.micro_batch_tokens:
@@ -102,7 +103,7 @@ def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, 
         yield {"recompute": "full"}
     if learner.logit_tokens > 1024:
         yield {"logit_tokens": 1024}
-    if learner.offload == "none" and learner.zero_stage:
+    if learner.offload == "none" and learner.zero_stage and not spread:
         yield {"offload": "cpu"}
 
 

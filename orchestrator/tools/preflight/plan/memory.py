@@ -108,14 +108,15 @@ def rank_memory(
 ) -> RankMemory:
     """Return the memory of a rank whose longest pass has `pass_tokens`, with a reference of so many parameters."""
     stage, trained = learner.zero_stage, model.trained
-    held = model.parameters + (trained if learner.lora.rank else 0)
+    elsewhere = model.parts.get("routed experts", 0) * (learner.expert_ranks - 1) // learner.expert_ranks
+    held = model.parameters - elsewhere + (trained if learner.lora.rank else 0)
     width = 2 if learner.bf16 else FLOAT32
     share = learner.ranks if stage else 1
     split = learner.ranks if stage == 3 else 1
     away = learner.offload != "none"
     states = (FLOAT32 * trained // share if stage else 0) + _moments(model, optim) // share
-    gradients, gradients_away = _gradient_bytes(learner, trained)
-    weights, frozen = width * held // split, width * reference // split
+    gradients, gradients_away = _gradient_bytes(learner, trained, own=min(trained, held))
+    weights, frozen = width * held // split, width * max(0, reference - elsewhere) // split
     all_away = away and stage == 3
     moved = (states + (weights + frozen if stage == 3 else width * trained // share)) if away else 0
     on_device, beside = (0, 0) if all_away else (weights, frozen)
@@ -205,15 +206,15 @@ def _has_joined_gradients(learner: LearnerConfig) -> bool:
     return learner.zero_stage == 1 and learner.bf16 and learner.offload == "none"
 
 
-def _gradient_bytes(learner: LearnerConfig, trained: int) -> tuple[int, int]:
-    """Return the bytes of the gradients of all passes on the device, and offloaded.
+def _gradient_bytes(learner: LearnerConfig, trained: int, *, own: int) -> tuple[int, int]:
+    """Return the bytes of the gradients of all passes on the device, and offloaded. The rank holds `own` of the parameters.
 
     Stages 1 and 2 offload them only before an update. Until then stage 2 in float32 has a second sum in main memory
     (`accumulated_grads_in_cpu`), in bfloat16 its part on the device (`_build_compact_grad_partition_buffer`). Stage 3 has a sum
     and a copy for the update.
     """
     part = FLOAT32 * trained // learner.ranks
-    on_device = FLOAT32 * trained if learner.zero_stage < 2 else part
+    on_device = FLOAT32 * own if learner.zero_stage < 2 else part
     if learner.offload == "none":
         return on_device, 0
     if learner.zero_stage == 3 or (learner.zero_stage == 2 and not learner.bf16):

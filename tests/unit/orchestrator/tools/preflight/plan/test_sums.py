@@ -10,6 +10,7 @@ from support.plans import NANO_9B, NANO_30B, TWO, known, plan_on
 from transformers import Qwen3Config
 
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
+from temper.orchestrator.tools.preflight.plan.limits import run_limits
 from temper.orchestrator.tools.preflight.plan.memory import rank_memory
 from temper.orchestrator.tools.preflight.plan.model import counted
 from temper.orchestrator.tools.preflight.plan.page import page
@@ -203,6 +204,17 @@ def test_one_rank_gathers_offloaded_weights_alone(usual: Plan) -> None:
     learner = replace(usual.config.learner, zero_stage=3, ranks=1, offload="cpu")
     assert usual.rank_with(learner).gathered == 2 * (1_000_000_000 + EMBEDDING)
     assert usual.rank_with(replace(learner, offload="none")).gathered == 0
+
+
+def test_spread_experts_of_a_30b_take_a_quarter_and_stay_spread(models: Path) -> None:
+    settings = ("ranks=4", "zero_stage=1", "expert_ranks=4", "bf16=true", "offload=none")
+    plan = plan_on("8xH100-80G", models / NANO_30B, *(f"learner.{setting}" for setting in settings))
+    rank, own = plan.rank_with(plan.config.learner), PARAMETERS - EXPERT_LAYERS * 128 * EXPERT * 3 / 4
+    assert (rank.weights, rank.gradients) == pytest.approx((2 * own, 4 * own), rel=1e-3)
+    assert rank.optimiser == pytest.approx((4 + 8) * PARAMETERS / 4, rel=1e-3)
+    (memory,) = (limit for limit in run_limits(plan) if limit.what == "a rank's memory")
+    assert "zero_stage" not in memory.remedy
+    assert "offload" not in memory.remedy
 
 
 def test_a_page_shows_the_parts_that_decide_the_peak(models: Path) -> None:
