@@ -122,6 +122,8 @@ def gradients_without_tokens(rank: int, port: int, implementation: str) -> list[
     config = Qwen3MoeConfig(hidden_size=8, num_experts=EXPERTS, moe_intermediate_size=4)
     config._experts_implementation = implementation
     experts: Any = Qwen3MoeExperts(config)
+    for stack in experts.parameters():
+        torch.nn.init.normal_(stack)  # transformers leaves it uninitialised
     exchange_tokens(experts, ExpertGroup(process_group=torch.distributed.group.WORLD, rank=0, size=1))
     nothing = torch.zeros(0, CHOSEN)
     experts(torch.zeros(0, 8, requires_grad=True), nothing.long(), nothing).sum().backward()
