@@ -16,10 +16,7 @@ ZeroStage = Literal[0, 1, 2, 3]
 Offload = Literal["none", "cpu", "nvme"]
 Recomputed = Literal["none", "selective", "full"]
 BUCKET = 500_000_000
-"""Most parameters in a bucket of gradients that are reduced."""
-LIVE, REUSED, PREFETCHED = 1_000_000_000, 1_000_000_000, 50_000_000
-"""Parameters at ZeRO 3: gathered ones that stop prefetching, the distance to the next use up to which one stays gathered, and
-those that a module prefetches."""
+"""Maximum number of parameters in a gradient bucket."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +93,7 @@ class LearnerConfig:
     sequence_parallel: int = free(1)
     """Neighbouring ranks that share each sequence: a shard of the tokens each, and in attention and Mamba-2 layers a share of
     the heads. Must divide ranks and the model's heads, and needs shared_prompts=false."""
-    expert_ranks: int = free(1)
+    expert_parallel: int = free(1)
     """Neighbouring ranks that share the experts of each layer: an equal number each. They send tokens to the owners of their
     experts. Must divide ranks and the model's experts, and needs zero_stage 1 or 2."""
     zero_stage: ZeroStage = free(0)
@@ -156,7 +153,7 @@ class LearnerConfig:
             ("collective_timeout_s", self.collective_timeout_s),
             ("ranks", self.ranks),
             ("sequence_parallel", self.sequence_parallel),
-            ("expert_ranks", self.expert_ranks),
+            ("expert_parallel", self.expert_parallel),
             ("micro_batch_tokens", self.micro_batch_tokens),
             ("logit_tokens", self.logit_tokens),
             ("threads", self.threads),
@@ -165,7 +162,7 @@ class LearnerConfig:
             positive(f"learner.{name}", value)
         self._check_partitioning()
         self._check_sequence_parallel()
-        self._check_expert_ranks()
+        self._check_expert_parallel()
         self._check_passes()
         if self.transport == "ray":
             LOG.warning("learner.transport=ray is no longer supported; using %s", AUTO)
@@ -201,13 +198,14 @@ class LearnerConfig:
                 "is not split over ranks; set learner.shared_prompts=false"
             )
 
-    def _check_expert_ranks(self) -> None:
-        """Raise `ValueError` if these settings do not support experts over ranks."""
-        if self.expert_ranks == 1:
+    def _check_expert_parallel(self) -> None:
+        """Raise `ValueError` if these settings do not support expert parallelism."""
+        if self.expert_parallel == 1:
             return
-        if self.ranks % self.expert_ranks:
+        if self.ranks % self.expert_parallel:
             raise ValueError(
-                f"learner.ranks={self.ranks} is not divisible by learner.expert_ranks={self.expert_ranks}; take a multiple"
+                f"learner.ranks={self.ranks} is not divisible by learner.expert_parallel={self.expert_parallel}; take a "
+                "multiple"
             )
         for fits, setting, remedy in (
             (self.zero_stage in (1, 2), f"zero_stage={self.zero_stage}", "zero_stage=2"),
@@ -217,8 +215,8 @@ class LearnerConfig:
         ):
             if not fits:
                 raise ValueError(
-                    f"learner.expert_ranks={self.expert_ranks} with learner.{setting} is not supported; set "
-                    f"learner.{remedy}, or learner.expert_ranks=1"
+                    f"learner.expert_parallel={self.expert_parallel} with learner.{setting} is not supported; set "
+                    f"learner.{remedy}, or learner.expert_parallel=1"
                 )
 
     def _check_passes(self) -> None:
@@ -232,10 +230,10 @@ class LearnerConfig:
 
 def require_together(optim: OptimConfig, learner: LearnerConfig, *, setting: str = "optim") -> None:
     """Raise `ValueError` if the optimiser, named `setting` in messages, can't run with the learner's partitions."""
-    if optim.kind == "muon" and learner.expert_ranks > 1:
+    if optim.kind == "muon" and learner.expert_parallel > 1:
         raise ValueError(
-            f"{setting}.kind=muon with learner.expert_ranks={learner.expert_ranks} is not supported; set "
-            f"{setting}.kind=adamw, or learner.expert_ranks=1"
+            f"{setting}.kind=muon with learner.expert_parallel={learner.expert_parallel} is not supported; set "
+            f"{setting}.kind=adamw, or learner.expert_parallel=1"
         )
     clips_gradient = learner.zero_stage == 0 or (learner.zero_stage == 1 and learner.bf16 and learner.offload == "none")
     if optim.kind == "muon" and not clips_gradient:

@@ -123,7 +123,7 @@ class TrainerGroup:
             return (await self._call_all("train", named=named))[0]
         shares = []
         for number in range(len(self.ranks)):
-            shares.append([batch.share(number * len(batch.micro_batches) // len(self.ranks)) for batch in batches])
+            shares.append([batch.share(number * len(batch.plan) // len(self.ranks)) for batch in batches])
         own = await asyncio.gather(*(rank.process.put(one) for rank, one in zip(self.ranks, shares, strict=True)))
         calls = [rank.process.call("train", one, named=named) for rank, one in zip(self.ranks, own, strict=True)]
         return (await self._call(calls))[0]

@@ -11,7 +11,7 @@ from temper.envs.core.process import ProgressCounter
 from temper.learner.config import LearnerConfig
 from temper.rollout.weights.buckets import BUCKET_BYTES, BucketGroup, Buffers, send_buckets, split_push
 from temper.rollout.weights.checksum import tensor_checksum
-from temper.rollout.weights.expert_owners import ALL_HOLD_ALL, ExpertOwners
+from temper.rollout.weights.expert_owners import UNSHARED, ExpertOwners
 from temper.rollout.weights.host_memory import release_free_memory
 from temper.rollout.weights.manifest import (
     DOWN,
@@ -310,7 +310,7 @@ class BucketSender:
         device: torch.device,
         timeout_s: float,
         bucket_bytes: int = BUCKET_BYTES,
-        owners: ExpertOwners = ALL_HOLD_ALL,
+        owners: ExpertOwners = UNSHARED,
     ) -> None:
         self._shapes, self._dtype = shapes, dtype
         self._rank, self._ranks = rank, ranks
@@ -340,9 +340,9 @@ class BucketSender:
         """
         manifest = require_held(self._last, version)
         if self._bucket_group is None or self._receivers != receivers:
-            each = self._owners.ranks
-            buckets = split_push(manifest, senders=each, most_bytes=self._bucket_bytes, owners=self._owners)
-            senders = max(1, min(self._ranks, len(buckets), MOST_SENDERS) // each) * each
+            size = self._owners.ranks
+            buckets = split_push(manifest, senders=size, most_bytes=self._bucket_bytes, owners=self._owners)
+            senders = max(1, min(self._ranks, len(buckets), MOST_SENDERS) // size) * size
             first = GroupMember(host=receivers.host, port=0, rank=0, size=receivers.size + 1, timeout_s=self._timeout_s)
             rendezvous, self._store = open_store(first)
             self._bucket_group = BucketGroup(
@@ -365,7 +365,7 @@ class BucketSender:
         bucket_group, left = self._broadcast_group(), iter(gathered)
         try:
             number = sender_number(
-                self._rank, ranks=self._ranks, senders=bucket_group.senders, together=self._owners.ranks
+                self._rank, ranks=self._ranks, senders=bucket_group.senders, group_size=self._owners.ranks
             )
             if number is not None:
                 group = self._group(bucket_group, number)
@@ -399,11 +399,11 @@ class BucketSender:
         self._joined, self._bucket_group, self._store = None, None, None
 
 
-def sender_number(rank: int, *, ranks: int, senders: int, together: int = 1) -> int | None:
+def sender_number(rank: int, *, ranks: int, senders: int, group_size: int = 1) -> int | None:
     """Return a rank's number among the senders, or None if it does not send.
 
-    Senders are groups of `together` neighbouring ranks, spread evenly over the ranks.
+    Senders are groups of `group_size` neighbouring ranks, spread evenly over the ranks.
     """
-    group, place = divmod(rank, together)
+    group, place = divmod(rank, group_size)
     number, rest = divmod(group, ranks // senders)
-    return number * together + place if rest == 0 and number < senders // together else None
+    return number * group_size + place if rest == 0 and number < senders // group_size else None

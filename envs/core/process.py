@@ -51,7 +51,7 @@ def kill_group(leader: int) -> None:
 
 
 @contextmanager
-def variables_set(values: Mapping[str, str]) -> Iterator[None]:
+def set_variables(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables of this process during the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)

@@ -97,7 +97,8 @@ class TrainBatch:
 
     def build_all(self) -> "TrainBatch":
         """Build the arrays of all ranks now. Return the batch."""
-        assert len({len(micro_batches) for micro_batches in self.micro_batches}) == 1
+        for rank in range(len(self.plan)):
+            self.share(rank)
         return self
 
     def share(self, rank: int) -> BatchShare:
@@ -110,10 +111,10 @@ class TrainBatch:
         if rank not in self._built:
             micro_batches = list[MicroBatch]()
             for shared in (True, False):
-                counts = [sum(bool(plan[0].prompt) == shared for plan in share) for share in self.plan]
-                own = [plan for plan in self.plan[rank] if bool(plan[0].prompt) == shared]
+                counts = [sum(bool(items[0].prompt) == shared for items in share) for share in self.plan]
+                own = [items for items in self.plan[rank] if bool(items[0].prompt) == shared]
                 micro_batches += [
-                    build_micro_batch(plan, self.rows, pad_id=self.pad_id, by_sample=self.by_sample) for plan in own
+                    build_micro_batch(items, self.rows, pad_id=self.pad_id, by_sample=self.by_sample) for items in own
                 ]
                 filler = build_filler(rows=self.filler_rows, pad_id=self.pad_id, shared=shared)
                 micro_batches += [filler] * (max(counts) - len(own))

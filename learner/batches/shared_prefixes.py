@@ -3,6 +3,7 @@
 Suffixes: `_G` sample of a group, `_P` prompt, `_PS` prompt and token (padded on the left), `_B` row of a micro-batch.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from temper.rollout.token_arrays import Ids, Integers
 
 MOST_ROWS = 16
-"""Maximum of samples without a group that share a prefix. Attention copies the prefix's keys and values for each of them."""
+"""Maximum number of ungrouped samples that share a prefix. Attention copies the prefix's keys and values for each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ def shared_prefixes(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _Block:
     """Neighbours in sorted order, from `start` to before `stop`, that share `prompt` tokens."""
 
     start: int
@@ -91,9 +92,9 @@ class _Run:
 
     @property
     def saved(self) -> int:
-        """Tokens that need not run again if `MOST_ROWS` samples share a prefix."""
+        """Tokens saved if at most `MOST_ROWS` samples share a prefix."""
         rows = self.stop - self.start
-        return (rows + -rows // MOST_ROWS) * self.prompt
+        return (rows - math.ceil(rows / MOST_ROWS)) * self.prompt
 
 
 def _rows_that_begin_alike(
@@ -101,19 +102,22 @@ def _rows_that_begin_alike(
 ) -> list[tuple[int, ...]]:
     """Split samples into sets of at most `MOST_ROWS` that share many tokens before the first trained one.
 
-    Neighbours in sorted order share the most. The longest common prefix first, two runs of them join if that saves more.
+    Neighbours in sorted order share the most. Adjacent blocks join, longest common prefix first, if
+    that saves more tokens.
     """
     order = sorted(rows, key=lambda row: ids[row][: first_trained[row]].astype(">i4").tobytes())
     common = [shared_length([ids[a], ids[b]], [first_trained[a], first_trained[b]]) for a, b in pairwise(order)]
-    runs = [_Run(start=place, stop=place + 1, prompt=0) for place in range(len(order))]  # correct at both ends of a run
+    blocks = [
+        _Block(start=place, stop=place + 1, prompt=0) for place in range(len(order))
+    ]  # those at a block's ends are current
     for place in sorted(range(len(common)), key=lambda place: -common[place]):
-        left, right = runs[place], runs[place + 1]
-        joined = _Run(start=left.start, stop=right.stop, prompt=common[place])
+        left, right = blocks[place], blocks[place + 1]
+        joined = _Block(start=left.start, stop=right.stop, prompt=common[place])
         if joined.saved > left.saved + right.saved:
-            runs[joined.start] = runs[joined.stop - 1] = joined
+            blocks[joined.start] = blocks[joined.stop - 1] = joined
     found, start = list[tuple[int, ...]](), 0
     while start < len(order):
-        stop = runs[start].stop
+        stop = blocks[start].stop
         longest_first = sorted(order[start:stop], key=lambda row: -len(ids[row]))
         found += [tuple(longest_first[at : at + MOST_ROWS]) for at in range(0, stop - start, MOST_ROWS)]
         start = stop

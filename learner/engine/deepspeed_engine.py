@@ -41,7 +41,6 @@ from temper.learner.engine.optimizer import GuardedAdamW, muon_groups, parameter
 from temper.learner.engine.optimizer_state import OptimizerState
 from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
 from temper.learner.engine.placement import (
-    GATHERING,
     Placement,
     offload_param_config,
     offload_target,
@@ -55,13 +54,13 @@ from temper.learner.models.adapters import (
     merge_adapters,
     strip_adapters,
 )
-from temper.learner.models.expert_parallel import open_expert_group, own_experts
+from temper.learner.models.expert_parallel import ExpertGroup, own_experts
 from temper.learner.models.loading import reread, train_without_noise, whole_shape
 from temper.learner.models.scorer import Scorer
-from temper.learner.models.sequence_parallel import open_sequence_group
+from temper.learner.models.sequence_parallel import SequenceGroup
 from temper.learner.models.shape import require_shareable
 from temper.learner.models.shared_prompt import require_recomputable
-from temper.rollout.weights.expert_owners import ALL_HOLD_ALL, ExpertOwners
+from temper.rollout.weights.expert_owners import UNSHARED, ExpertOwners
 from temper.rollout.weights.process_group import GroupMember, find_interface, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
@@ -108,10 +107,10 @@ class DeepSpeedEngine:
         if learner.offload == "nvme":
             _require_nvme()
         place_rest(model, learner=learner)
-        self.expert_group = open_expert_group(learner)
-        self.expert_owners = ALL_HOLD_ALL
+        self.expert_group = ExpertGroup.open(learner.expert_parallel, timeout_s=learner.collective_timeout_s)
+        self.expert_owners = UNSHARED
         if self.expert_group is not None:
-            self.expert_owners = mark_experts(model, ranks=learner.expert_ranks)
+            self.expert_owners = mark_experts(model, ranks=learner.expert_parallel)
         self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=_optimizer(model, optim=optim, zero_stage=learner.zero_stage),
@@ -123,7 +122,7 @@ class DeepSpeedEngine:
         self.memory = DeviceMemory(self.engine)
         if learner.zero_stage == 3:
             register_mixer_weights(model)  # before the scorer's first pass
-        self.sequence_group = open_sequence_group(learner)
+        self.sequence_group = SequenceGroup.open(learner.sequence_parallel, timeout_s=learner.collective_timeout_s)
         self.scorer = Scorer(
             self.engine,
             model,
@@ -218,7 +217,7 @@ class DeepSpeedEngine:
         for name, parameter in _in_order(dict(self.model.named_parameters())).items():
             tensors = revert_weight_conversion(self.model, {name: parameter.detach()})
             place = 0 if own_experts(parameter) is None else self.expert_group.rank
-            yield {self.expert_owners.renumber(key, place=place): tensor for key, tensor in tensors.items()}
+            yield {self.expert_owners.to_checkpoint_name(key, place=place): tensor for key, tensor in tensors.items()}
 
     def base_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
         """Gather all parameters but the adapters, like `checkpoint_parameters`."""
@@ -345,7 +344,7 @@ def mark_experts(model: PreTrainedModel, *, ranks: int) -> ExpertOwners:
     experts = len(stacks[0])
     if any(stack.requires_grad for stack in stacks):
         model.add_module("expert_groups", _ExpertGroups(experts=experts * ranks))
-    return ExpertOwners(ranks=ranks, experts=experts)
+    return ExpertOwners(ranks=ranks, experts_per_rank=experts)
 
 
 def register_mixer_weights(model: PreTrainedModel) -> None:
@@ -377,7 +376,6 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
             # allocated in full
             "reduce_bucket_size": min(sum(size for size, is_trained in sizes if is_trained), BUCKET),
             "stage3_param_persistence_threshold": min(count // 100, 100_000),  # smaller ones stay whole on every rank
-            **GATHERING,
             **_offload_config(learner),
         },
     }

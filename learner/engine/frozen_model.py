@@ -11,12 +11,12 @@ from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.config import LearnerConfig
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, free_partitions, register_mixer_weights
 from temper.learner.engine.device_memory import OffloadedStorage, find_storages, find_tensors, nbytes
-from temper.learner.engine.placement import GATHERING, offload_param_config, place_rest
+from temper.learner.engine.placement import offload_param_config, place_rest
 from temper.learner.models.adapters import disabled_adapters
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.loading import train_without_noise
 from temper.learner.models.scorer import Scorer
-from temper.learner.models.sequence_parallel import open_sequence_group
+from temper.learner.models.sequence_parallel import SequenceGroup
 
 FOLDER = "frozen"
 """Separate folder for parameter files, because DeepSpeed empties its folder."""
@@ -59,7 +59,7 @@ class FrozenModel:
         else:
             model.to(device)
         train_without_noise(model)  # as the policy: evaluation mode uses other kernels
-        group = open_sequence_group(learner)
+        group = SequenceGroup.open(learner.sequence_parallel, timeout_s=learner.collective_timeout_s)
         self.scorer = Scorer(
             self._engine or model,
             model,
@@ -107,7 +107,6 @@ def _config(learner: LearnerConfig) -> dict[str, Any]:
             "stage": 3,
             "overlap_comm": False,
             "stage3_param_persistence_threshold": 0,
-            **GATHERING,
             **offload_param_config(learner, folder=FOLDER),
         },
     }

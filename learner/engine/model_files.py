@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from temper.learner.engine.piece import SHARD_BYTES
-from temper.rollout.weights.expert_owners import ALL_HOLD_ALL, ExpertOwners
+from temper.rollout.weights.expert_owners import UNSHARED, ExpertOwners
 from temper.rollout.weights.weight_files import INDEX
 
 METADATA = {"format": "pt"}
@@ -24,13 +24,13 @@ class ModelFile:
     tensors: frozenset[str]
 
 
-def split_model(sizes: Mapping[str, int], *, ranks: int, owners: ExpertOwners = ALL_HOLD_ALL) -> list[ModelFile]:
+def split_model(sizes: Mapping[str, int], *, ranks: int, owners: ExpertOwners = UNSHARED) -> list[ModelFile]:
     """Divide tensors of these bytes evenly among the ranks that hold them, in files of up to `SHARD_BYTES` bytes."""
     parts: list[tuple[int, list[str]]] = []
     newest: dict[int, list[str]] = {}
     held, filled = [0] * ranks, [0] * ranks
     for name, size in sizes.items():
-        owner = owners.owner(name)
+        owner = owners.find_owner(name)
         holders = range(ranks) if owner is None else range(owner, ranks, owners.ranks)
         rank = min(holders, key=held.__getitem__)
         if rank not in newest or filled[rank] + size > SHARD_BYTES:

@@ -70,7 +70,7 @@ def freeze(model: PreTrainedModel, patterns: list[str]) -> None:
 def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
     """Return trainable parameters. With weight decay, those with fewer than two axes form a group without it.
 
-    Experts that ranks share form a group that DeepSpeed reduces over the other owners only.
+    Shared experts form their own group. DeepSpeed reduces it only over ranks that hold the same experts.
     """
     trained: list[Any] = [p for p in model.parameters() if p.requires_grad]
     stacks = [p for p in trained if own_experts(p) is not None]

@@ -11,17 +11,10 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from transformers import PreTrainedModel
 
-from temper.learner.config import LIVE, PREFETCHED, REUSED, LearnerConfig
-from temper.learner.models.expert_parallel import STACKS, exchange_tokens, keep_own_experts, open_expert_group
+from temper.learner.config import LearnerConfig
+from temper.learner.models.expert_parallel import STACKS, ExpertGroup, exchange_tokens, keep_own_experts
 from temper.learner.models.loading import cast, read_model, whole_shape
 from temper.rollout.weights.host_memory import release_free_memory
-
-GATHERING = {
-    "stage3_max_live_parameters": LIVE,
-    "stage3_max_reuse_distance": REUSED,
-    "stage3_prefetch_bucket_size": PREFETCHED,
-}
-"""DeepSpeed's settings of the parameters that passes gather at stage 3."""
 
 
 class Placement:
@@ -32,7 +25,7 @@ class Placement:
         self.placed: list[torch.nn.Parameter] = []
         self.rounded: list[torch.nn.Parameter] = []
         """Parameters whose values in the file have more digits than the computing type."""
-        self.expert_group = open_expert_group(learner)
+        self.expert_group = ExpertGroup.open(learner.expert_parallel, timeout_s=learner.collective_timeout_s)
         self._type = torch.bfloat16 if learner.bf16 else torch.float32
         self._device = torch.device(get_accelerator().current_device_name())
         self.is_partitioned = learner.zero_stage == 3

@@ -1,4 +1,4 @@
-"""Experts over ranks: neighbouring ranks hold a share of the experts of each layer, and send tokens to their owners.
+"""Expert parallelism: each rank of a group holds an equal share of every layer's experts. Tokens travel to their owners.
 
 Each rank routes its own tokens. An all-to-all brings the hidden state of a token to the owner of each of its experts.
 Another one brings back the outputs. The token's rank weights and adds them. Lepikhin et al., "GShard", 2020.
@@ -18,20 +18,15 @@ from transformers import PreTrainedModel
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
-from temper.learner.config import LearnerConfig
-from temper.learner.models.sequence_parallel import create_group
+from temper.learner.models.rank_group import RankGroup
 
 STACKS = NemotronHExperts, Qwen3MoeExperts
 """Modules whose parameters are stacks of experts, (experts, rows, columns)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertGroup:
-    """This rank's place among the ranks that share the experts."""
-
-    process_group: Any
-    rank: int
-    size: int
+class ExpertGroup(RankGroup):
+    """The ranks that share the experts."""
 
     def gather(self, own: torch.Tensor) -> torch.Tensor:
         """Return a whole stack from each rank's own experts."""
@@ -48,15 +43,6 @@ class OwnExperts:
     shape: torch.Size
 
 
-def open_expert_group(learner: LearnerConfig) -> ExpertGroup | None:
-    """Return this rank's group, or None if each rank has all experts. The first call is collective."""
-    size = learner.expert_ranks
-    if size == 1:
-        return None
-    group = create_group(size, learner.collective_timeout_s)
-    return ExpertGroup(process_group=group, rank=torch.distributed.get_rank() % size, size=size)
-
-
 def own_experts(parameter: torch.nn.Parameter) -> OwnExperts | None:
     """Return the part of a stack that this parameter is, or None if the parameter is whole."""
     own: OwnExperts | None = vars(parameter).get("own_experts")
@@ -68,7 +54,7 @@ def keep_own_experts(parameter: torch.nn.Parameter, group: ExpertGroup) -> None:
     count = len(parameter)
     if count % group.size:
         raise ValueError(
-            f"learner.expert_ranks={group.size} with a model of {count} experts a layer: ranks share experts evenly; set a "
+            f"learner.expert_parallel={group.size} with a model of {count} experts a layer: ranks share experts evenly; set a "
             f"divisor of {count}"
         )
     own: Any = parameter

@@ -65,7 +65,7 @@ def prepare_routers(model: PreTrainedModel, learner: LearnerConfig) -> None:
     for asked, setting, instead in (
         (not learner.train_router, "train_router=false", "train_router=true"),
         (learner.router_replay, "router_replay=true", "router_replay=false"),
-        (learner.expert_ranks > 1, f"expert_ranks={learner.expert_ranks}", "expert_ranks=1"),
+        (learner.expert_parallel > 1, f"expert_parallel={learner.expert_parallel}", "expert_parallel=1"),
     ):
         if asked and not routers:
             raise ValueError(

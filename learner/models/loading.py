@@ -1,7 +1,6 @@
 """Model directories in Hugging Face format: the trained model and the tokenizer's files."""
 
 import copy
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from temper.envs.core.process import set_variables
 from temper.learner.config import Recomputed
 from temper.learner.models import mamba_scan
 from temper.learner.models.expert_parallel import own_experts
@@ -113,14 +113,12 @@ def _read_one_by_one(place: Place | None) -> Iterator[dict[int, torch.nn.Paramet
             placed[id(parameter)] = parameter
             place(module, parameter)
 
-    hook, before = register_module_parameter_registration_hook(register), os.environ.get(ONE_BY_ONE)
-    os.environ[ONE_BY_ONE] = "1"
+    hook = register_module_parameter_registration_hook(register)
     try:
-        yield placed
+        with set_variables({ONE_BY_ONE: "1"}):
+            yield placed
     finally:
         hook.remove()
-        os.environ.pop(ONE_BY_ONE)
-        os.environ |= {} if before is None else {ONE_BY_ONE: before}
 
 
 def reread(

@@ -9,8 +9,7 @@ rank's heads.
 """
 
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,16 +18,12 @@ import torch.distributed
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHMamba2Mixer
 
-from temper.learner.config import LearnerConfig
+from temper.learner.models.rank_group import RankGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceGroup:
-    """This rank's place among the ranks that share a micro-batch."""
-
-    process_group: Any
-    rank: int
-    size: int
+class SequenceGroup(RankGroup):
+    """The ranks that share a micro-batch."""
 
     def take_shard(self, values_N: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
         """Return the shard of this rank. The tokens are a multiple of the ranks."""
@@ -56,20 +51,6 @@ class SequenceGroup:
     def take_heads(self, parameter: torch.Tensor, *sizes: int) -> torch.Tensor:
         """Return the entries of this rank's heads, of parts of these sizes."""
         return torch.cat([part.chunk(self.size)[self.rank] for part in parameter.split(sizes)])
-
-
-@cache
-def create_group(size: int, timeout_s: float) -> Any:
-    return torch.distributed.new_subgroups(size, timeout=timedelta(seconds=timeout_s))[0]
-
-
-def open_sequence_group(learner: LearnerConfig) -> SequenceGroup | None:
-    """Return this rank's group, or None if each rank has whole micro-batches. The first call is collective."""
-    size = learner.sequence_parallel
-    if size == 1:
-        return None
-    group = create_group(size, learner.collective_timeout_s)
-    return SequenceGroup(process_group=group, rank=torch.distributed.get_rank() % size, size=size)
 
 
 def require_divisible(config: PreTrainedConfig, *, size: int) -> None:

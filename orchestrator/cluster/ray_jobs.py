@@ -17,7 +17,7 @@ from typing import Any
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from temper.envs.core.process import kill_group, variables_set
+from temper.envs.core.process import kill_group, set_variables
 from temper.envs.sandbox.seal import end_with_parent
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
@@ -45,7 +45,7 @@ def local_head() -> Iterator[str]:
     command += ["--dashboard-agent-listen-port", str(agent)]
     access = {"RAY_AUTH_MODE": "token"}  # some of its ports listen on every interface
     access["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
-    with variables_set(access), Path(folder, "head.log").open("w+") as log:
+    with set_variables(access), Path(folder, "head.log").open("w+") as log:
         head = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, preexec_fn=end_with_parent)
         try:
             address, deadline = f"http://{LOOPBACK}:{dashboard}", time.monotonic() + START_S

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from temper.envs.core.process import variables_set
+from temper.envs.core.process import set_variables
 
 PREFIX = "temper-engine-"
 SOCKET_BYTES = 107
@@ -44,7 +44,7 @@ class ScratchFolder:
         """Make it the temporary folder of this process and its children within the block. Close it on an error."""
         tempdir, tempfile.tempdir = tempfile.tempdir, str(self.path)
         try:
-            with variables_set(dict.fromkeys(VARIABLES, str(self.path))):
+            with set_variables(dict.fromkeys(VARIABLES, str(self.path))):
                 yield
         except BaseException:
             self.close()

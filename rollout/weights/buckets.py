@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from temper.rollout.weights.checksum import tensor_checksum
-from temper.rollout.weights.expert_owners import ALL_HOLD_ALL, ExpertOwners
+from temper.rollout.weights.expert_owners import UNSHARED, ExpertOwners
 from temper.rollout.weights.manifest import (
     FOOTER_BYTES,
     WeightManifest,
@@ -52,13 +52,13 @@ class Bucket:
 
 
 def split_push(
-    manifest: WeightManifest, *, senders: int, most_bytes: int = BUCKET_BYTES, owners: ExpertOwners = ALL_HOLD_ALL
+    manifest: WeightManifest, *, senders: int, most_bytes: int = BUCKET_BYTES, owners: ExpertOwners = UNSHARED
 ) -> list[Bucket]:
     """Cut a push into buckets of at most `most_bytes`, in the order of its tensors. A bucket's sender has all of them.
 
     Sender n has the place n modulo `owners.ranks` in its group of ranks.
     """
-    held_by = [owners.owner(name) for name in manifest.names]
+    held_by = [owners.find_owner(name) for name in manifest.names]
     end = manifest.nbytes - FOOTER_BYTES
     stops = [*manifest.offsets[1:], end]
     starts = [0]
@@ -127,7 +127,7 @@ def pack_buckets(
     *,
     rank: int,
     buffers: Buffers,
-    owners: ExpertOwners = ALL_HOLD_ALL,
+    owners: ExpertOwners = UNSHARED,
 ) -> Iterator[tuple[Bucket, torch.Tensor]]:
     """Yield the sealed buckets of a rank in order, each as soon as its tensors and all earlier buckets are gathered.
 
@@ -214,7 +214,7 @@ class BucketGroup:
     rendezvous: GroupMember
     senders: int
     bucket_bytes: int = BUCKET_BYTES
-    owners: ExpertOwners = ALL_HOLD_ALL
+    owners: ExpertOwners = UNSHARED
 
     def buckets(self, manifest: WeightManifest) -> list[Bucket]:
         return split_push(manifest, senders=self.senders, most_bytes=self.bucket_bytes, owners=self.owners)
@@ -274,7 +274,7 @@ def send_buckets(
     *,
     rank: int,
     buffers: Buffers,
-    owners: ExpertOwners = ALL_HOLD_ALL,
+    owners: ExpertOwners = UNSHARED,
 ) -> None:
     """Send a rank's buckets in order. The next one is packed while one is sent.
 

@@ -9,19 +9,19 @@ EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertOwners:
-    """Groups of `ranks` neighbouring ranks, in which each rank holds `experts` consecutive experts of every layer."""
+    """Groups of `ranks` neighbouring ranks, in which each rank holds `experts_per_rank` consecutive experts of every layer."""
 
     ranks: int = 1
-    experts: int = 0
+    experts_per_rank: int = 0
 
-    def owner(self, tensor: str) -> int | None:
+    def find_owner(self, tensor: str) -> int | None:
         """Return the place in each group of the rank that holds a tensor, or None if all ranks hold it."""
         found = EXPERT.search(tensor) if self.ranks > 1 else None
-        return None if found is None else int(found[0]) // self.experts
+        return None if found is None else int(found[0]) // self.experts_per_rank
 
-    def renumber(self, tensor: str, *, place: int) -> str:
-        """Return the name in a checkpoint of a tensor that is named by its number among the rank's own experts."""
-        return EXPERT.sub(lambda found: str(int(found[0]) + place * self.experts), tensor)
+    def to_checkpoint_name(self, tensor: str, *, place: int) -> str:
+        """Convert the expert number in a tensor's name from the number in its rank to the number in the checkpoint."""
+        return EXPERT.sub(lambda found: str(int(found[0]) + place * self.experts_per_rank), tensor)
 
 
-ALL_HOLD_ALL = ExpertOwners()
+UNSHARED = ExpertOwners()

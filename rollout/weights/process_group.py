@@ -15,7 +15,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from temper.envs.core.process import variables_set
+from temper.envs.core.process import set_variables
 
 ALONE_S = 40.0
 LEAST = timedelta(seconds=1)
@@ -102,7 +102,7 @@ class ProcessGroup:
 
 def _raising_group(store: Any, rank: int, size: int, options: Any) -> Any:
     """Return an NCCL group whose waits raise. The variable applies to groups made under it, not to others."""
-    with variables_set({RAISES: "1"}):
+    with set_variables({RAISES: "1"}):
         return dist.ProcessGroupNCCL(store, rank, size, options)
 
 

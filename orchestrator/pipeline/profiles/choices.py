@@ -139,7 +139,7 @@ def _precision(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 def _partitioning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose the lowest ZeRO stage whose states fit. If none does, move the optimiser's state to main memory.
 
-    Muon runs at stage 1 without offload, experts over ranks at stage 2.
+    Muon runs at stage 1 without offload, expert parallelism at stage 2.
     """
     if not settings.value("learner.bf16"):
         return
@@ -147,7 +147,7 @@ def _partitioning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     if settings.any_stage("optim.kind", "muon"):
         settings.choose("learner.zero_stage", 1)
         return
-    if settings.value("learner.expert_ranks") > 1:
+    if settings.value("learner.expert_parallel") > 1:
         settings.choose("learner.zero_stage", 2)
         return
     fitting = [stage for stage in (1, 2, 3) if state_bytes(settings, inputs, stage=stage) <= room]

@@ -76,7 +76,7 @@ def train_cases(
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         model, plain, loss = CASES[name]
-        worker = TrainerWorker(rank, ranks, "127.0.0.1", port, replace(plain, ranks=ranks, expert_ranks=size))
+        worker = TrainerWorker(rank, ranks, "127.0.0.1", port, replace(plain, ranks=ranks, expert_parallel=size))
         worker.load(f"{folder}/{model}", optim=OPTIM, total_steps=9)
         step = batch(rows_of(name, f"{folder}/{model}"), shared=True, ranks=ranks, tokens=TOKENS)
         if name in ON_FOUR:  # one rank's gradient is not finite: no rank updates
@@ -168,7 +168,7 @@ def saved_model(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 def test_a_run_moves_between_spread_and_whole_experts(models: Path) -> None:
     """From two ranks with half of the experts each to one rank, and back, bit for bit."""
-    two = replace(REPLAY, ranks=2, expert_ranks=2)
+    two = replace(REPLAY, ranks=2, expert_parallel=2)
     straight = in_processes(part, ranks=2, arguments=(str(models), two, "", "a-", 2), seconds=800.0)
     in_processes(part, ranks=1, arguments=(str(models), replace(REPLAY, zero_stage=1), "a-", "b-", 0), seconds=800.0)
     back = in_processes(part, ranks=2, arguments=(str(models), two, "b-", "c-", 2), seconds=800.0)
@@ -191,7 +191,7 @@ def test_a_run_moves_between_spread_and_whole_experts(models: Path) -> None:
 
 
 def push(
-    rank: int, port: int, folder: str, family: str, expert_ranks: int, zero_stage: ZeroStage
+    rank: int, port: int, folder: str, family: str, expert_parallel: int, zero_stage: ZeroStage
 ) -> tuple[list[str], list[str]] | None:
     """Push many buckets from two ranks to an engine in a thread of the first.
 
@@ -199,7 +199,7 @@ def push(
     """
     deepspeed_engine.GATHER_BYTES = 2**12
     BucketSender.__init__.__kwdefaults__["bucket_bytes"] = 2**14  # type: ignore[index]
-    learner = LearnerConfig(ranks=2, expert_ranks=expert_ranks, zero_stage=zero_stage, transport="broadcast")
+    learner = LearnerConfig(ranks=2, expert_parallel=expert_parallel, zero_stage=zero_stage, transport="broadcast")
     learner = replace(learner, collective_timeout_s=60.0)
     worker = TrainerWorker(rank, 2, "127.0.0.1", port, learner)
     worker.load(f"{folder}/{family}", optim=OPTIM, total_steps=9)
@@ -258,7 +258,7 @@ def test_gathered_experts_arrive_from_alternating_senders(models: Path, family: 
 def find_refusals(rank: int, port: int, folder: str) -> list[str]:
     """Why models do not train with three ranks that share experts."""
     found = []
-    worker = TrainerWorker(rank, 3, "127.0.0.1", port, LearnerConfig(ranks=3, expert_ranks=3, zero_stage=2))
+    worker = TrainerWorker(rank, 3, "127.0.0.1", port, LearnerConfig(ranks=3, expert_parallel=3, zero_stage=2))
     for name in ("qwen3_moe", "qwen3"):
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - returned
             worker.load(f"{folder}/{name}", optim=OPTIM, total_steps=9)
@@ -269,8 +269,8 @@ def find_refusals(rank: int, port: int, folder: str) -> list[str]:
 def test_a_model_without_experts_for_all_ranks_is_refused(models: Path) -> None:
     tiny_models.qwen3(models / "qwen3")
     for uneven, dense in in_processes(find_refusals, ranks=3, arguments=(str(models),)):
-        assert "learner.expert_ranks=3 with a model of 8 experts" in uneven
-        assert "learner.expert_ranks=3 with a model of type qwen3" in dense
+        assert "learner.expert_parallel=3 with a model of 8 experts" in uneven
+        assert "learner.expert_parallel=3 with a model of type qwen3" in dense
 
 
 @pytest.mark.parametrize(
@@ -285,11 +285,11 @@ def test_a_model_without_experts_for_all_ranks_is_refused(models: Path) -> None:
     ],
 )
 def test_settings_that_do_not_spread_experts_are_refused(changed: dict[str, Any], setting: str) -> None:
-    with pytest.raises(ValueError, match=rf"{setting}.*expert_ranks"):
-        LearnerConfig(**({"ranks": 2, "expert_ranks": 2, "zero_stage": 2} | changed))
+    with pytest.raises(ValueError, match=rf"{setting}.*expert_parallel"):
+        LearnerConfig(**({"ranks": 2, "expert_parallel": 2, "zero_stage": 2} | changed))
 
 
 def test_muon_does_not_spread_experts() -> None:
     muon = replace(OPTIM, kind="muon")
-    with pytest.raises(ValueError, match=r"kind=muon with learner\.expert_ranks=2"):
-        require_together(muon, LearnerConfig(ranks=2, expert_ranks=2, zero_stage=1, bf16=True))
+    with pytest.raises(ValueError, match=r"kind=muon with learner\.expert_parallel=2"):
+        require_together(muon, LearnerConfig(ranks=2, expert_parallel=2, zero_stage=1, bf16=True))

@@ -93,7 +93,7 @@ def _rank_remedy(plan: Plan) -> str:
 
 def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, Any]]:
     """Yield settings that reduce a rank's memory, each on top of the earlier ones."""
-    spread = learner.expert_ranks > 1  # then neither stage 3 nor offload works
+    spread = learner.expert_parallel > 1  # then neither stage 3 nor offload works
     if learner.ranks > 1 and learner.zero_stage < 3 and not spread:
         yield {"zero_stage": 3}
     shorter = max(longest, learner.micro_batch_tokens // 2)

@@ -14,13 +14,15 @@ holds as many tokens as fit. Layers form groups of the size of the rarer kind, a
 
 from dataclasses import dataclass
 
-from temper.learner.config import BUCKET, LIVE, PREFETCHED, LearnerConfig, OptimConfig
+from temper.learner.config import BUCKET, LearnerConfig, OptimConfig
 from temper.orchestrator.tools.preflight.plan.layers import FLOAT32
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel
 from temper.rollout.engines.config import EngineConfig
 
 MOMENTS = 8
 """Bytes of AdamW's two moments."""
+LIVE, PREFETCHED = 1_000_000_000, 50_000_000
+"""DeepSpeed's defaults of `stage3_max_live_parameters` and `stage3_prefetch_bucket_size`."""
 SUB_GROUP = 1_000_000_000
 """Parameters whose gradients stage 3 copies at once for an update: DeepSpeed's default `sub_group_size`."""
 LOGIT_BYTES = 14
@@ -108,7 +110,7 @@ def rank_memory(
 ) -> RankMemory:
     """Return the memory of a rank whose longest pass has `pass_tokens`, with a reference of so many parameters."""
     stage, trained = learner.zero_stage, model.trained
-    elsewhere = model.parts.get("routed experts", 0) * (learner.expert_ranks - 1) // learner.expert_ranks
+    elsewhere = model.parts.get("routed experts", 0) * (learner.expert_parallel - 1) // learner.expert_parallel
     held = model.parameters - elsewhere + (trained if learner.lora.rank else 0)
     width = 2 if learner.bf16 else FLOAT32
     share = learner.ranks if stage else 1
@@ -128,6 +130,7 @@ def rank_memory(
     activations = pass_tokens * _token_activations(model, learner, width=width, gpu=gpu)
     inside = pass_tokens * width * max((3 if layer.gated else 2) * layer.mlp for layer in model.layers)
     gathered, arriving = (width * count for count in _count_gathered(model, learner, held, gpu=gpu))
+    # the sum of gradients stays in main memory, its copy for the update does not
     on_disk = moved + gradients_away // 2 if learner.offload == "nvme" else 0
     return RankMemory(
         weights=on_device,
@@ -173,7 +176,7 @@ def _engine_bytes(learner: LearnerConfig, trained: int, *, weights: int, width: 
     It joins the trained weights to one tensor and copies this rank's part in float32. Then it sets a gradient of zeros for this
     part (`initialize_optimizer_states`). At stage 3 the gradients of all passes follow, before a short pass gathers parameters.
     Stage 1 in bfloat16 keeps the gradients of all parameters instead. Offloading keeps the zeros. If bfloat16 rounds
-    weights, the part is read again, from a file that is mapped into memory. No file has adapters.
+    weights, the part is read again, from a file that is mapped into memory. Adapters are in no file.
     """
     if not learner.zero_stage:
         return weights
@@ -209,9 +212,9 @@ def _has_joined_gradients(learner: LearnerConfig) -> bool:
 def _gradient_bytes(learner: LearnerConfig, trained: int, *, own: int) -> tuple[int, int]:
     """Return the bytes of the gradients of all passes on the device, and offloaded. The rank holds `own` of the parameters.
 
-    Stages 1 and 2 offload them only before an update. Until then stage 2 in float32 has a second sum in main memory
-    (`accumulated_grads_in_cpu`), in bfloat16 its part on the device (`_build_compact_grad_partition_buffer`). Stage 3 has a sum
-    and a copy for the update.
+    Stages 1 and 2 offload them only before an update. Before it, stage 2 in float32 keeps a second
+    sum in main memory (`accumulated_grads_in_cpu`), and in bfloat16 its part on the device
+    (`_build_compact_grad_partition_buffer`). Stage 3 has a sum and a copy for the update.
     """
     part = FLOAT32 * trained // learner.ranks
     on_device = FLOAT32 * own if learner.zero_stage < 2 else part
@@ -223,7 +226,7 @@ def _gradient_bytes(learner: LearnerConfig, trained: int, *, own: int) -> tuple[
 
 
 def _bucket_bytes(learner: LearnerConfig, trained: int, *, tensor: int, width: int) -> int:
-    """Return the bytes of DeepSpeed's bucket at any number of ranks, and of a tensor on the way to main memory.
+    """Return the bytes of DeepSpeed's bucket, which one rank has too, and of a tensor in transfer to main memory.
 
     Stage 2 fills it in the computing type (`setup_buckets`).
     """

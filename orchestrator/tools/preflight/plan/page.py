@@ -46,8 +46,8 @@ def page(plan: Plan) -> Iterator[str]:
     parts = ", ".join(f"{name} {count:,}" for name, count in model.parts.items())
     yield from wrap(f"parts        {parts}", width=120, subsequent_indent=" " * 13)
     if rank is not None:
-        unreached = ("gathered", "activations", "logits") if rank.transfers > rank.passing else ("transfers",)
-        aside = ("pass_tokens", "loading", "reading", *unreached)
+        off_peak = ("gathered", "activations", "logits") if rank.transfers > rank.passing else ("transfers",)
+        aside = ("pass_tokens", "loading", "reading", *off_peak)
         bytes_by_part = {name: count for name, count in asdict(rank).items() if name not in aside}
         loading = f"; {size(rank.loading)} during loading" if rank.loading else ""
         more = f"; passes of {rank.pass_tokens:,} tokens{loading}"
@@ -98,10 +98,10 @@ def _time(plan: Plan) -> Iterator[str]:
         f"learner      {rates.flops_used:.0%} of the peak, recomputed layers included; the first push takes "
         f"{_s(rates.first_push_s)} more; the longest answer takes {_s(time.longest_s)}"
     )
-    ways = (f"{way} {_s(publish)} + {_s(load)}" for way, (publish, load) in rates.pushes.items())
+    pushes = (f"{transport} {_s(publish)} + {_s(load)}" for transport, (publish, load) in rates.pushes.items())
     yield (
         f"a push       {plan.push.nbytes / 1e9:,.1f} GB in {plan.model.push_tensors:,} tensors, learner + engines: "
-        f"{', '.join(ways)}"
+        f"{', '.join(pushes)}"
     )
     hours = f"{time.hours:,.1f} h, {time.hours * plan.gpus:,.0f} GPU hours, {time.tokens:,.0f} sampled tokens"
     yield f"all steps    {work.steps:,} of {work.stage}: {hours}"

@@ -10,7 +10,7 @@ Above it both sides overlap: max(G + D, L). Halves of one GPU alternate, so both
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from temper.learner.config import LearnerConfig
 from temper.learner.weight_sender import MOST_SENDERS
@@ -123,7 +123,7 @@ class Rates:
     """Further seconds of the first push, to connect engines and ranks."""
     flops_used: float
     """Share of the peak of the learner's GPUs that its operations are, with layers computed again."""
-    pushes: dict[str, tuple[float, float]] = field(default_factory=dict)
+    pushes: dict[str, tuple[float, float]]
     """Seconds of a push at the learner and at the engines, by transport."""
 
 
@@ -154,7 +154,7 @@ class Fleet:
     @property
     def rates(self) -> Rates:
         """Rates of one engine and of the learner."""
-        publish_s, load_s = self.push_s
+        publish_s, load_s = self.push_seconds(self.push.transport)
         learn_s = self.learn_s
         groups = min(MOST_SENDERS, self.learner.ranks) if self.push.transport == BROADCAST else 0
         token_s = self.pass_s(self.batch)
@@ -168,7 +168,11 @@ class Fleet:
             source=self.card.name,
             first_push_s=groups * self.assumed.connect_s,
             flops_used=self._products_s * self._learning_share / learn_s,
-            pushes={transport: self.push_seconds(transport) for transport in TRANSPORTS},
+            pushes={
+                transport: self.push_seconds(transport)
+                for transport in TRANSPORTS
+                if transport != CUDA_IPC or self.gpus == 1
+            },
         )
 
     def _flops(self, share: float, gpus: int) -> float:
@@ -295,13 +299,11 @@ class Fleet:
         away = self.learner.offload != "none"
         return STATE_TRAFFIC * share / ((self.assumed.host_copy_gbs if away else self.card.bandwidth_gbs) * 1e9)
 
-    @property
-    def push_s(self) -> tuple[float, float]:
-        """Seconds of a push at the learner, and of the load in the engines."""
-        return self.push_seconds(self.push.transport)
-
     def push_seconds(self, transport: str) -> tuple[float, float]:
-        """Return the same for a transport: vLLM loads each tensor by a Python call. Others than the plan's send all weights."""
+        """Return the seconds of a push at the learner and at the engines.
+
+        vLLM loads each tensor by a Python call. Only the plan's own transport may send adapters alone.
+        """
         push, assumed, spread = self.push, self.assumed, self.gpus > self.together
         sent = push.sent if transport == push.transport else push.nbytes
         copy_s = sent / (assumed.host_copy_gbs * 1e9)

@@ -181,7 +181,7 @@ def _speeds(planned: Fleet, *, engines: int, times: float) -> Speeds:
 
     More ranks send more to each other, over more machines. All engines read the model from the same storage.
     """
-    together = planned.learner.sequence_parallel * planned.learner.expert_ranks  # one of them is 1
+    together = planned.learner.sequence_parallel * planned.learner.expert_parallel  # one of them is 1
     ranks = max(1, round(times * planned.learner.ranks / together)) * together
     processes = engines * planned.engine.processes
     fleet = replace(

@@ -178,7 +178,7 @@ def test_at_most_eight_ranks_send_spread_over_all() -> None:
 
 def test_each_bucket_of_experts_is_sent_by_a_rank_that_has_them() -> None:
     """16 ranks in groups of 4, of which each rank has 2 of 8 experts in two layers."""
-    owners, ranks = ExpertOwners(ranks=4, experts=2), 16
+    owners, ranks = ExpertOwners(ranks=4, experts_per_rank=2), 16
     shapes: Shapes = {}
     for at in range(2):
         shapes |= {f"l{at}.gate": (64,)} | {f"l{at}.experts.{n}.up": (16,) for n in range(8)}
@@ -196,12 +196,12 @@ def test_each_bucket_of_experts_is_sent_by_a_rank_that_has_them() -> None:
     sender.push(1)
     bucket_group = sender.offer(1, whole=True, receivers=HERE)
     assert bucket_group.senders == 8
-    ranks_of = {sender_number(rank, ranks=ranks, senders=8, together=4): rank for rank in range(ranks)}
+    ranks_of = {sender_number(rank, ranks=ranks, senders=8, group_size=4): rank for rank in range(ranks)}
     assert sorted(number for number in ranks_of if number is not None) == list(range(8))
     buckets = bucket_group.buckets(manifest)
     assert [name for bucket in buckets for name in bucket.manifest.names] == list(manifest.names)
     for bucket in buckets:
-        assert {owners.owner(name) for name in bucket.manifest.names} <= {None, ranks_of[bucket.sender] % 4}
+        assert {owners.find_owner(name) for name in bucket.manifest.names} <= {None, ranks_of[bucket.sender] % 4}
     assert len({bucket.sender for bucket in buckets}) > 4  # of more than one group
     sender.close()
 

@@ -62,7 +62,7 @@ def test_ranks_that_one_machine_holds_send_by_its_own_links_wherever_engines_lie
     slow = replace(fleet, assumed=replace(fleet.assumed, network_gbs=5.0))
     assert fleet.push.transport == "broadcast"
     assert (slow.learn_s > fleet.learn_s) == (ranks > 8)
-    assert slow.push_s[1] == pytest.approx(10 * fleet.push_s[1])
+    assert slow.rates.load_s == pytest.approx(10 * fleet.rates.load_s)
 
 
 HIDDEN, MAMBAS, EXPERT_LAYERS, ATTENTIONS = 2688, 23, 23, 6
@@ -103,7 +103,7 @@ def test_the_seconds_of_a_30b_on_sixteen_machines_are_those_worked_out_by_hand(m
     assert (round(products), round(sent, 1)) == (71, 6.9)
     assert fleet.learn_s == pytest.approx(products + sent, rel=1e-6)
     tensors = EXPERT_LAYERS * (128 * 2 + 4) + MAMBAS * 9 + ATTENTIONS * 5 + 3
-    publish_s, load_s = fleet.push_s
+    publish_s, load_s = fleet.rates.publish_s, fleet.rates.load_s
     assert publish_s == 0
     assert load_s == pytest.approx(tensors * 0.6e-3 + 2 * PARAMETERS / 35e9, rel=1e-3)
     assert 4 < load_s < 7
@@ -207,7 +207,7 @@ def test_one_rank_gathers_offloaded_weights_alone(usual: Plan) -> None:
 
 
 def test_spread_experts_of_a_30b_take_a_quarter_and_stay_spread(models: Path) -> None:
-    settings = ("ranks=4", "zero_stage=1", "expert_ranks=4", "bf16=true", "offload=none")
+    settings = ("ranks=4", "zero_stage=1", "expert_parallel=4", "bf16=true", "offload=none")
     plan = plan_on("8xH100-80G", models / NANO_30B, *(f"learner.{setting}" for setting in settings))
     rank, own = plan.rank_with(plan.config.learner), PARAMETERS - EXPERT_LAYERS * 128 * EXPERT * 3 / 4
     assert (rank.weights, rank.gradients) == pytest.approx((2 * own, 4 * own), rel=1e-3)
