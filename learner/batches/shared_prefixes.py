@@ -107,9 +107,8 @@ def _rows_that_begin_alike(
     """
     order = sorted(rows, key=lambda row: ids[row][: first_trained[row]].astype(">i4").tobytes())
     common = [shared_length([ids[a], ids[b]], [first_trained[a], first_trained[b]]) for a, b in pairwise(order)]
-    blocks = [
-        _Block(start=place, stop=place + 1, prompt=0) for place in range(len(order))
-    ]  # those at a block's ends are current
+    # Of a block, only the entries at both ends are kept up to date.
+    blocks = [_Block(start=place, stop=place + 1, prompt=0) for place in range(len(order))]
     for place in sorted(range(len(common)), key=lambda place: -common[place]):
         left, right = blocks[place], blocks[place + 1]
         joined = _Block(start=left.start, stop=right.stop, prompt=common[place])
