@@ -40,12 +40,7 @@ from temper.learner.engine.model_files import METADATA, split_model, write_confi
 from temper.learner.engine.optimizer import GuardedAdamW, muon_groups, parameter_groups
 from temper.learner.engine.optimizer_state import OptimizerState
 from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
-from temper.learner.engine.placement import (
-    Placement,
-    offload_param_config,
-    offload_target,
-    place_rest,
-)
+from temper.learner.engine.placement import Placement, offload_param_config, offload_target, place_rest
 from temper.learner.models.adapters import (
     adapter_names,
     adapter_shapes,
