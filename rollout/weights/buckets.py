@@ -29,8 +29,9 @@ from temper.rollout.weights.manifest import (
 )
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connect_store
 
-BUCKET_BYTES = 2**26
-"""Most bytes of a bucket, except for a single larger tensor. Each side holds two. Larger ones are slower with gloo."""
+BUCKET_BYTES, GPU_BUCKET_BYTES = 2**26, 2**29
+"""Most bytes of a bucket on a CPU and on a GPU, except for a single larger tensor. Each side holds `AHEAD`. Larger ones are
+slower with gloo. On a GPU each bucket costs a kernel launch, and a checksum that waits for the device."""
 AHEAD = 2
 """Number of buckets that are packed, sent or loaded at once."""
 MET = b"yes"
@@ -49,6 +50,11 @@ class Bucket:
     def mark(self) -> int:
         """Identifier of push and bucket, in the place of the footer's version."""
         return self.manifest.version * 2**24 + self.number
+
+
+def most_bucket_bytes(*, gpu: bool) -> int:
+    """Return the most bytes of a bucket from a sender on this kind of device."""
+    return GPU_BUCKET_BYTES if gpu else BUCKET_BYTES
 
 
 def split_push(

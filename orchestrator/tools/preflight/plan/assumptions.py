@@ -55,8 +55,8 @@ class Assumptions:
     """Copies between main memory and a GPU, or within main memory, in GB/s for a process, with their checksums."""
     ray_gbs: float = 2.0
     """Rate at which Ray transfers an object to another machine, in GB/s."""
-    tensor_ms: float = 0.6
-    """Milliseconds of an engine to load a pushed tensor, without its bytes. Each expert has separate tensors."""
+    tensor_ms: float = 0.1
+    """Milliseconds to pack and load a pushed tensor, without its bytes. Each expert has separate tensors."""
     connect_s: float = 2.0
     """Seconds to connect a group of a broadcast, before the first push."""
     storage_gbs: float = 20.0

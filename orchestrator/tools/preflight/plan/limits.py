@@ -12,7 +12,7 @@ from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.hardware import GIB
 from temper.orchestrator.tools.preflight.plan.memory import EngineMemory
 from temper.orchestrator.tools.preflight.plan.plan import Plan
-from temper.rollout.weights.transports import AUTO
+from temper.rollout.weights.transports import AUTO, BROADCAST
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 LEAST = 0.1
@@ -64,7 +64,7 @@ def memory_limits(plan: Plan) -> list[Limit]:
         remedy = "" if peak <= room else _rank_remedy(plan)
         limits.append(Limit(what="a rank's memory", needed=size(peak), has=size(room), remedy=remedy))
     if plan.engine is not None:
-        limits += [*_engine_limits(plan, plan.engine), *_position_limits(plan)]
+        limits += [*_engine_limits(plan, plan.engine), *_bucket_limits(plan, plan.engine), *_position_limits(plan)]
     peak, room = plan.host.peak, plan.host_free_memory
     remedy = "" if peak <= room else _main_memory_remedy(plan)
     return [*limits, Limit(what="main memory of a machine", needed=size(peak), has=size(room), remedy=remedy)]
@@ -125,6 +125,15 @@ def _engine_limits(plan: Plan, engine: EngineMemory) -> Iterator[Limit]:
         remedy = "" if most <= engine.blocks else f"rollout.engine.max_sequences={engine.blocks}"
         pages = "pages for rollout.engine.max_sequences"
         yield Limit(what=pages, needed=f"{most:,}", has=f"{engine.blocks:,}", remedy=remedy)
+
+
+def _bucket_limits(plan: Plan, engine: EngineMemory) -> Iterator[Limit]:
+    """Yield whether the buckets of a push fit beside the memory that vLLM takes."""
+    if plan.gpu and plan.trains and plan.push.transport == BROADCAST:
+        needed, room = plan.push.device_bytes, int(plan.gpu_bytes) - engine.allowed
+        share = math.floor(100 * (1 - needed / plan.gpu_bytes)) / 100
+        remedy = "" if needed <= room else f"rollout.engine.gpu_memory_utilization={share}"
+        yield Limit(what="buckets of a push", needed=size(needed), has=size(room), remedy=remedy)
 
 
 def _engine_remedy(plan: Plan, engine: EngineMemory) -> str:

@@ -68,7 +68,7 @@ class RankMemory:
     on_disk: int
     """Bytes on the disk instead, at nvme."""
     push: int
-    """Copies of the weights that a push keeps on the device, by `cuda_ipc`."""
+    """Copies of the weights that a push keeps on the device by `cuda_ipc`, or buckets by `broadcast`."""
     overhead: int
     loading: int
     """Bytes on a GPU while the model loads: its own part and copies of one tensor. A reference or a teacher loads after it."""
@@ -435,7 +435,7 @@ class PushPlan:
 
     the alternating buffers, and one in Ray's object store on several machines.
     """
-    copies_on_device: int
-    """Copies that rank 0 keeps on its GPU."""
+    device_bytes: int
+    """Bytes on the GPU of a sending rank: copies of the weights, or buckets, which an engine's process has too."""
     lacks: str
     """Why the push does not fit or does not reach the engines, with the remedy. Empty if it works."""

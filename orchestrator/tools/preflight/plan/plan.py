@@ -35,7 +35,9 @@ from temper.orchestrator.tools.preflight.plan.memory import (
 )
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel, counted, planned_model, source_config
 from temper.orchestrator.tools.preflight.plan.step_time import Fleet, StepTime, Work, mean_lengths, step_time, work_of
-from temper.rollout.weights.transports import COPIES, CUDA_IPC, SHARED_MEMORY, is_non_blocking
+from temper.rollout.weights.buckets import AHEAD, most_bucket_bytes
+from temper.rollout.weights.manifest import wire_dtype
+from temper.rollout.weights.transports import BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY, is_non_blocking
 
 STORE_SHARE = 0.3
 """Share of main memory that Ray's object store has by default, in /dev/shm if that has as much."""
@@ -108,7 +110,7 @@ class Plan:
             pass_tokens=max(learner.micro_batch_tokens, self.longest_shard(learner)),
             gpu=self.gpu,
             reference=max(frozen, default=0),
-            push=self.push.copies_on_device * self.push.nbytes,
+            push=self.push.device_bytes if self.plays else 0,
             overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
         )
 
@@ -167,9 +169,14 @@ class Plan:
             nbytes=nbytes,
             sent=adapters if alone and is_non_blocking(found.transport) else nbytes,
             copies=COPIES + (machines > 1) if found.transport == SHARED_MEMORY else 0,
-            copies_on_device=COPIES if found.transport == CUDA_IPC else 0,
+            device_bytes=self._push_device_bytes(found.transport, nbytes),
             lacks=lacks,
         )
+
+    def _push_device_bytes(self, transport: str, nbytes: int) -> int:
+        tensor = self.model.pushed_tensor * wire_dtype(self.config.learner.wire_dtype).itemsize
+        bucket = min(nbytes, max(most_bucket_bytes(gpu=True), tensor)) if self.gpu else 0
+        return {CUDA_IPC: COPIES * nbytes, BROADCAST: AHEAD * bucket}.get(transport, 0)
 
     @cached_property
     def host(self) -> HostMemory:
