@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
 from temper.rollout.engines.expert_stacks import StackedExperts, join_experts, takes_stacks
 from temper.rollout.weights.manifest import WeightManifest, tensors
@@ -27,8 +28,6 @@ def pushed(projections: tuple[str, ...]) -> list[tuple[str, torch.Tensor]]:
 
 def plain_layer(*, gated: bool, process: int, spread: bool = False, quantized: bool = False) -> StackedExperts:
     """The parts of vLLM's layer that its loader reads. Its kernels without a gate need a GPU."""
-    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
-
     layer = StackedExperts.__new__(StackedExperts)
     torch.nn.Module.__init__(layer)
     parallel = SimpleNamespace(tp_size=PROCESSES, use_ep=spread)
@@ -41,7 +40,11 @@ def plain_layer(*, gated: bool, process: int, spread: bool = False, quantized: b
         num_logical_experts=EXPERTS,
     )
     layer.quant_config = None
-    layer.quant_method = object() if quantized else UnquantizedFusedMoEMethod.__new__(UnquantizedFusedMoEMethod)
+    if not quantized:
+        layer.quant_method = UnquantizedFusedMoEMethod.__new__(UnquantizedFusedMoEMethod)
+        torch.nn.Module.__init__(layer.quant_method)
+    else:
+        layer.quant_method = torch.nn.Identity()
     layer._fused_shared_expert_quantizer = None
     layer.expert_map_manager = SimpleNamespace(map_global_to_local=lambda expert: expert, expert_map=None)
     own = WIDTH // PROCESSES
