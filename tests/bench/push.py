@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
+from support import tiny_models
 
 from temper.learner.models.fresh import FreshModelConfig, make_model
 from temper.learner.weight_sender import BucketSender, SegmentSender
@@ -31,6 +32,7 @@ from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.engines.vllm_settings import KEEP_FREED
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.buckets import BucketReceiver
+from temper.rollout.weights.expert_owners import EXPERT
 from temper.rollout.weights.manifest import WeightManifest, WireDtype
 from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports import BROADCAST, CUDA_IPC, TRANSPORTS, Receivers
@@ -196,6 +198,8 @@ SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
 """Width and number of layers of the named tensors."""
 DISTINCT = 4
 """Layers with separate memory. The others share it, and it still exceeds the caches."""
+EXPERTS, ONE_BY_ONE = "experts", "experts-one-by-one"
+"""A model of 8 layers with 128 experts, and the same in the order of a file, in which experts load one by one."""
 MODELS = {
     "1M": FreshModelConfig(hidden_size=160, intermediate_size=640, attention_heads=5, key_value_heads=5, mamba_heads=5),
     "100M": FreshModelConfig(
@@ -230,11 +234,21 @@ def named_tensors(width: int, layers: int) -> Weights:
     return found
 
 
-async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
+def _place(name: str) -> tuple[str, int]:
+    found = EXPERT.search(name)
+    return EXPERT.sub("", name), int(found[0]) if found else 0
+
+
+async def bench_engine(model: str) -> dict[str, float]:
     """Measure the seconds in which a running engine loads and verifies a push of a model in float32."""
     with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
-        parameters = make_model(Path(folder), config, seed=0)
+        if model in MODELS:
+            make_model(Path(folder), MODELS[model], seed=0)
+        else:
+            tiny_models.qwen3_moe(Path(folder), experts=128, layers=9)
         weights = load_file(Path(folder) / "model.safetensors")
+        if model != ONE_BY_ONE:  # experts are neighbours, as in a learner's push
+            weights = {name: weights[name] for name in sorted(weights, key=_place)}
         engine = VllmEngine(Path(folder), EngineConfig(max_model_len=256), version=WeightVersion(step=0), ends=())
     await engine.start()
     loading, rounds = [], []
@@ -253,9 +267,10 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
     finally:
         await engine.close()
     return {
-        "parameters": float(parameters),
+        "parameters": float(sum(weight.numel() for weight in weights.values())),
         "bytes": float(manifest.nbytes),
         "load_s": min(loading),
+        "load_ms_a_tensor": 1000 * min(loading) / len(weights),
         "publish_and_load_times_memory_copy": median(rounds[1:]),
     }
 
@@ -270,7 +285,7 @@ def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str]) -> Iter
             else:
                 yield f"{size}/{transport}", bench_segments(weights, transport=transport, wire_dtype=wire_dtype)
     for size in engines:
-        yield f"{size}/engine", asyncio.run(bench_engine(MODELS[size]))
+        yield f"{size}/engine", asyncio.run(bench_engine(size))
 
 
 def usable_transports() -> list[str]:
@@ -282,7 +297,9 @@ def main() -> None:
     """Measure, and print a table on standard error and one JSON object on standard output."""
     parser = argparse.ArgumentParser(prog="python -m bench.push", description=__doc__)
     parser.add_argument("--sizes", nargs="*", choices=list(SHAPES), default=["1M", "100M"], help="1B takes 7 GB")
-    parser.add_argument("--engines", nargs="*", choices=list(MODELS), default=["1M"], help="models loaded into vLLM")
+    parser.add_argument(
+        "--engines", nargs="*", choices=[*MODELS, EXPERTS, ONE_BY_ONE], default=["1M"], help="models for vLLM"
+    )
     parser.add_argument("--wire-dtype", default="float32", choices=get_args(WireDtype))
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()

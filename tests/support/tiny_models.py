@@ -79,16 +79,16 @@ def gemma3(directory: Path) -> Path:
     return _save(Gemma3ForCausalLM(config), directory)
 
 
-def qwen3_moe(directory: Path) -> Path:
-    """A tiny Qwen3 whose second and third layer have 8 experts, 2 of them for each token."""
-    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "mlp_only_layers": [0]}
+def qwen3_moe(directory: Path, *, experts: int = 8, layers: int = 3) -> Path:
+    """A tiny Qwen3 whose layers but the first have so many experts, 2 of them for each token."""
+    shape = {"num_experts": experts, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "mlp_only_layers": [0]}
     config = Qwen3MoeConfig(
         vocab_size=288,
         tie_word_embeddings=False,
         norm_topk_prob=True,
         initializer_range=0.1,
-        **{**DENSE, "num_hidden_layers": 3},
-        **experts,
+        **{**DENSE, "num_hidden_layers": layers},
+        **shape,
         **_ids(),
     )
     return _save(Qwen3MoeForCausalLM(config), directory)

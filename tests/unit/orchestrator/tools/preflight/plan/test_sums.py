@@ -114,7 +114,7 @@ def test_the_seconds_of_a_30b_on_sixteen_machines_are_those_worked_out_by_hand(m
 
 
 def test_two_buckets_of_a_push_are_counted_on_both_sides(models: Path) -> None:
-    """The largest tensor of the 30B, its embedding of 705 MB, is a bucket of its own."""
+    """The largest tensor of the 30B, its embedding of 705 MB, is alone in its bucket."""
     plan = plan_on("16x8xH100-80G", models / NANO_30B, recipe=TWO)
     assert (plan.push.device_bytes, known(plan.rank).push) == (2 * 2 * HEAD, 2 * 2 * HEAD)
     share = f"{1 - 1 / 80:.4f}"  # one GiB is left
