@@ -26,7 +26,7 @@ class StackedExperts(RoutedExperts):
         plain = isinstance(self.quant_method, UnquantizedFusedMoEMethod)
         return plain and not self.use_ep and moe.num_experts == moe.num_logical_experts
 
-    def weight_loader(  # type: ignore[override]
+    def weight_loader(
         self, param: Any, loaded_weight: torch.Tensor, weight_name: str, shard_id: str, expert_id: int, **given: bool
     ) -> bool | None:
         """Load an expert's matrix, or a stack of experts from `expert_id` on."""

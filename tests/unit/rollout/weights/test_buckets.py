@@ -47,6 +47,16 @@ def manifest_of(shapes: Shapes) -> WeightManifest:
     return WeightManifest.of(shapes, dtype="bfloat16", transport="broadcast", version=1)
 
 
+@pytest.mark.parametrize(("device", "nbytes"), [("cpu", 2**26), ("cuda", 2**29)])
+def test_engines_learn_the_size_of_buckets_from_the_sender(device: str, nbytes: int) -> None:
+    sender = BucketSender(
+        shapes={"w": (4,)}, dtype="float32", rank=0, ranks=1, device=torch.device(device), timeout_s=5.0
+    )
+    sender.push(1)
+    assert sender.offer(1, whole=True, receivers=HERE).bucket_bytes == nbytes
+    sender.close()
+
+
 def test_buckets_hold_whole_tensors_in_order() -> None:
     shapes: Shapes = {f"w{number}": (size,) for number, size in enumerate((100, 3000, 10, 10, 1000, 1, 5000))}
     buckets = split_push(manifest_of(shapes), senders=2, most_bytes=4096)
