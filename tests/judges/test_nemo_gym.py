@@ -1,17 +1,21 @@
-"""An agent of the package nemo-gym, in its own environment, plays scripted turns by the program of the guide."""
+"""An agent of the package nemo-gym, in its own environment, plays scripted turns by the program of the guide, and trains."""
 
 import json
+import random
 import socket
+import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 from judges.packages import START_S, python_with, serving
 from support.documents import blocks
+from support.fault_job import runs
 from support.scripted_endpoint import ScriptedEndpoint
 from support.scripted_engine import TOKENIZER, ScriptedEngine
 
@@ -21,12 +25,14 @@ from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking
 from temper.envs.remote.responses_api import load
 from temper.learner.batches.samples import samples_from_groups
 from temper.orchestrator.cluster.this_machine import free_port
+from temper.orchestrator.evaluation.record import read_run
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 VERSION = "0.4.0"
 SERVER = Path(__file__).parents[1] / "support" / "foreign" / "nemo_gym_server.py"
-MODULE = "resources_servers.example_multi_step.app"
+STEPS = ("example_multi_step", "ExampleMultiStepResourcesServer")
+COUNTER = ("example_session_state_mgmt", "StatefulCounterResourcesServer")
 PROGRAM, GUIDES_PORT = "gym_agent.py", "8001"
 NOWHERE = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "none", "MODEL": "none"}
 
@@ -51,6 +57,23 @@ ROW = {
 }
 
 
+OPTIMISER = {"kind": "muon", "muon_learning_rate": 0.012, "learning_rate": 2.0e-3, "warmup_steps": 5, "beta2": 0.98}
+TRAINED: dict[str, Any] = {
+    "seed": 1,
+    "stages": ["init", "sft", "eval", "rl", "eval"],
+    "sft": {"steps": 250, "batch_size": 16, "optim": OPTIMISER | {"schedule": "cosine"}},
+    "rl": {
+        "steps": 20,
+        "groups_per_step": 8,
+        "group_size": 8,
+        "max_replaced_groups": 0,
+        "optim": {"learning_rate": 2.0e-4, "warmup_steps": 2, "beta2": 0.99},
+    },
+    "eval": {"tasks": 12, "samples": 8},
+    "rollout": {"limits": {"turn_tokens": 96, "total_tokens": 512}},
+}
+
+
 def call(name: str, **arguments: Any) -> str:
     """Return a call as the template writes it, so that the next request continues the turn."""
     return f'<tool_call>{{"name":"{name}","arguments":{json.dumps(arguments)}}}</tool_call>'
@@ -61,6 +84,46 @@ LOOKS = ["I look." + call("get_synonym_value", synonym=word) for word in ("Blazi
 
 def extracts(*values: int) -> str:
     return call("extract_synonym_values", synonym_values=list(values))
+
+
+def counter_rows(python: str, rng: random.Random) -> list[dict[str, Any]]:
+    """Rows of the package's counter: two numbers to add to a start that only its server knows."""
+    find = f"import resources_servers.{COUNTER[0]} as found; print(found.__path__[0])"
+    place = subprocess.run([python, "-c", find], check=True, capture_output=True, text=True).stdout.strip()
+    example = json.loads((Path(place) / "data" / "example.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    rows = []
+    for one, other in ((a, b) for a in range(1, 10) for b in range(1, 10)):
+        asked = {"role": "user", "content": f"add {one} then add {other} then get the count"}
+        params, start = example["responses_create_params"] | {"input": [asked]}, rng.randrange(10)
+        rows.append({"responses_create_params": params, "initial_count": start, "expected_count": start + one + other})
+    return rng.sample(rows, len(rows))
+
+
+def counter_chat(row: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """A chat in which 30 % of the numbers are wrong."""
+    params = row["responses_create_params"]
+    (asked,) = params["input"]
+    numbers = [int(word) for word in asked["content"].split() if word.isdigit()]
+    written = [rng.randint(1, 9) if rng.random() < 0.3 else number for number in numbers]
+    count = rng.randrange(10) + sum(written)
+
+    def calls(*made: tuple[str, dict[str, int]]) -> dict[str, Any]:
+        functions = [{"type": "function", "function": {"name": name, "arguments": data}} for name, data in made]
+        return {"role": "assistant", "content": "", "tool_calls": functions}
+
+    messages = [
+        asked,
+        calls(*(("increment_counter", {"count": number}) for number in written)),
+        *[{"role": "tool", "content": '{"success":true}'}] * 2,
+        calls(("get_counter_value", {})),
+        {"role": "tool", "content": f'{{"count":{count}}}'},
+        {"role": "assistant", "content": str(count)},
+    ]
+    tools = [
+        {"type": "function", "function": {k: one[k] for k in ("name", "description", "parameters")}}
+        for one in params["tools"]
+    ]
+    return {"messages": messages, "tools": tools}
 
 
 class Script(ScriptedEngine):
@@ -83,27 +146,19 @@ class Script(ScriptedEngine):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
-    """The agent's function, the addresses of its resources server and its program, and an endpoint on an engine."""
+class GuidesAgent:
+    """The agent's function, the addresses of its resources server and its program, and the program's process."""
 
-    agent: str
+    function: str
     url: str
     listening: tuple[str, int]
-    engine: Script
-    endpoint: ScriptedEndpoint
-
-    def play(
-        self, texts: list[str], *, thinking: Thinking = OFF, kills_at: int | None = None, **settings: Any
-    ) -> Trajectory:
-        self.engine.begin(texts, kills_at)
-        task = replace(load(ROW), key="row", thinking=thinking)
-        return self.endpoint.play(task, self.agent, env=configure_env("nemo_gym", {"url": self.url}), **settings)
+    process: int
 
 
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    python, port, own_port = python_with(f"nemo-gym=={VERSION}", "3.12"), free_port(), free_port()
-    place, engine = tmp_path_factory.mktemp("guide"), Script([])
+@contextmanager
+def guides_agent(place: Path, python: str, server: tuple[str, str]) -> Iterator[GuidesAgent]:
+    """Run a server of resources and the program of the guide."""
+    (package, kind), port, own_port = server, free_port(), free_port()
     *_, program, solve = blocks("docs/agents.md", "python")
     (place / PROGRAM).write_text(program, encoding="utf-8")
     assert GUIDES_PORT in solve
@@ -115,13 +170,44 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
         return url
 
     with (
-        serving([python, SERVER, MODULE, "ExampleMultiStepResourcesServer", str(port)], lambda: url),
-        serving([python, place / PROGRAM, "127.0.0.1", str(port), str(own_port)], ready) as server,
+        serving([python, SERVER, f"resources_servers.{package}.app", kind, str(port)], lambda: url),
+        serving([python, place / PROGRAM, "127.0.0.1", str(port), str(own_port)], ready) as process,
+    ):
+        yield GuidesAgent(function=f"{place}/my_gym.py:solve", url=url, listening=listening, process=process.pid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The agent of the guide, and an endpoint on an engine."""
+
+    agent: GuidesAgent
+    engine: Script
+    endpoint: ScriptedEndpoint
+
+    def play(
+        self, texts: list[str], *, thinking: Thinking = OFF, kills_at: int | None = None, **settings: Any
+    ) -> Trajectory:
+        self.engine.begin(texts, kills_at)
+        task = replace(load(ROW), key="row", thinking=thinking)
+        return self.endpoint.play(
+            task, self.agent.function, env=configure_env("nemo_gym", {"url": self.agent.url}), **settings
+        )
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    return python_with(f"nemo-gym=={VERSION}", "3.12")
+
+
+@pytest.fixture(scope="module")
+def setup(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    engine = Script([])
+    with (
+        guides_agent(tmp_path_factory.mktemp("guide"), python, STEPS) as agent,
         closing(ScriptedEndpoint(tmp_path_factory.mktemp("model"), TOKENIZER, engine)) as endpoint,
     ):
-        engine.program = psutil.Process(server.pid)
-        agent = f"{place}/my_gym.py:solve"
-        yield Setup(agent=agent, url=url, listening=listening, engine=engine, endpoint=endpoint)
+        engine.program = psutil.Process(agent.process)
+        yield Setup(agent=agent, engine=engine, endpoint=endpoint)
 
 
 @pytest.mark.judges(suite="NeMo-Gym agents", run="its `simple_agent`: calls of tools, rewards, a limit, a killed agent")
@@ -164,10 +250,36 @@ def test_an_agent_ends_with_its_episode(setup: Setup) -> None:
     """NeMo-Gym would repeat its request to the lost model for ever."""
     program = setup.engine.program
     before = program.children()
-    with socket.create_connection(setup.listening) as episode:
+    with socket.create_connection(setup.agent.listening) as episode:
         episode.sendall(json.dumps([ROW, NOWHERE]).encode() + b"\n")
         episode.settimeout(1.0)
         with pytest.raises(TimeoutError):
             episode.recv(1)
         (agent,) = (one for one in program.children() if one not in before)
     agent.wait(START_S)
+
+
+@pytest.mark.judges(
+    suite="NeMo-Gym agents", run="its `simple_agent` trains on its counter: held-out reward, 20 steps of RL"
+)
+@pytest.mark.timeout(3600)
+def test_a_model_learns_with_it(python: str, tmp_path: Path, record_property: Any) -> None:
+    rng = random.Random(1)
+    rows = counter_rows(python, rng)
+    chats = [counter_chat(rng.choice(rows[12:]), rng) for _ in range(2000)]
+    files = {"heldout": rows[:12], "rows": rows[12:], "chats": chats}
+    for name, lines in files.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    heldout, trained, demonstrated = (str(tmp_path / f"{name}.jsonl") for name in files)
+    with guides_agent(tmp_path, python, COUNTER) as agent, runs() as made:
+        env = {"kind": "nemo_gym", "data": trained, "eval_data": heldout, "thinking": False, "agent": agent.function}
+        settings = TRAINED | {"envs": {"counter": env | {"options": {"url": agent.url}}}}
+        settings["sft"] |= {"data": demonstrated}
+        made.config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+        job = made.start("counter")
+        assert job.end() == 0, job.output
+        measured = read_run(job.run).final_metrics()
+    before, after = (measured[stage]["counter/reward"] for stage in ("eval-sft", "eval-rl"))
+    assert after > before + 0.1
+    record_property("version", VERSION)
+    record_property("passed", f"{before:.2f} to {after:.2f}")
