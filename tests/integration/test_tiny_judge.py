@@ -1,4 +1,4 @@
-"""Runs train on the judgement of a real model: a tiny one that learned to see whether an answer says please."""
+"""Runs train on the judgement of a real model: a tiny one that learned to see whether an answer is a question."""
 
 import json
 import random
@@ -21,9 +21,7 @@ from temper.envs.source import open_source
 from temper.orchestrator.run.folder import RunDir
 
 THINGS = ("salt", "bread", "water", "book", "key", "map", "pen", "cup", "lamp", "door", "chair", "coat", "soup", "milk")
-POLITE = "please"
-OTHERS = ("now", "fast", "at once")
-RUBRIC = "It says please."
+RUBRIC = "It is a question."
 JUDGEMENTS = 2400
 """Of each form: scores, and comparisons."""
 MODEL = {"pattern": "M*-M*-", "hidden_size": 128, "intermediate_size": 384, "attention_heads": 4, "key_value_heads": 2}
@@ -43,23 +41,24 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def answer(rng: random.Random, thing: str, *, polite: float) -> str:
-    words = [rng.choice(("pass", "give", "bring", "show")), "me", "the", thing]
-    words.insert(rng.randint(0, 4), POLITE if rng.random() < polite else rng.choice(OTHERS))
-    return " ".join(words).strip()
+def answer(rng: random.Random, thing: str, *, questions: float) -> str:
+    """Return an answer. So many of all end in a question mark."""
+    verb, whose, end = rng.choice(("pass", "give", "bring", "hand")), rng.choice(("me", "us")), rng.choice((".", "!"))
+    return f"{verb} {whose} the {thing}{'?' if rng.random() < questions else end}"
 
 
-def is_polite(text: str, row: dict[str, str]) -> float:
+def is_question(text: str, row: dict[str, str]) -> float:
     """The reward function of the run that nothing is trained on."""
-    return float(POLITE in text.split())
+    return float(text.endswith("?"))
 
 
 def judgement(body: Body) -> str:
     """What a perfect judge replies to a request."""
-    said = [POLITE in part.split("</answer")[0].split() for part in body["messages"][1]["content"].split("<answer")[1:]]
-    if len(said) == 1:
-        return f"Score: {int(said[0])}"
-    return "Better: " + ("equal" if said[0] == said[1] else "AB"[said[1]])
+    answers = body["messages"][1]["content"].split("<answer")[1:]
+    asks = ["?" in one for one in answers]
+    if len(asks) == 1:
+        return f"Score: {int(asks[0])}"
+    return "Better: " + ("equal" if asks[0] == asks[1] else "AB"[asks[1]])
 
 
 def perfect_judgements(prompts: Path) -> list[list[dict[str, str]]]:
@@ -74,7 +73,7 @@ def perfect_judgements(prompts: Path) -> list[list[dict[str, str]]]:
             for index in range(JUDGEMENTS):
                 task = source.task(index)
                 thing = str(task.request[-1]["content"]).removesuffix(".").split()[-1]
-                answers = [answer(rng, thing, polite=0.5) for _ in range(2)]
+                answers = [answer(rng, thing, questions=0.5) for _ in range(2)]
                 compared(judge, task, answers) if compare else judged(judge, task, answers[0])
         for body in server.bodies:
             chats.append([*body["messages"], {"role": "assistant", "content": judgement(body)}])
@@ -87,19 +86,19 @@ def write(file: Path, lines: list[dict[str, Any]]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Runs in a folder, with rows to ask, a trained judge, and a model that says please in a fifth of its answers."""
+    """Runs in a folder, with rows to ask, a trained judge, and a model that asks in a fifth of its answers."""
 
     runs: Runs
     rows: Path
     judge: Path
     model: Path
 
-    def polite_shares(self, name: str, **judge: Any) -> list[float]:
-        """Return the share of polite answers in each step of a run that only the judge rewards."""
+    def question_shares(self, name: str, **judge: Any) -> list[float]:
+        """Return the share of questions in each step of a run that only the judge rewards."""
         judge |= {"model": str(self.judge), "rubric": RUBRIC, "max_tokens": 16}
         env = {
             "data": str(self.rows),
-            "reward": f"{__name__}.is_polite",
+            "reward": f"{__name__}.is_question",
             "weights": {"judge": 1.0, "reward": 0.0},
             "judge": judge,
         }
@@ -124,7 +123,7 @@ def setup() -> Iterator[Setup]:
         write(
             chats,
             [
-                {"messages": [one, told(answer(rng, thing, polite=0.2))["message"]]}
+                {"messages": [one, told(answer(rng, thing, questions=0.2))["message"]]}
                 for thing, one in zip(THINGS, asked, strict=True)
                 for _ in range(100)
             ],
@@ -146,12 +145,12 @@ def setup() -> Iterator[Setup]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_rl_on_its_scores_teaches_what_it_rewards(setup: Setup) -> None:
-    shares = setup.polite_shares("scored", best=1)
+    shares = setup.question_shares("scored", best=1)
     assert fmean(shares[-3:]) > fmean(shares[:3]) + 0.3, shares
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_rl_on_its_comparisons_teaches_what_it_rewards(setup: Setup) -> None:
-    shares = setup.polite_shares("compared", compare=True)
+    shares = setup.question_shares("compared", compare=True)
     assert fmean(shares[-3:]) > fmean(shares[:3]) + 0.3, shares
