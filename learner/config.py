@@ -235,10 +235,7 @@ def require_together(optim: OptimConfig, learner: LearnerConfig, *, setting: str
             f"{setting}.kind=muon with learner.expert_parallel={learner.expert_parallel} is not supported; set "
             f"{setting}.kind=adamw, or learner.expert_parallel=1"
         )
-    clips_gradient = learner.zero_stage == 0 or (learner.zero_stage == 1 and learner.bf16 and learner.offload == "none")
-    if optim.kind == "muon" and not clips_gradient:
+    if optim.kind == "muon" and learner.offload == "nvme":
         raise ValueError(
-            f"{setting}.kind=muon with learner.zero_stage={learner.zero_stage}, bf16={str(learner.bf16).lower()} and "
-            f"offload={learner.offload}: DeepSpeed clips Muon's update there, not the gradient; set learner.zero_stage=0, or "
-            f"1 with bf16=true and offload=none, or {setting}.kind=adamw"
+            f"{setting}.kind=muon with learner.offload=nvme is not supported; set learner.offload=cpu, or {setting}.kind=adamw"
         )

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,18 @@ from transformers import PreTrainedModel
 from temper.learner.config import OptimConfig
 from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.loading import whole_shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixPart:
+    """This rank's consecutive entries of a flat matrix, and their place in its partition."""
+
+    shape: torch.Size
+    first: int
+    """The first entry's index in the flat matrix."""
+    start: int
+    """The first entry's index in the partition."""
+    count: int
 
 
 class GradientGuard:
@@ -45,10 +58,16 @@ class GuardedAdamW(GradientGuard, torch.optim.AdamW):
         super().__init__(groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
         self.guard = guard
         self.grad_clip = optim.grad_clip
+        self.parts: dict[int, list[MatrixPart]] = {}
+        """Muon's parts of matrices, by the id of their partition."""
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         if self.accept():
-            super().step(closure)
+            self.update()
+
+    def update(self) -> None:
+        """Update the parameters, without the guard."""
+        super().step()
 
 
 def freeze(model: PreTrainedModel, patterns: list[str]) -> None:

@@ -28,6 +28,7 @@ from deepspeed.utils import (
 from safetensors import safe_open
 from torch.nn import functional
 
+from temper.learner.engine.optimizer import GuardedAdamW, MatrixPart
 from temper.learner.engine.piece import SHARD_BYTES, Piece, copy_to_cpu, file_piece
 from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.loading import whole_shape
@@ -82,7 +83,7 @@ class OptimizerState:
 
     def __init__(self, engine: Any, *, zero_stage: int, bf16: bool) -> None:
         self._zero = engine.optimizer if zero_stage else None
-        self._optimizer: torch.optim.Optimizer = engine.basic_optimizer
+        self._optimizer: GuardedAdamW = engine.basic_optimizer
         self._trained = {name: p for name, p in engine.module.named_parameters() if p.requires_grad}
         self._ids = {id(parameter) for parameter in self._trained.values()}
         self._stage = zero_stage
@@ -141,7 +142,7 @@ class OptimizerState:
                 if key in saved:
                     self._set(parameter, kind, saved[key].entries(*self._own(parameter)))
             if self._zero is None and "exp_avg" in self._optimizer.state[parameter]:
-                self._optimizer.state[parameter][STEP] = self._count(step, parameter.device)
+                self._optimizer.state[parameter][STEP] = torch.tensor(step, device=parameter.device)
 
     def set_master(self, parameter: torch.nn.Parameter, whole: torch.Tensor) -> None:
         """Set the float32 weights of a parameter, if it is trained. A tied copy in the file is not."""
@@ -166,12 +167,13 @@ class OptimizerState:
         return start, start + place.numel
 
     def _kinds(self, parameter: Any) -> list[str]:
-        """Return the optimiser's tensors of a parameter's shape. At stage 3 they are the same for all."""
+        """Return the optimiser's tensors of a parameter's shape."""
         state = self._optimizer.state
         if self._zero is None:
             held = state.get(parameter, {})
         elif self._stage == 3:
-            held = next(iter(state.values()), {})
+            group, *_ = self._zero.grad_position[self._zero.get_param_id(parameter)]
+            held = state.get(self._zero.fp32_partitioned_groups_flat[group], {})
         else:
             held = parameter._hp_mapping.optim_fragment or {}
         return sorted(key for key, value in held.items() if isinstance(value, torch.Tensor) and value.ndim)
@@ -215,12 +217,12 @@ class OptimizerState:
         """Create the tensors that an optimiser would create at its first step."""
         if self._zero is None:
             return
-        by_muon = {id(p) for group in self._optimizer.param_groups if group.get("use_muon") for p in group["params"]}
         for partition in self._partitions():
-            own = [kind for kind in kinds if (kind == MOMENTUM) == (id(partition) in by_muon)]
+            by_muon = id(partition) in self._optimizer.parts
+            own = [kind for kind in kinds if (kind == MOMENTUM) == by_muon]
             self._optimizer.state[partition] = {kind: torch.zeros_like(partition) for kind in own}
-            if id(partition) not in by_muon:
-                self._optimizer.state[partition][STEP] = self._count(step, partition.device)
+            if not by_muon:
+                self._optimizer.state[partition][STEP] = torch.tensor(step, device=partition.device)
         self._link()
 
     def _partitions(self) -> list[torch.Tensor]:
@@ -234,18 +236,33 @@ class OptimizerState:
             flat = self._zero.single_partition_of_fp32_groups
         return flat
 
+    def parts(self) -> Iterator[tuple[torch.Tensor, list[tuple[Any, MatrixPart]]]]:
+        """Yield this rank's partitions with their parameters' parts."""
+        for partition, parameters in zip(self._partitions(), self._groups(), strict=True):
+            start, parts = 0, []
+            for parameter in parameters:
+                first, end = self._own(parameter)
+                shape = whole_shape(parameter)
+                parts.append((parameter, MatrixPart(shape=shape, first=first, start=start, count=end - first)))
+                start += parameter.ds_tensor.ds_numel if self._stage == 3 else end - first
+            yield partition, parts
+
+    def _groups(self) -> list[list[Any]]:
+        """Return the parameters of each partition."""
+        assert self._zero is not None
+        if self._stage == 3:
+            groups: list[list[Any]] = self._zero.fp16_groups
+        elif isinstance(self._zero, BF16_Optimizer):
+            groups = self._zero.bf16_groups
+        else:
+            groups = self._zero.bit16_groups
+        return groups
+
     def _link(self) -> None:
         """Let DeepSpeed find each parameter's part of the state. Its default, in the first step, finds only one group."""
         if self._zero is not None and self._stage < 3 and self._optimizer.state:
             self._zero._hp_optimizer_states_linked = False
             self._zero._lazy_init_hp_params_optimizer_state()
-
-    def _count(self, step: float, device: torch.device) -> torch.Tensor | int:
-        """Return the number of updates in the optimiser's format.
-
-        torch's fused AdamW reads it from the weights' device. Muon's Adam takes an int.
-        """
-        return torch.tensor(step, device=device) if isinstance(self._optimizer, torch.optim.AdamW) else int(step)
 
 
 def _require_all_ranks(directory: Path) -> None:

@@ -16,22 +16,30 @@ from temper.learner.training_state import STATE_FOLDER
 from temper.learner.worker import TrainerWorker
 
 ADAM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
-MUON = OptimConfig(kind="muon", learning_rate=2e-3, muon_learning_rate=0.01, warmup_steps=2)
+MUON = OptimConfig(kind="muon", learning_rate=2e-3, muon_learning_rate=0.01, warmup_steps=2, grad_clip=0.05)
 
 
-def part(rank: int, port: int, config: LearnerConfig, source: str, target: str, first: int, last: int) -> Any:
-    """Steps `first` to `last` from the checkpoint `source`, saved as `target` at the start and at the end."""
+def part(
+    rank: int, port: int, optim: OptimConfig, config: LearnerConfig, source: str, target: str, first: int, last: int
+) -> Any:
+    """Steps `first` to `last` from the checkpoint `source`, saved as `target` at the start and at the end.
+
+    Returns losses and weights.
+    """
     learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
-    learner.load(source, optim=ADAM, total_steps=STEPS)
+    learner.load(source, optim=optim, total_steps=STEPS)
     if first:
         learner.restore(source)
         learner.save(f"{target}-start")
+    losses = []
     for step in range(first, last):
-        learner.train_step(batch(ranks=config.ranks, seed=step).share(learner.rank), loss=POLICY)
+        metrics = learner.train_step(batch(ranks=config.ranks, seed=step).share(learner.rank), loss=POLICY)
+        assert metrics["grad_norm"] > optim.grad_clip
+        losses.append(metrics["loss"])
     learner.save(target)
     weights = weights_of(learner)
     learner.close()
-    return weights
+    return losses, weights
 
 
 def optimizer_state(checkpoint: str) -> dict[str, torch.Tensor]:
@@ -40,7 +48,9 @@ def optimizer_state(checkpoint: str) -> dict[str, torch.Tensor]:
         return {name: tensor.whole().clone() for name, tensor in saved.items()}
 
 
-def test_a_run_continues_on_one_rank_and_on_two_again(folder):
+@pytest.mark.parametrize("optim", [ADAM, MUON], ids=["adamw", "muon"])
+def test_a_run_continues_on_one_rank_and_on_two_again(folder, optim):
+    folder = folder / optim.kind
     two = LearnerConfig(ranks=2, zero_stage=2)
     three = LearnerConfig(ranks=2, zero_stage=3)
     one = LearnerConfig()
