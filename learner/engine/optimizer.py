@@ -110,9 +110,7 @@ def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str,
 
     `lr_scale` is a group's learning rate relative to AdamW's. Raises `ValueError` if no matrix is left for Muon.
     """
-    ends = {id(parameter) for end in _ends(model) for parameter in end.parameters()}
-    linear = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
-    matrices = [weight for weight in linear if weight.requires_grad and id(weight) not in ends]
+    matrices = inner_matrices(model)
     if not matrices:
         raise ValueError("optim.kind=muon: the model has no linear layer to train; use optim.kind=adamw")
     taken = {id(weight) for weight in matrices}
@@ -132,8 +130,12 @@ def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str,
     return [group for group in groups if group["params"]]
 
 
-def _ends(model: PreTrainedModel) -> list[torch.nn.Module]:
-    return [end for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None]
+def inner_matrices(model: PreTrainedModel) -> list[torch.nn.Parameter]:
+    """Return the trained matrices of linear layers but the output layer."""
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    ends = {id(parameter) for end in embeddings if end is not None for parameter in end.parameters()}
+    linear = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    return [weight for weight in linear if weight.requires_grad and id(weight) not in ends]
 
 
 def learning_rate(step: int, *, optim: OptimConfig, total_steps: int) -> float:

@@ -123,7 +123,7 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     assert tracked.info.status == "KILLED"
 
     arguments += ["rl.optim.learning_rate=1.2e-4", "rl.timeout_s=301", f"rl.steps={steps}"]
-    job = found.start("job", *arguments, LAST.format(kind="muon", steps=ENDLESS))  # which needs whole parameters
+    job = found.start("job", *arguments, LAST.format(kind="muon", steps=ENDLESS))
     job.wait_until(job.reached("sft_last", 1), "a step of the last stage")
     job.kill()
     assert "rl: resuming after step" in job.output

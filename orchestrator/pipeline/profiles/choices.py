@@ -139,14 +139,11 @@ def _precision(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 def _partitioning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose the lowest ZeRO stage whose states fit. If none does, move the optimiser's state to main memory.
 
-    Muon runs at stage 1 without offload, expert parallelism at stage 2.
+    Expert parallelism runs at stage 2.
     """
     if not settings.value("learner.bf16"):
         return
     ranks, room = int(settings.value("learner.ranks")), STATES_FILL * inputs.gpu_bytes
-    if settings.any_stage("optim.kind", "muon"):
-        settings.choose("learner.zero_stage", 1)
-        return
     if settings.value("learner.expert_parallel") > 1:
         settings.choose("learner.zero_stage", 2)
         return

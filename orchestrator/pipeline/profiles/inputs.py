@@ -126,13 +126,6 @@ class ProfiledSettings:
         section = typed(stage.settings, given if isinstance(given, Mapping) else {}, under=f"{stage.name}.")
         return typed(section, own, under=f"{stage.name}.")
 
-    def any_stage(self, key: str, value: object) -> bool:
-        """Return whether a setting of any listed stage has this value, such as `optim.kind`."""
-        return any(
-            get_value(given, key) == value or get_value(self._user_set, f"{stage.name}.{key}") == value
-            for stage, given in self.stages()
-        )
-
 
 def with_value(given: Mapping[str, Any], key: str, value: object) -> RawConfig:
     word, _, rest = key.partition(".")

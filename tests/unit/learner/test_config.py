@@ -64,7 +64,10 @@ def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(kind,
         (["rl.loss.beta=0"], "^rl.loss.beta=0.0: must be above 0"),
         (["sft.optim.beta1=2"], "^sft.optim.beta1=2.0"),
         (["learner.lora.rank=-1"], "^learner.lora.rank=-1"),
-        (["sft.optim.kind=muon", "learner.zero_stage=1"], "^sft.optim.kind=muon .* or sft.optim.kind=adamw"),
+        (
+            ["sft.optim.kind=muon", "learner={zero_stage: 3, offload: nvme, offload_dir: /fast}"],
+            "^sft.optim.kind=muon .* or sft.optim.kind=adamw",
+        ),
         (["model.fresh.pattern=X"], "^model.fresh.pattern='X'"),
         (["stages=[{rl: {name: rl_tools, loss: {beta: 0}}}]"], "rl_tools: rl_tools.loss.beta=0.0"),
         (

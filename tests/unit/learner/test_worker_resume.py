@@ -50,29 +50,31 @@ def optimizer_state(checkpoint: str) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("optim", [ADAM, MUON], ids=["adamw", "muon"])
 def test_a_run_continues_on_one_rank_and_on_two_again(folder, optim):
-    folder = folder / optim.kind
+    place = folder / optim.kind
     two = LearnerConfig(ranks=2, zero_stage=2)
     three = LearnerConfig(ranks=2, zero_stage=3)
     one = LearnerConfig()
 
-    def run(config: LearnerConfig, source: str, target: str, first: int, last: int) -> dict[str, torch.Tensor]:
-        arguments = (config, f"{folder}/{source}", f"{folder}/{target}", first, last)
+    def run(config: LearnerConfig, source: str, target: str, first: int, last: int) -> Any:
+        arguments = (optim, config, f"{folder}/{source}", f"{place}/{target}", first, last)
         return in_processes(part, ranks=config.ranks, arguments=arguments)[0]
 
     run(two, "model", "a", 0, 2)
-    run(one, "a", "b", 2, 3)
-    weights = run(three, "b", "c", 3, STEPS)
-    straight = run(one, "model", "straight", 0, STEPS)
+    run(one, f"{optim.kind}/a", "b", 2, 3)
+    losses, weights = run(three, f"{optim.kind}/b", "c", 3, STEPS)
+    straight_losses, straight = run(one, "model", "straight", 0, STEPS)
+    assert losses == pytest.approx(straight_losses[3:], abs=1e-5)
     for name, tensor in straight.items():
         assert torch.allclose(weights[name], tensor, atol=1e-5), name
 
     for before, after in (("a", "b-start"), ("b", "c-start")):  # what is read is what was written, bit for bit
-        old, new = optimizer_state(f"{folder}/{before}"), optimizer_state(f"{folder}/{after}")
+        old, new = optimizer_state(f"{place}/{before}"), optimizer_state(f"{place}/{after}")
         assert old.keys() == new.keys()
         assert all(torch.equal(tensor, new[name]) for name, tensor in old.items())
-    state = optimizer_state(f"{folder}/c")
+    state = optimizer_state(f"{place}/c")
     parameters = load_file(f"{folder}/model/model.safetensors")
-    assert sum(name.startswith("exp_avg_sq/") for name in state) == len(parameters)
+    assert sum(name.startswith(("exp_avg_sq/", "momentum_buffer/")) for name in state) == len(parameters)
+    assert any(name.startswith("momentum_buffer/") for name in state) == (optim is MUON)
     assert float(state["step"]) == STEPS
     assert not [path for path in folder.rglob("*") if path.suffix in (".pt", ".pth", ".bin", ".pkl")]
 
@@ -107,6 +109,8 @@ def test_muon_on_partitions_equals_muon_on_one_rank_and_stage_0(folder):
     for config in (
         LearnerConfig(zero_stage=1, bf16=True),
         LearnerConfig(zero_stage=1, bf16=True, ranks=2),
+        LearnerConfig(zero_stage=2, bf16=True, ranks=2),
+        LearnerConfig(zero_stage=3, bf16=True, ranks=2, offload="cpu"),
         LearnerConfig(),
     ):
         for broken in in_processes(muon_steps, ranks=config.ranks, arguments=(str(folder), config)):
@@ -115,15 +119,15 @@ def test_muon_on_partitions_equals_muon_on_one_rank_and_stage_0(folder):
         state, again = (optimizer_state(f"{checkpoint}-{name}") for name in ("end", "again"))
         assert all(torch.equal(tensor, again[name]) for name, tensor in state.items())
         states.append(state)
-    one, two, plain = states
-    assert one.keys() == two.keys()
-    assert plain.keys() == {name for name in one if not name.startswith("master/")}
+    *halves, plain = states
+    for state in halves:
+        assert plain.keys() == {name for name in state if not name.startswith("master/")}
     first, last = (load_file(f"{folder}/{name}/model.safetensors") for name in ("model", "muon-1-0-end"))
     for file_name, name in map_file_names(folder / "model").items():
         if f"momentum_buffer/{name}" in plain:
             start = first[file_name]
             moved = last[file_name] - start
-            for other in (one, two):  # passes in bfloat16 differ by 2 %, and by 7 % in one matrix
+            for other in halves:  # passes in bfloat16 differ by 2 %, and by 7 % in one matrix
                 assert (other[f"master/{name}"] - start - moved).norm() < 0.1 * moved.norm(), name
 
 
@@ -137,6 +141,7 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
         "stage 3": (ADAM, LearnerConfig(zero_stage=3)),
         "muon": (MUON, LearnerConfig()),
         "muon, stage 1": (MUON, LearnerConfig(zero_stage=1, bf16=True)),
+        "muon, stage 3": (MUON, LearnerConfig(zero_stage=3)),
         "bfloat16": (ADAM, LearnerConfig(zero_stage=2, bf16=True)),
         "bfloat16, stage 1": (ADAM, LearnerConfig(zero_stage=1, bf16=True)),
         "bfloat16, stage 3": (ADAM, LearnerConfig(zero_stage=3, bf16=True)),

@@ -21,6 +21,8 @@ from temper.rollout.engines.config import EngineConfig
 
 MOMENTS = 8
 """Bytes of AdamW's two moments."""
+NEWTON_SCHULZ_COPIES = 6
+"""Copies of a square matrix that Newton-Schulz has at once, measured in float32."""
 LIVE, PREFETCHED = 1_000_000_000, 50_000_000
 """DeepSpeed's defaults of `stage3_max_live_parameters` and `stage3_prefetch_bucket_size`."""
 SUB_GROUP = 1_000_000_000
@@ -140,7 +142,7 @@ def rank_memory(
         transfers=max(
             _reduction_copies(learner, trained, tensor=tensor, width=width, gpu=gpu)
             + _kept_bytes(learner, trained, passing=activations + gathered),
-            _update_copies(learner, trained),
+            _update_copies(learner, trained) + _orthogonalized_bytes(model, learner, optim),
             arriving,
         ),
         gathered=gathered,
@@ -266,6 +268,14 @@ def _update_copies(learner: LearnerConfig, trained: int) -> int:
         return 0
     part = trained // learner.ranks
     return FLOAT32 * (part if learner.offload == "nvme" else min(part, SUB_GROUP))
+
+
+def _orthogonalized_bytes(model: PlannedModel, learner: LearnerConfig, optim: OptimConfig) -> int:
+    """Return the bytes of Newton-Schulz on a matrix. Above stage 0, one matrix for each rank is gathered too."""
+    if optim.kind != "muon":
+        return 0
+    gathered = learner.ranks + 1 if learner.zero_stage else 0
+    return FLOAT32 * (NEWTON_SCHULZ_COPIES + gathered) * model.largest_matrix
 
 
 def _kept_bytes(learner: LearnerConfig, trained: int, *, passing: int) -> int:

@@ -17,7 +17,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from temper.envs.data.hub import snapshot
 from temper.learner.config import LearnerConfig
-from temper.learner.engine.optimizer import freeze
+from temper.learner.engine.optimizer import freeze, inner_matrices
 from temper.learner.models.adapters import add_adapters, base_parameters_by_name
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.layer_types import types_of_tensors
@@ -55,6 +55,8 @@ class PlannedModel:
     """Parameters of the largest layer, which ZeRO-3 gathers whole. Embedding and output layer count as layers."""
     largest_tensor: int
     """Parameters of the largest tensor, such as the stacked experts of a layer."""
+    largest_matrix: int
+    """Trained parameters of the largest matrix for Muon."""
     parts: dict[str, int]
     """Parameters by part (`PART`)."""
     layers: tuple[Layer, ...]
@@ -134,6 +136,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
         active=whole - looked_up - sum(layer.parameters - layer.active for layer in layers),
         largest_layer=max([*ends, *(layer.parameters for layer in layers)]),
         largest_tensor=max(sizes.values()),
+        largest_matrix=max((matrix.numel() for matrix in inner_matrices(model)), default=0),
         parts=_parts(sizes),
         layers=layers,
         shape=read_shape(config, parameters=whole),
