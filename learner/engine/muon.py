@@ -10,6 +10,7 @@ from deepspeed.runtime.zero.muon.original_muon import zeropower_via_gram_newtons
 
 from temper.learner.config import OptimConfig
 from temper.learner.engine.optimizer import GuardedAdamW, MatrixPart
+from temper.learner.engine.optimizer_state import MOMENTUM
 
 NEWTON_SCHULZ_STEPS = 5
 
@@ -50,7 +51,10 @@ class GuardedMuon(GuardedAdamW):
     def _move(self, held: torch.Tensor, group: dict[str, Any]) -> None:
         """Update a matrix or a partition of matrices. The gradient's memory is reused."""
         gradient: Any = held.grad
-        momentum = self.state[held].setdefault("momentum_buffer", torch.zeros_like(held))
+        state = self.state[held]
+        if MOMENTUM not in state:
+            state[MOMENTUM] = torch.zeros_like(held)
+        momentum = state[MOMENTUM]
         momentum.lerp_(gradient, 1 - group["momentum"])
         gradient.lerp_(momentum, group["momentum"])
         if id(held) in self.parts:
