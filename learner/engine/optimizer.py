@@ -130,7 +130,7 @@ def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str,
     return [group for group in groups if group["params"]]
 
 
-def inner_matrices(model: PreTrainedModel) -> list[torch.nn.Parameter]:
+def inner_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
     """Return the trained matrices of linear layers but the output layer."""
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     ends = {id(parameter) for end in embeddings if end is not None for parameter in end.parameters()}
