@@ -33,7 +33,7 @@ MAX_TASKS = 1024
 MAX_EPISODES = 2000
 """Episodes of one process. verifiers keeps a client for each."""
 INHERITED = (
-    *("PATH", "HOME", "LANG", "TMPDIR", "HF_", "DOCKER_"),
+    *("PATH", "HOME", "LANG", "TMPDIR", "HF_", "DOCKER_", "CONTAINER", "XDG_RUNTIME_DIR"),
     *("UV_", "PIP_", "SSL_", "REQUESTS_", "CURL_", "HTTP", "NO_PROXY"),
 )
 """Beginnings of environment variables that verifiers gets: for downloads and containers."""

@@ -26,13 +26,26 @@ START_S = 120.0
 
 def installed(*requirements: str) -> Path:
     """Return a folder with these packages, without their dependencies. Skip the test if pip can't get them."""
-    return _fetched(PACKAGES / requirements[0], ["install", "--no-compile", "--target"], list(requirements))
+    return _fetched(
+        PACKAGES / requirements[0], ["install", "--no-deps", "--no-compile", "--target"], list(requirements)
+    )
 
 
 def source_of(name: str) -> Path:
     """Return the folder of the source of an installed package. Skip the test if pip can't get it."""
     wanted = f"{name}=={version(name)}"
-    return _fetched(PACKAGES / f"{wanted}-source", ["download", "--no-binary", ":all:", "--dest"], [wanted])
+    return _fetched(
+        PACKAGES / f"{wanted}-source", ["download", "--no-deps", "--no-binary", ":all:", "--dest"], [wanted]
+    )
+
+
+def wheels_of(*requirements: str, python: str) -> Path:
+    """Return a folder with wheels of these packages and their dependencies for a version of Python.
+
+    Skip the test if pip can't get them.
+    """
+    how = ["download", "--only-binary", ":all:", "--python-version", python, "--dest"]
+    return _fetched(PACKAGES / f"{requirements[0]}-{python}-wheels", how, list(requirements))
 
 
 def python_with(requirement: str, python: str = sys.executable) -> str:
@@ -76,7 +89,7 @@ def serving(command: Sequence[str | Path], url: Callable[[], str], **how: Any) -
 def _fetched(folder: Path, how: list[str], requirements: list[str]) -> Path:
     done = folder / "fetched"
     if not done.is_file():
-        pip = [sys.executable, "-m", "pip", how[0], "--quiet", "--disable-pip-version-check", "--no-deps"]
+        pip = [sys.executable, "-m", "pip", how[0], "--quiet", "--disable-pip-version-check"]
         command = [*pip, *how[1:], str(folder), "--ignore-requires-python", *requirements]
         try:
             ended = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)

@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +14,14 @@ from typing import Any
 
 import pytest
 import torch
-from judges.packages import START_S, python_with, serving
+from judges.packages import START_S, python_with, serving, wheels_of
 from safetensors.torch import load_file, save_file
 from support import tiny_models
+from support.containers import require_image
 from unit.rollout.serving.test_agent_endpoint import CONFIG
 
 from temper.envs.binding import EnvConfig, bind
+from temper.envs.workspace.container import find_runtime
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.episodes.worker import RolloutWorker
@@ -40,6 +44,16 @@ for move in json.loads(sys.argv[1]):
 print(json.dumps([game.state.done, game.state.rewards]))
 """
 """Plays the first game again, and prints whether it is over, and its reward."""
+HARBOR = "temper-judge"
+"""The name of a task set of Harbor, of its task and of its image."""
+HARNESS = ("openai", "mcp==2.0.0", "httpx", "httpx2", "tenacity", "certifi")
+"""The packages that verifiers' harness `null` installs in a container."""
+CONTAINERFILE = """
+FROM {image}
+COPY uv /usr/local/bin/uv
+COPY wheels /wheels
+ENV UV_DEFAULT_INDEX=file:///wheels UV_FIND_LINKS=/wheels
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +101,7 @@ def writes_moves(model: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    python = python_with(f"verifiers[openenv,ta]=={VERSION}")
+    python = python_with(f"verifiers[harbor,openenv,ta]=={VERSION}", "3.12")
     limits = replace(CONFIG.limits, timeout_s=300.0, total_tokens=LENGTH)
     config = replace(CONFIG, engine=replace(CONFIG.engine, max_model_len=LENGTH), limits=limits)
     worker = RolloutWorker(config, seed=1)
@@ -177,6 +191,56 @@ def test_a_server_of_nemo_gym_verifies_answers(setup: Setup, tmp_path: Path, rec
         (group,) = setup.play({"taskset": taskset}, "a or b?")
     for one in all_played(group):
         assert one.reward == float(answers(one) == ["[a]"])
+    record_property("version", VERSION)
+    record_property("passed", SAMPLES)
+
+
+def build_image(folder: Path) -> str:
+    """Add uv and the packages of the harness to the image for tests. Return the runtime that has the new image."""
+    image = require_image()
+    runtime, show = find_runtime(image), "import sys; print('%d.%d' % sys.version_info[:2])"
+    command = [runtime, "run", "--rm", "--network=none", "--entrypoint=python3", image, "-c", show]
+    python = subprocess.check_output(command, text=True, timeout=START_S).strip()
+    shutil.copytree(wheels_of(*HARNESS, python=python), folder / "wheels")
+    shutil.copy(Path(sys.executable).with_name("uv"), folder / "uv")
+    (folder / "Containerfile").write_text(CONTAINERFILE.format(image=image))
+    build = [runtime, "build", "--quiet", f"--file={folder / 'Containerfile'}", f"--tag=localhost/{HARBOR}", folder]
+    subprocess.run(build, check=True, timeout=START_S)
+    return runtime
+
+
+def write_harbor_task(folder: Path) -> Path:
+    """Make a git repository of a task whose reward counts the episodes of its container. Return its registry."""
+    task = folder / "repository" / HARBOR
+    (task / "tests").mkdir(parents=True)
+    (task / "task.toml").write_text(f'version = "1.0"\n[environment]\ndocker_image = "localhost/{HARBOR}"\n')
+    (task / "instruction.md").write_text("Write a b.")
+    reward = "0.$(wc -l < /logs/episodes)"
+    (task / "tests" / "test.sh").write_text(f"echo >> /logs/episodes\necho {reward} > /logs/verifier/reward.txt\n")
+    git = ["git", "-C", str(task.parent), "-c", "user.name=judge", "-c", "user.email=judge@localhost"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "task"]):
+        subprocess.run([*git, *command], check=True, timeout=START_S)
+    source = {"name": HARBOR, "git_url": task.parent.as_uri(), "path": HARBOR}
+    listed = {"name": HARBOR, "version": "1.0", "description": "", "tasks": [source]}
+    (registry := folder / "registry.json").write_text(json.dumps([listed]))
+    return registry
+
+
+@pytest.mark.judges(suite="verifiers", run="its `harbor`: a task in containers, whose script writes the reward")
+def test_a_task_of_harbor_is_scored_in_its_own_container(setup: Setup, tmp_path: Path, record_property: Any) -> None:
+    (context := tmp_path / "context").mkdir()
+    runtime, registry = build_image(context), write_harbor_task(tmp_path)
+    taskset = {"id": "harbor", "dataset": HARBOR, "registry_path": str(registry)}
+    try:
+        (group,) = setup.play({"taskset": taskset, "env": {"agent": {"runtime": {"type": runtime}}}}, "Write a b.")
+    finally:
+        for copy in (Path.home() / ".cache" / "harbor").glob(f"{HARBOR}_*"):
+            shutil.rmtree(copy)
+        subprocess.run(
+            [runtime, "rmi", f"localhost/{HARBOR}"], check=True, timeout=START_S
+        )  # fails if a container is left
+    assert [one.reward for one in all_played(group)] == [0.1] * SAMPLES
+    assert all(len(answers(one)) == 1 for one in group.trajectories)
     record_property("version", VERSION)
     record_property("passed", SAMPLES)
 
