@@ -3,7 +3,7 @@
 import faulthandler
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -42,6 +42,14 @@ class StoredResult(Protocol):
     async def read(self) -> Any:
         """Return the result. Raise `ResultLost` if it is gone."""
         ...
+
+
+def sheltered(command: Sequence[str]) -> list[str]:
+    """Return the command below a shell, as Ray kills the children of an ended worker, but not theirs.
+
+    So it can end by itself when its input ends, and remove its containers.
+    """
+    return ["sh", "-c", 'trap : INT; "$@"; exit', "sh", *command]
 
 
 def kill_group(leader: int) -> None:

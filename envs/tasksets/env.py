@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -20,7 +21,7 @@ from temper.envs.core.bounds import only_known, whole
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault, describe_error
-from temper.envs.core.process import kill_group
+from temper.envs.core.process import kill_group, sheltered
 from temper.envs.core.task import Message, Task
 from temper.envs.task_env import TaskEnv
 
@@ -51,17 +52,16 @@ class TasksetProcess:
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._ended, self._played = False, 0
         self._started: Future[dict[str, Any]] = Future()
-        try:
-            self._process = subprocess.Popen(
-                [options["python"], str(CHILD)],
-                env=_variables(options),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ValueError(f"options.python={options['python']}: {error}") from error
+        if shutil.which(options["python"]) is None:
+            raise ValueError(f"options.python={options['python']} is no program")
+        self._process = subprocess.Popen(
+            sheltered([options["python"], str(CHILD)]),
+            env=_variables(options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         threading.Thread(target=self._read, name="verifiers", daemon=True).start()
         try:
             self._write({"env": config, "max_tasks": options.get("max_tasks", MAX_TASKS)})
@@ -105,7 +105,8 @@ class TasksetProcess:
     def close(self) -> None:
         """Interrupt the process, also in a start, so that it ends its servers. Kill it if it does not end."""
         assert self._process.stdin is not None
-        self._process.send_signal(signal.SIGINT)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
         kill_group(self._process.pid)

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any
 
 from temper.envs.core.errors import EnvironmentFault, SandboxError
+from temper.envs.core.process import kill_group, sheltered
 from temper.envs.sandbox import bridge, literals, runner, seal
 from temper.envs.sandbox.sandbox import Sandbox
 from temper.envs.sandbox.sealed_process import WAITS, Limits, Reply, ReplyKind, SealedProcess, unicode
@@ -129,11 +130,10 @@ class Container:
         self.starts += 1
         own = OF_PODMAN if self.runtime == "podman" else ()
         command = [self.runtime, "run", f"--name={self._name}", *FLAGS, *own, self.image, "-I", "-c", program()]
-        command += self._arguments
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._client = subprocess.Popen(
-                command,
+                sheltered([*command, *self._arguments]),
                 cwd=tempfile.gettempdir(),  # podman's monitor leaves a file there if memory runs out
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
@@ -158,7 +158,7 @@ class Container:
         try:
             client.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
-            client.kill()
+            kill_group(client.pid)
             client.wait()
             command = [self.runtime, "rm", "--force", self._name]
             try:

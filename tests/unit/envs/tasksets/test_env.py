@@ -118,6 +118,22 @@ except KeyboardInterrupt:
     assert (tmp_path / "ended").exists()
 
 
+def test_a_process_whose_worker_and_its_child_are_killed_ends_its_servers(tmp_path: Path) -> None:
+    """Ray kills the children of a worker that ends."""
+    ends = (
+        f"print('{{\"tasks\": [{{}}]}}', flush=True)\nsys.stdin.read()\nopen({str(tmp_path / 'ended')!r}, 'w').close()"
+    )
+    process = TasksetProcess(script(tmp_path / "python", f"import sys\n{ends}"))._process
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+    began = time.monotonic()
+    while not (tmp_path / "ended").exists():
+        assert time.monotonic() - began < 10
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"python": "p"}, {"taskset": "t"}, {"python": "p", "taskset": "t", "max_tasks": 0}, {"a": 1}]
 )

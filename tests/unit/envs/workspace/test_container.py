@@ -2,11 +2,12 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from temper.envs.core.errors import EnvironmentFault, failure_of
 from temper.envs.core.turn_text import turn_text
 from temper.envs.sandbox.sealed_process import Limits, ReplyKind
 from temper.envs.workspace.bugs import demonstrate, generate
-from temper.envs.workspace.container import Container, ContainerWorkspace
+from temper.envs.workspace.container import Container, ContainerWorkspace, find_runtime
 
 FILES = {"m.py": "def f(x):\n    return x + 1\n", "data/d.txt": "one\r\ntwo\n", "old.txt": "old\n"}
 REMOVED_S = 60.0
@@ -316,16 +317,60 @@ def test_a_container_ends_with_its_worker_or_client(victim: str) -> None:
         name, client = worker.stdout.readline().split()
         assert name in containers()
         time.sleep(0.5)  # the command runs
-        os.kill(worker.pid if victim == "worker" else int(client), signal.SIGKILL)
         if victim == "client":
-            worker.kill()
-        deadline = time.monotonic() + REMOVED_S
-        while name in containers():
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+            os.killpg(int(client), signal.SIGKILL)
+        worker.kill()
+        await_containers(lambda: name not in containers())
     finally:
         worker.kill()
         worker.communicate()
+
+
+STARTS = """
+import sys, time
+from temper.envs.workspace.container import Container
+container = Container(sys.argv[1])
+container._open()
+print(container._name, container._client.pid, flush=True)
+time.sleep(600)
+"""
+
+
+SLOW = """#!/bin/sh
+[ "$1" = run ] || exec {runtime} "$@"
+shift
+container=$({runtime} create "$@") && sleep 2 && exec {runtime} start --attach --interactive "$container"
+"""
+"""A runtime that waits between the creation and the start of a container."""
+
+
+def test_a_container_that_starts_ends_with_its_worker_and_its_child(tmp_path: Path) -> None:
+    """Ray kills the children of a worker that ends."""
+    command = [sys.executable, "-c", STARTS, image := require_image()]
+    slow = tmp_path / (runtime := find_runtime(image))
+    slow.write_text(SLOW.format(runtime=shutil.which(runtime)), encoding="utf-8")
+    slow.chmod(0o755)
+    path = {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    variables = os.environ | path
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as worker:
+        try:
+            assert worker.stdout is not None
+            name, child = worker.stdout.readline().split()
+            await_containers(lambda: name in containers())
+            os.kill(int(child), signal.SIGKILL)
+        finally:
+            worker.kill()
+    await_containers(lambda: name not in containers())
+
+
+def await_containers(seen: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + REMOVED_S
+    while not seen():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 DRIPS = """
