@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 
 from temper.envs.core.errors import EnvironmentFault, SandboxError
-from temper.envs.core.process import kill_group, sheltered
+from temper.envs.core.process import sheltered
 from temper.envs.sandbox import bridge, literals, runner, seal
 from temper.envs.sandbox.sandbox import Sandbox
 from temper.envs.sandbox.sealed_process import WAITS, Limits, Reply, ReplyKind, SealedProcess, unicode
@@ -35,7 +35,6 @@ FLAGS = (
         "--init=false",
         "--rm",
         "--pull=never",
-        "--label=temper",
         "--log-driver=none",
         "--stop-timeout=0",
     ),
@@ -44,6 +43,16 @@ FLAGS = (
     *("--tmpfs=/tmp:rw,exec,nosuid,nodev,mode=1777,size=64m", "--entrypoint=python3"),
 )
 OF_PODMAN = ("--read-only-tmpfs=false",)
+OWNER = secrets.token_hex(8)
+"""Labels the containers of this process."""
+REAPER = """
+cat
+for seconds in 1 10; do
+    sleep $seconds
+    left=$("$0" ps --all --quiet --filter="label=temper=$1")
+    [ -z "$left" ] || "$0" rm --force $left
+done
+"""
 PACKAGES = ("temper", "temper.envs", "temper.envs.sandbox", "temper.envs.workspace")
 LOADER = """
 import sys, types
@@ -72,6 +81,17 @@ def find_runtime(image: str) -> str:
     raise EnvironmentFault(
         f"options.image: {image!r} is not on this machine: {' or '.join(faults) or 'install podman or docker'}"
     )
+
+
+@cache
+def start_reaper(runtime: str) -> "subprocess.Popen[bytes]":
+    """Start a process that removes the containers of this process after its end.
+
+    Most end with their input. But a client that dies first leaves a container that it has not started.
+    """
+    command = sheltered(["sh", "-c", REAPER, runtime, OWNER])
+    null = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
 
 
 @cache
@@ -129,11 +149,13 @@ class Container:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- it lives as long as the client
         self.starts += 1
         own = OF_PODMAN if self.runtime == "podman" else ()
-        command = [self.runtime, "run", f"--name={self._name}", *FLAGS, *own, self.image, "-I", "-c", program()]
+        start_reaper(self.runtime)
+        command = [self.runtime, "run", f"--name={self._name}", f"--label=temper={OWNER}", *FLAGS, *own]
+        command += [self.image, "-I", "-c", program()]
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._client = subprocess.Popen(
-                sheltered([*command, *self._arguments]),
+                [*command, *self._arguments],
                 cwd=tempfile.gettempdir(),  # podman's monitor leaves a file there if memory runs out
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
@@ -158,7 +180,7 @@ class Container:
         try:
             client.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
-            kill_group(client.pid)
+            client.kill()
             client.wait()
             command = [self.runtime, "rm", "--force", self._name]
             try:

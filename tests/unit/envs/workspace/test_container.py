@@ -318,7 +318,7 @@ def test_a_container_ends_with_its_worker_or_client(victim: str) -> None:
         assert name in containers()
         time.sleep(0.5)  # the command runs
         if victim == "client":
-            os.killpg(int(client), signal.SIGKILL)
+            os.kill(int(client), signal.SIGKILL)
         worker.kill()
         await_containers(lambda: name not in containers())
     finally:
