@@ -204,7 +204,14 @@ def build_image(folder: Path) -> str:
     shutil.copytree(wheels_of(*HARNESS, python=python), folder / "wheels")
     shutil.copy(Path(sys.executable).with_name("uv"), folder / "uv")
     (folder / "Containerfile").write_text(CONTAINERFILE.format(image=image))
-    build = [runtime, "build", "--quiet", f"--file={folder / 'Containerfile'}", f"--tag=localhost/{HARBOR}", folder]
+    build = [
+        runtime,
+        "build",
+        "--quiet",
+        f"--file={folder / 'Containerfile'}",
+        f"--tag=localhost/{HARBOR}",
+        str(folder),
+    ]
     subprocess.run(build, check=True, timeout=START_S)
     return runtime
 
