@@ -31,7 +31,7 @@ from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok, warning
 from temper.orchestrator.stages.stage import Role, StageInstance, StartCheck
 from temper.orchestrator.tracking.sinks.config import require_usable
-from temper.rewards.score import LENGTH
+from temper.rewards.score import JUDGE, LENGTH
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.tokenizer import load_tokenizer
@@ -177,7 +177,8 @@ def check_rewards(start: Start) -> None:
             parts = judge(tasks[0], "").parts
         except GraderError as error:
             raise ValueError(f"envs.{name}.reward fails on an empty answer: {error}") from error
-        only_known(env.config.weights, (*parts, LENGTH), f"envs.{name}.weights")
+        judged = [JUDGE] if env.config.judge is not None else []
+        only_known(env.config.weights, (*parts, LENGTH, *judged), f"envs.{name}.weights")
 
 
 def check_turns(start: Start) -> Iterator[Finding]:

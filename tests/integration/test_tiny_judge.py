@@ -137,7 +137,7 @@ def setup() -> Iterator[Setup]:
                 envs={},
                 sft=CONFIG["sft"] | {"data": str(data), "steps": steps, "batch_size": 32},
             )
-            for name, data, steps in (("judge", judgements, 200), ("model", chats, 60))
+            for name, data, steps in (("judge", judgements, 350), ("model", chats, 60))
         )
         yield Setup(runs=made, rows=prompts, judge=RunDir(judge).newest_model(), model=RunDir(model).newest_model())
 

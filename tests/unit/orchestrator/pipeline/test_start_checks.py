@@ -82,6 +82,14 @@ def test_a_mistake_in_files_is_said_at_once_and_leaves_nothing_behind(
     assert not (files / "runs").exists()
 
 
+def test_weights_combine_a_users_reward_with_a_judge(tmp_path: Path) -> None:
+    judge = "envs.math.judge={url: 'http://127.0.0.1:9/v1', model: judge}"
+    given = ["envs.math.reward=support.user_functions.parts", "envs.math.weights={right: 1, judge: 0.5}"]
+    run = ["run", str(DEMO), "--dry-run", f"runs_dir={tmp_path}", *given]
+    assert main([*run, judge]) == 0
+    assert main(run) == 2
+
+
 def test_a_disk_that_can_not_hold_a_checkpoint_is_named_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
