@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from temper.envs.core.process import ProgressCounter
 from temper.learner.config import LearnerConfig
-from temper.rollout.weights.buckets import BucketGroup, Buffers, most_bucket_bytes, send_buckets, split_push
+from temper.rollout.weights.buckets import BUCKET_BYTES, BucketGroup, Buffers, send_buckets, split_push
 from temper.rollout.weights.checksum import tensor_checksum
 from temper.rollout.weights.expert_owners import UNSHARED, ExpertOwners
 from temper.rollout.weights.host_memory import release_free_memory
@@ -315,7 +315,7 @@ class BucketSender:
         self._shapes, self._dtype = shapes, dtype
         self._rank, self._ranks = rank, ranks
         self._device, self._timeout_s = device, timeout_s
-        self._bucket_bytes = bucket_bytes or most_bucket_bytes(gpu=device.type == "cuda")
+        self._bucket_bytes = bucket_bytes or BUCKET_BYTES[device.type]
         self._owners = owners
         self._buffers = Buffers(device)
         self._last: WeightManifest | None = None

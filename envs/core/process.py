@@ -44,10 +44,10 @@ class StoredResult(Protocol):
         ...
 
 
-def sheltered(command: Sequence[str]) -> list[str]:
-    """Return the command below a shell, as Ray kills the children of an ended worker, but not theirs.
+def wrap_in_shell(command: Sequence[str]) -> list[str]:
+    """Return the command as a child of a shell. Ray kills a dead worker's children, but not its grandchildren.
 
-    So it can end by itself when its input ends, and remove its containers.
+    The command then sees the end of its input, and can remove its containers.
     """
     return ["sh", "-c", 'trap : INT; "$@"; exit', "sh", *command]
 

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 
 from temper.envs.core.errors import EnvironmentFault, SandboxError
-from temper.envs.core.process import sheltered
+from temper.envs.core.process import wrap_in_shell
 from temper.envs.sandbox import bridge, literals, runner, seal
 from temper.envs.sandbox.sandbox import Sandbox
 from temper.envs.sandbox.sealed_process import WAITS, Limits, Reply, ReplyKind, SealedProcess, unicode
@@ -85,11 +85,11 @@ def find_runtime(image: str) -> str:
 
 @cache
 def start_reaper(runtime: str) -> "subprocess.Popen[bytes]":
-    """Start a process that removes the containers of this process after its end.
+    """Start a process that removes the containers of this process after its end. The cache keeps its input open.
 
-    Most end with their input. But a client that dies first leaves a container that it has not started.
+    Most containers end when their input closes. If a client dies before it starts its container, the container remains.
     """
-    command = sheltered(["sh", "-c", REAPER, runtime, OWNER])
+    command = wrap_in_shell(["sh", "-c", REAPER, runtime, OWNER])
     null = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
 
@@ -151,11 +151,11 @@ class Container:
         own = OF_PODMAN if self.runtime == "podman" else ()
         start_reaper(self.runtime)
         command = [self.runtime, "run", f"--name={self._name}", f"--label=temper={OWNER}", *FLAGS, *own]
-        command += [self.image, "-I", "-c", program()]
+        command += [self.image, "-I", "-c", program(), *self._arguments]
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._client = subprocess.Popen(
-                [*command, *self._arguments],
+                command,
                 cwd=tempfile.gettempdir(),  # podman's monitor leaves a file there if memory runs out
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),

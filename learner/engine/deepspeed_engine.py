@@ -115,7 +115,7 @@ class DeepSpeedEngine:
         self.device = self.engine.device
         self._state = OptimizerState(self.engine, zero_stage=learner.zero_stage, bf16=learner.bf16)
         if optim.kind == "muon" and learner.zero_stage:
-            self.engine.basic_optimizer.bind(self._state.parts())
+            self.engine.basic_optimizer.set_parts(self._state.parts())
         self.memory = DeviceMemory(self.engine)
         if learner.zero_stage == 3:
             register_mixer_weights(model)  # before the scorer's first pass

@@ -236,16 +236,16 @@ class OptimizerState:
             flat = self._zero.single_partition_of_fp32_groups
         return flat
 
-    def parts(self) -> Iterator[tuple[torch.Tensor, list[tuple[Any, MatrixPart]]]]:
-        """Yield this rank's partitions with their parameters' parts."""
+    def parts(self) -> Iterator[tuple[torch.Tensor, list[Any], list[MatrixPart]]]:
+        """Yield this rank's partitions, with the parameters in each and this rank's parts of them."""
         for partition, parameters in zip(self._partitions(), self._groups(), strict=True):
             start, parts = 0, []
             for parameter in parameters:
                 first, end = self._own(parameter)
                 shape = whole_shape(parameter)
-                parts.append((parameter, MatrixPart(shape=shape, first=first, start=start, count=end - first)))
+                parts.append(MatrixPart(shape=shape, first=first, start=start, count=end - first))
                 start += parameter.ds_tensor.ds_numel if self._stage == 3 else end - first
-            yield partition, parts
+            yield partition, parameters, parts
 
     def _groups(self) -> list[list[Any]]:
         """Return the parameters of each partition."""

@@ -8,11 +8,11 @@ from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
 from temper.rollout.weights.expert_owners import EXPERT
-from temper.rollout.weights.manifest import ALIGNMENT
+from temper.rollout.weights.manifest import align
 
 STACK_BYTES = 2**28
 """Most bytes of a stack: vLLM may copy a part of it once more on the device."""
-Named = tuple[str, torch.Tensor]
+Weight = tuple[str, torch.Tensor]
 
 
 @RoutedExperts.register_oot
@@ -20,7 +20,7 @@ class StackedExperts(RoutedExperts):
     """Expert layers of every model, which also load stacks. vLLM itself cuts a stack to the part of this process."""
 
     @property
-    def takes_stacks(self) -> bool:
+    def is_stackable(self) -> bool:
         """Whether the layer has all experts, in the order of the checkpoint and without quantization."""
         moe = self.moe_config
         plain = isinstance(self.quant_method, UnquantizedFusedMoEMethod)
@@ -30,23 +30,24 @@ class StackedExperts(RoutedExperts):
         self, param: Any, loaded_weight: torch.Tensor, weight_name: str, shard_id: str, expert_id: int, **given: bool
     ) -> bool | None:
         """Load an expert's matrix, or a stack of experts from `expert_id` on."""
-        if loaded_weight.dim() == 3 and self.takes_stacks:
+        if loaded_weight.dim() == 3 and self.is_stackable:
             param, expert_id = param.data[expert_id : expert_id + len(loaded_weight)], 0
         loaded: bool | None = super().weight_loader(param, loaded_weight, weight_name, shard_id, expert_id, **given)
         return loaded
 
 
-def takes_stacks(model: torch.nn.Module) -> bool:
+def has_stackable_experts(model: torch.nn.Module) -> bool:
+    """Return whether the model has experts, and all of them load as stacks."""
     layers = [module for module in model.modules() if isinstance(module, RoutedExperts)]
-    return bool(layers) and all(isinstance(layer, StackedExperts) and layer.takes_stacks for layer in layers)
+    return bool(layers) and all(isinstance(layer, StackedExperts) and layer.is_stackable for layer in layers)
 
 
-def join_experts(weights: Iterable[Named]) -> Iterator[Named]:
+def join_experts(weights: Iterable[Weight]) -> Iterator[Weight]:
     """Join matrices of consecutive experts that are neighbours in a segment, under the name of the first.
 
     The result is a view of the segment, (experts, rows, columns).
     """
-    run: list[Named] = []
+    run: list[Weight] = []
     for name, tensor in weights:
         if run and not _is_next(run, name, tensor):
             yield _stack(run)
@@ -56,24 +57,20 @@ def join_experts(weights: Iterable[Named]) -> Iterator[Named]:
         yield _stack(run)
 
 
-def _is_next(run: list[Named], name: str, tensor: torch.Tensor) -> bool:
+def _is_next(run: list[Weight], name: str, tensor: torch.Tensor) -> bool:
     last_name, last = run[-1]
     return (
         name == EXPERT.sub(lambda number: str(int(number[0]) + 1), last_name)
         and tensor.shape == last.shape
         and tensor.dim() == 2
-        and tensor.data_ptr() == last.data_ptr() + _padded(last)
+        and tensor.data_ptr() == last.data_ptr() + align(last.nbytes)
         and tensor.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
-        and (len(run) + 1) * _padded(last) <= STACK_BYTES
+        and (len(run) + 1) * align(last.nbytes) <= STACK_BYTES
     )
 
 
-def _padded(tensor: torch.Tensor) -> int:
-    return -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _stack(run: list[Named]) -> Named:
+def _stack(run: list[Weight]) -> Weight:
     name, first = run[0]
     if len(run) == 1:
         return name, first
-    return name, first.as_strided((len(run), *first.shape), (_padded(first) // first.itemsize, *first.stride()))
+    return name, first.as_strided((len(run), *first.shape), (align(first.nbytes) // first.itemsize, *first.stride()))

@@ -31,7 +31,7 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 
 from temper.envs.core.errors import describe_error
 from temper.rollout.engines.cache_pages import nbytes_of, release_pages, resident_bytes
-from temper.rollout.engines.expert_stacks import join_experts, takes_stacks
+from temper.rollout.engines.expert_stacks import has_stackable_experts, join_experts
 from temper.rollout.engines.runners.draft_sampler import DraftSampler
 from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
 from temper.rollout.engines.runners.layer_recorder import LayerRecorder
@@ -102,8 +102,8 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
 
     def _load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load some tensors, and note the parameters that they filled."""
-        whole = join_experts(tensors) if takes_stacks(self.model) else tensors
-        loaded: Iterable[str] | None = self.model.load_weights(whole)
+        joined = join_experts(tensors) if has_stackable_experts(self.model) else tensors
+        loaded: Iterable[str] | None = self.model.load_weights(joined)
         self._loaded |= _filled(self.model) if loaded is None else set(loaded)
 
     def _require_whole(self, expected: set[str]) -> None:

@@ -29,9 +29,9 @@ from temper.rollout.weights.manifest import (
 )
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connect_store
 
-BUCKET_BYTES, GPU_BUCKET_BYTES = 2**26, 2**29
-"""Most bytes of a bucket on a CPU and on a GPU, except for a single larger tensor. Each side holds `AHEAD`. Larger ones are
-slower with gloo. On a GPU each bucket costs a kernel launch, and a checksum that waits for the device."""
+BUCKET_BYTES = {"cpu": 2**26, "cuda": 2**29}
+"""Most bytes of a bucket, by the sender's device. A larger tensor has its own bucket. Each side holds `AHEAD` buckets. gloo is
+slower with larger ones. On a GPU each bucket costs a kernel launch and a checksum that waits for the device."""
 AHEAD = 2
 """Number of buckets that are packed, sent or loaded at once."""
 MET = b"yes"
@@ -52,13 +52,8 @@ class Bucket:
         return self.manifest.version * 2**24 + self.number
 
 
-def most_bucket_bytes(*, gpu: bool) -> int:
-    """Return the most bytes of a bucket from a sender on this kind of device."""
-    return GPU_BUCKET_BYTES if gpu else BUCKET_BYTES
-
-
 def split_push(
-    manifest: WeightManifest, *, senders: int, most_bytes: int = BUCKET_BYTES, owners: ExpertOwners = UNSHARED
+    manifest: WeightManifest, *, senders: int, most_bytes: int, owners: ExpertOwners = UNSHARED
 ) -> list[Bucket]:
     """Cut a push into buckets of at most `most_bytes`, in the order of its tensors. A bucket's sender has all of them.
 
@@ -219,7 +214,7 @@ class BucketGroup:
 
     rendezvous: GroupMember
     senders: int
-    bucket_bytes: int = BUCKET_BYTES
+    bucket_bytes: int
     owners: ExpertOwners = UNSHARED
 
     def buckets(self, manifest: WeightManifest) -> list[Bucket]:

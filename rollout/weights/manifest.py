@@ -140,9 +140,13 @@ def layout(shapes: dict[str, tuple[int, ...]], *, dtype: str) -> tuple[dict[str,
     nbytes = 0
     for name, shape in shapes.items():
         offsets[name] = nbytes
-        size = prod(shape) * wire_dtype(dtype).itemsize
-        nbytes += -(-size // ALIGNMENT) * ALIGNMENT
+        nbytes += align(prod(shape) * wire_dtype(dtype).itemsize)
     return offsets, nbytes + FOOTER_BYTES
+
+
+def align(nbytes: int) -> int:
+    """Return the bytes that a tensor takes in a segment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def wire_dtype(name: str) -> torch.dtype:

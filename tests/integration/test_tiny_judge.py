@@ -42,18 +42,18 @@ CONFIG: dict[str, Any] = {
 
 
 def answer(rng: random.Random, thing: str, *, questions: float) -> str:
-    """Return an answer. So many of all end in a question mark."""
+    """Return an answer that is a question with probability `questions`."""
     verb, whose, end = rng.choice(("pass", "give", "bring", "hand")), rng.choice(("me", "us")), rng.choice((".", "!"))
     return f"{verb} {whose} the {thing}{'?' if rng.random() < questions else end}"
 
 
 def is_question(text: str, row: dict[str, str]) -> float:
-    """The reward function of the run that nothing is trained on."""
+    """Return 1 for a question. The run measures this reward but does not train on it."""
     return float(text.endswith("?"))
 
 
 def judgement(body: Body) -> str:
-    """What a perfect judge replies to a request."""
+    """Return a perfect judge's reply to a request."""
     answers = body["messages"][1]["content"].split("<answer")[1:]
     asks = ["?" in one for one in answers]
     if len(asks) == 1:
@@ -144,13 +144,13 @@ def setup() -> Iterator[Setup]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_rl_on_its_scores_teaches_what_it_rewards(setup: Setup) -> None:
+def test_rl_raises_what_a_judge_scores(setup: Setup) -> None:
     shares = setup.question_shares("scored", best=1)
     assert fmean(shares[-3:]) > fmean(shares[:3]) + 0.3, shares
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_rl_on_its_comparisons_teaches_what_it_rewards(setup: Setup) -> None:
+def test_rl_raises_what_a_judge_prefers(setup: Setup) -> None:
     shares = setup.question_shares("compared", compare=True)
     assert fmean(shares[-3:]) > fmean(shares[:3]) + 0.3, shares

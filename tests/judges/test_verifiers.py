@@ -243,9 +243,8 @@ def test_a_task_of_harbor_is_scored_in_its_own_container(setup: Setup, tmp_path:
     finally:
         for copy in (Path.home() / ".cache" / "harbor").glob(f"{HARBOR}_*"):
             shutil.rmtree(copy)
-        subprocess.run(
-            [runtime, "rmi", f"localhost/{HARBOR}"], check=True, timeout=START_S
-        )  # fails if a container is left
+        # fails if a container is left
+        subprocess.run([runtime, "rmi", f"localhost/{HARBOR}"], check=True, timeout=START_S)
     assert [one.reward for one in all_played(group)] == [0.1] * SAMPLES
     assert all(len(answers(one)) == 1 for one in group.trajectories)
     record_property("version", VERSION)

@@ -128,7 +128,7 @@ def _engine_limits(plan: Plan, engine: EngineMemory) -> Iterator[Limit]:
 
 
 def _bucket_limits(plan: Plan, engine: EngineMemory) -> Iterator[Limit]:
-    """Yield whether the buckets of a push fit into the memory that vLLM leaves."""
+    """Yield the limit of a push's buckets: the GPU memory that vLLM leaves free."""
     if plan.gpu and plan.trains and plan.push.transport == BROADCAST:
         needed, room = plan.push.device_bytes, int(plan.gpu_bytes) - engine.allowed
         share = math.floor(100 * (1 - needed / plan.gpu_bytes)) / 100

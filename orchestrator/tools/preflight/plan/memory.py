@@ -106,11 +106,15 @@ def rank_memory(
     *,
     pass_tokens: int,
     gpu: bool,
+    muon: bool = False,
     reference: int = 0,
     push: int = 0,
     overhead: int = 0,
 ) -> RankMemory:
-    """Return the memory of a rank whose longest pass has `pass_tokens`, with a reference of so many parameters."""
+    """Return the memory of a rank whose longest pass has `pass_tokens`, with a reference of so many parameters.
+
+    `optim` has the larger state. `muon` is whether any stage uses Muon.
+    """
     stage, trained = learner.zero_stage, model.trained
     elsewhere = model.parts.get("routed experts", 0) * (learner.expert_parallel - 1) // learner.expert_parallel
     held = model.parameters - elsewhere + (trained if learner.lora.rank else 0)
@@ -142,7 +146,7 @@ def rank_memory(
         transfers=max(
             _reduction_copies(learner, trained, tensor=tensor, width=width, gpu=gpu)
             + _kept_bytes(learner, trained, passing=activations + gathered),
-            _update_copies(learner, trained) + _orthogonalized_bytes(model, learner, optim),
+            _update_copies(learner, trained) + (_orthogonalized_bytes(model, learner) if muon else 0),
             arriving,
         ),
         gathered=gathered,
@@ -270,10 +274,8 @@ def _update_copies(learner: LearnerConfig, trained: int) -> int:
     return FLOAT32 * (part if learner.offload == "nvme" else min(part, SUB_GROUP))
 
 
-def _orthogonalized_bytes(model: PlannedModel, learner: LearnerConfig, optim: OptimConfig) -> int:
+def _orthogonalized_bytes(model: PlannedModel, learner: LearnerConfig) -> int:
     """Return the bytes of Newton-Schulz on a matrix. Above stage 0, one matrix for each rank is gathered too."""
-    if optim.kind != "muon":
-        return 0
     gathered = learner.ranks + 1 if learner.zero_stage else 0
     return FLOAT32 * (NEWTON_SCHULZ_COPIES + gathered) * model.largest_matrix
 

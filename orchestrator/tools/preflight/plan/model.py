@@ -64,8 +64,8 @@ class PlannedModel:
     shape: ModelShape
     push_tensors: int
     """Tensors of a push of the whole weights."""
-    pushed_tensor: int
-    """Parameters of the largest one. Experts are pushed one by one."""
+    largest_pushed_tensor: int
+    """Parameters of the largest pushed tensor. Experts are pushed one by one."""
     push_bytes: dict[str, int]
     """Bytes of a push of the whole weights, in the wire type."""
     saved_bytes: int
@@ -141,7 +141,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
         layers=layers,
         shape=read_shape(config, parameters=whole),
         push_tensors=len(pushed),
-        pushed_tensor=max(math.prod(shape) for shape in pushed.values()),
+        largest_pushed_tensor=max(math.prod(shape) for shape in pushed.values()),
         push_bytes={dtype: layout(pushed, dtype=dtype)[1] for dtype in get_args(WireDtype)},
         saved_bytes=model_bytes(sum(math.prod(shape) for shape in pushed.values()), bf16=learner.bf16, buffers=kept),
         state_bytes=state_bytes(trained, bf16=learner.bf16, adapters=trained if learner.lora.rank else 0),

@@ -35,7 +35,7 @@ from temper.orchestrator.tools.preflight.plan.memory import (
 )
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel, counted, planned_model, source_config
 from temper.orchestrator.tools.preflight.plan.step_time import Fleet, StepTime, Work, mean_lengths, step_time, work_of
-from temper.rollout.weights.buckets import AHEAD, most_bucket_bytes
+from temper.rollout.weights.buckets import AHEAD, BUCKET_BYTES
 from temper.rollout.weights.manifest import wire_dtype
 from temper.rollout.weights.transports import BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY, is_non_blocking
 
@@ -109,6 +109,7 @@ class Plan:
             min(optimizers, key=lambda optim: optim.kind),  # adamw, which has the larger state, before muon
             pass_tokens=max(learner.micro_batch_tokens, self.longest_shard(learner)),
             gpu=self.gpu,
+            muon=any(optim.kind == "muon" for optim in optimizers),
             reference=max(frozen, default=0),
             push=self.push.device_bytes if self.plays else 0,
             overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
@@ -174,8 +175,8 @@ class Plan:
         )
 
     def _push_device_bytes(self, transport: str, nbytes: int) -> int:
-        tensor = self.model.pushed_tensor * wire_dtype(self.config.learner.wire_dtype).itemsize
-        bucket = min(nbytes, max(most_bucket_bytes(gpu=True), tensor)) if self.gpu else 0
+        tensor = self.model.largest_pushed_tensor * wire_dtype(self.config.learner.wire_dtype).itemsize
+        bucket = min(nbytes, max(BUCKET_BYTES["cuda"], tensor)) if self.gpu else 0
         return {CUDA_IPC: COPIES * nbytes, BROADCAST: AHEAD * bucket}.get(transport, 0)
 
     @cached_property

@@ -302,7 +302,7 @@ class Fleet:
     def push_seconds(self, transport: str) -> tuple[float, float]:
         """Return the seconds of a push at the learner and at the engines.
 
-        vLLM loads each tensor by a Python call. Only the plan's own transport may send adapters alone.
+        Each tensor costs `tensor_ms`. Only the plan's own transport may send adapters alone.
         """
         push, assumed, spread = self.push, self.assumed, self.gpus > self.together
         sent = push.sent if transport == push.transport else push.nbytes

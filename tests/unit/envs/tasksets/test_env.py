@@ -118,7 +118,7 @@ except KeyboardInterrupt:
     assert (tmp_path / "ended").exists()
 
 
-def test_a_process_whose_worker_and_its_child_are_killed_ends_its_servers(tmp_path: Path) -> None:
+def test_servers_end_after_the_worker_and_its_shell_are_killed(tmp_path: Path) -> None:
     """Ray kills the children of a worker that ends."""
     ends = (
         f"print('{{\"tasks\": [{{}}]}}', flush=True)\nsys.stdin.read()\nopen({str(tmp_path / 'ended')!r}, 'w').close()"

@@ -344,17 +344,14 @@ container=$({runtime} create "$@") && sleep 2 && exec {runtime} start --attach -
 """A runtime that waits between the creation and the start of a container."""
 
 
-def test_a_container_that_starts_ends_with_its_worker_and_its_child(tmp_path: Path) -> None:
+def test_a_starting_container_ends_with_its_worker_and_client(tmp_path: Path) -> None:
     """Ray kills the children of a worker that ends."""
     command = [sys.executable, "-c", STARTS, image := require_image()]
     slow = tmp_path / (runtime := find_runtime(image))
     slow.write_text(SLOW.format(runtime=shutil.which(runtime)), encoding="utf-8")
     slow.chmod(0o755)
-    path = {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-    }
-    variables = os.environ | path
+    modules = os.pathsep.join(path for path in sys.path if path)
+    variables = os.environ | {"PYTHONPATH": modules, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as worker:
         try:
             assert worker.stdout is not None

@@ -6,7 +6,7 @@ import pytest
 import torch
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
-from temper.rollout.engines.expert_stacks import StackedExperts, join_experts, takes_stacks
+from temper.rollout.engines.expert_stacks import StackedExperts, has_stackable_experts, join_experts
 from temper.rollout.weights.manifest import WeightManifest, tensors
 
 EXPERTS, WIDTH, HIDDEN = 12, 6, 10
@@ -82,8 +82,7 @@ def test_stacks_fill_the_same_weights_as_single_experts(gated: bool, process: in
     fewer = sum(load(joined, list(join_experts(one)), shards) for one in buckets)
     assert torch.equal(joined.w13_weight, alone.w13_weight)
     assert torch.equal(joined.w2_weight, alone.w2_weight)
-    assert fewer == {1: calls, 5: fewer, 100: len(shards)}[bucket]
-    assert bucket == 1 or fewer < calls / 2
+    assert fewer == {1: calls, 5: 3 * len(shards), 100: len(shards)}[bucket]
 
 
 def test_only_neighbours_in_a_segment_are_joined() -> None:
@@ -97,7 +96,7 @@ def test_only_neighbours_in_a_segment_are_joined() -> None:
 
 def test_only_plain_layers_take_stacks() -> None:
     layer = plain_layer(gated=True, process=0)
-    assert takes_stacks(layer)
+    assert has_stackable_experts(layer)
     for other in (plain_layer(gated=True, process=0, spread=True), plain_layer(gated=True, process=0, quantized=True)):
-        assert not takes_stacks(torch.nn.ModuleList([layer, other]))
-    assert not takes_stacks(torch.nn.Linear(1, 1))
+        assert not has_stackable_experts(torch.nn.ModuleList([layer, other]))
+    assert not has_stackable_experts(torch.nn.Linear(1, 1))

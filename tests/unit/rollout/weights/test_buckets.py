@@ -248,7 +248,7 @@ def test_a_sender_waits_for_engines_at_other_senders() -> None:
 
 def test_missing_engines_end_the_wait_of_all_senders() -> None:
     first, store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=1.0))
-    bucket_group = BucketGroup(rendezvous=first, senders=3)
+    bucket_group = BucketGroup(rendezvous=first, senders=3, bucket_bytes=64)
     stores = [store, connect_store(first), connect_store(first)]
     with ThreadPoolExecutor(3) as ends:
         for end in [ends.submit(bucket_group.join, stores[n], sender=n, member=0, device=CPU) for n in range(3)]:
@@ -363,9 +363,9 @@ def test_an_offer_without_a_push_is_refused() -> None:
 
 def test_the_group_timeout_is_below_the_push_deadline() -> None:
     member = GroupMember(host="127.0.0.1", port=0, rank=0, size=2, timeout_s=LearnerConfig().collective_timeout_s)
-    for nbytes in (0, BUCKET_BYTES, 10**10):
+    for nbytes in (0, BUCKET_BYTES["cpu"], 10**10):
         assert member.limit(nbytes).total_seconds() < 0.5 * EngineConfig().push_timeout_s + nbytes / SLOWEST_PUSH
-    assert replace(member, timeout_s=2.0).limit(BUCKET_BYTES).total_seconds() == 2.0
+    assert replace(member, timeout_s=2.0).limit(BUCKET_BYTES["cpu"]).total_seconds() == 2.0
 
 
 def test_whoever_joins_where_nobody_listens_gives_up_as_soon() -> None:
