@@ -6,6 +6,7 @@ ends with its input.
 """
 
 import os
+import select
 import sys
 
 # Programs of verifiers inherit these, and libraries may print. So neither may be the lines.
@@ -51,7 +52,7 @@ def make_env(config: dict[str, Any]) -> Any:
     agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}} | config.get(names[0], {})
     if issubclass(taskset_class(ident), HarborTaskset) and agent["runtime"]["type"] == "subprocess":
         raise ValueError(
-            f"episodes of {ident} share /tests and /logs on a machine; set env.{names[0]}.runtime.type=docker"
+            f"episodes of {ident} share /tests and /logs on a machine; set env.{names[0]}.runtime.type=podman"
         )
     taskset = taskset_type.model_validate(config["taskset"])
     return load_environment(config_type.model_validate({**config, names[0]: agent, "taskset": taskset}))
@@ -129,15 +130,16 @@ async def play_all(env: Any, tasks: dict[str, Any], reader: asyncio.StreamReader
     await asyncio.gather(*left, return_exceptions=True)
 
 
-def end_after(parent: int) -> None:
+def end_after_input(descriptor: int) -> None:
     """End after Temper, also if a task set neither reads the end of its input nor yields."""
-    while os.getppid() == parent:
-        time.sleep(1)
+    end = select.poll()
+    end.register(descriptor, 0)  # reports only the hang-up
+    end.poll()
     for ended in (signal.SIGINT, signal.SIGKILL):
         time.sleep(STOP_S)
         os.kill(os.getpid(), ended)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=end_after, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_after_input, args=(os.dup(requests.fileno()),), daemon=True).start()
     asyncio.run(serve())

@@ -16,6 +16,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from temper.envs.agents import AgentEpisode
 from temper.envs.core.bounds import only_known, whole
 from temper.envs.core.clock import off_the_clock
@@ -107,8 +109,9 @@ class TasksetProcess:
     def close(self) -> None:
         """Interrupt the process, also in a start, so that it ends its servers. Kill it if it does not end."""
         assert self._process.stdin is not None
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGINT)
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self._process.pid).children():
+                child.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
         kill_group(self._process.pid)

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -45,6 +46,9 @@ FLAGS = (
 OF_PODMAN = ("--read-only-tmpfs=false",)
 OWNER = secrets.token_hex(8)
 """Labels the containers of this process."""
+_REAPERS: "dict[str, subprocess.Popen[bytes]]" = {}
+"""By runtime. Their inputs stay open until this process ends."""
+_REAPER_LOCK = threading.Lock()
 REAPER = """
 cat
 for seconds in 1 10; do
@@ -83,15 +87,18 @@ def find_runtime(image: str) -> str:
     )
 
 
-@cache
-def start_reaper(runtime: str) -> "subprocess.Popen[bytes]":
-    """Start a process that removes the containers of this process after its end. The cache keeps its input open.
+def start_reaper(runtime: str) -> None:
+    """Start a process, once, that removes the containers of this process after its end.
 
     Most containers end when their input closes. If a client dies before it starts its container, the container remains.
     """
     command = wrap_in_shell(["sh", "-c", REAPER, runtime, OWNER])
     null = subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
+    with _REAPER_LOCK:
+        if runtime not in _REAPERS:
+            _REAPERS[runtime] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
+            )
 
 
 @cache

@@ -27,6 +27,8 @@ class GuardedMuon(GuardedAdamW):
     def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig, guard: bool) -> None:
         super().__init__(groups, optim=optim, guard=guard)
         self._matrices = {id(matrix) for group in groups if group["use_muon"] for matrix in group["params"]}
+        self._counts: dict[int, list[list[int]]] = {}
+        """Each rank's entries of each part, by the id of the partition."""
         # DeepSpeed compiles Newton-Schulz, which needs a compiler and costs more than it saves. This holds for the process, in
         # which nothing else is compiled.
         torch.compiler.set_stance("force_eager")
@@ -36,6 +38,9 @@ class GuardedMuon(GuardedAdamW):
         for partition, parameters, parts in partitions:
             if id(parameters[0]) in self._matrices:
                 self.parts[id(partition)] = parts
+                counts: list[list[int]] = [[] for _ in range(torch.distributed.get_world_size())]
+                torch.distributed.all_gather_object(counts, [part.count for part in parts])
+                self._counts[id(partition)] = counts
 
     @torch.no_grad()
     def update(self) -> None:
@@ -45,8 +50,10 @@ class GuardedMuon(GuardedAdamW):
                 if weights.grad is not None:
                     self._update_matrices(weights, group)
         self.param_groups = [group for group in groups if not group["use_muon"]]
-        super().update()
-        self.param_groups = groups
+        try:
+            super().update()
+        finally:
+            self.param_groups = groups
 
     def _update_matrices(self, weights: torch.Tensor, group: dict[str, Any]) -> None:
         """Update a matrix or a partition of matrices. The gradient's memory is reused."""
@@ -58,33 +65,34 @@ class GuardedMuon(GuardedAdamW):
         momentum.lerp_(gradient, 1 - group["momentum"])
         gradient.lerp_(momentum, group["momentum"])
         if id(weights) in self.parts:
-            _orthogonalize_parts(gradient, self.parts[id(weights)])
+            _orthogonalize_parts(gradient, self.parts[id(weights)], self._counts[id(weights)])
         else:
             gradient.copy_(_orthogonalize(gradient))
         weights.mul_(1 - group["lr"] * group["weight_decay"]).add_(gradient, alpha=-group["lr"])
 
 
-def _orthogonalize_parts(flat: torch.Tensor, parts: list[MatrixPart]) -> None:
-    """Orthogonalize the matrices whose parts are in `flat`. Collective: each rank orthogonalizes one matrix of a batch.
+def _orthogonalize_parts(flat: torch.Tensor, parts: list[MatrixPart], counts: list[list[int]]) -> None:
+    """Orthogonalize the matrices whose parts are in `flat`. Collective: each rank gathers and computes one matrix of a batch.
 
-    Each entry is nonzero on at most one rank, so the sum over ranks is exact.
+    `counts` has each rank's number of entries of each part. The parts of a matrix are in the order of the ranks.
     """
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     device = get_accelerator().current_device_name()
-    by_size = sorted(parts, key=lambda part: part.shape.numel())
-    for place in range(0, len(by_size), ranks):
-        batch = by_size[place : place + ranks]
-        rows = torch.zeros(ranks, batch[-1].shape.numel(), device=device)
-        for row, part in zip(rows[: len(batch)], batch, strict=True):
-            row[part.first : part.first + part.count] = flat[part.start : part.start + part.count]
-        own = torch.empty_like(rows[0])
-        torch.distributed.reduce_scatter_tensor(own, rows.view(-1))
-        if rank < len(batch):
-            shape = batch[rank].shape
-            own[: shape.numel()] = _orthogonalize(own[: shape.numel()].view(shape)).flatten()
-        torch.distributed.all_gather_into_tensor(rows.view(-1), own)
-        for row, part in zip(rows[: len(batch)], batch, strict=True):
-            flat[part.start : part.start + part.count] = row[part.first : part.first + part.count]
+    by_size = sorted(range(len(parts)), key=lambda place: parts[place].shape.numel())
+    for first in range(0, len(by_size), ranks):
+        batch = by_size[first : first + ranks]
+        slices = [slice(parts[place].start, parts[place].start + parts[place].count) for place in batch]
+        sent = [parts[place].count for place in batch] + [0] * (ranks - len(batch))
+        mine = batch[rank] if rank < len(batch) else None
+        received = [0 if mine is None else given[mine] for given in counts]
+        pieces = torch.cat([flat[one] for one in slices]).to(device)
+        matrix = torch.empty(sum(received), device=device)
+        torch.distributed.all_to_all_single(matrix, pieces, received, sent)
+        if mine is not None:
+            matrix = _orthogonalize(matrix.view(parts[mine].shape)).flatten()
+        torch.distributed.all_to_all_single(pieces, matrix.contiguous(), sent, received)
+        for one, piece in zip(slices, pieces.split(sent[: len(batch)]), strict=True):
+            flat[one] = piece
 
 
 def _orthogonalize(matrix: torch.Tensor) -> torch.Tensor:

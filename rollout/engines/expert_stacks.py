@@ -21,18 +21,30 @@ class StackedExperts(RoutedExperts):
 
     @property
     def is_stackable(self) -> bool:
-        """Whether the layer has all experts, in the order of the checkpoint and without quantization."""
+        """Whether the layer has all experts, in the order of the checkpoint and without quantization.
+
+        vLLM takes a stack for all experts, from the first one on, unless the name has "experts." once.
+        """
         moe = self.moe_config
         plain = isinstance(self.quant_method, UnquantizedFusedMoEMethod)
-        return plain and not self.use_ep and moe.num_experts == moe.num_logical_experts
+        whole = not self.use_ep and moe.num_experts == moe.num_logical_experts
+        return plain and whole and f"{self.layer_name}.".count("experts.") == 1
 
     def weight_loader(
-        self, param: Any, loaded_weight: torch.Tensor, weight_name: str, shard_id: str, expert_id: int, **given: bool
+        self,
+        param: Any,
+        loaded_weight: torch.Tensor,
+        weight_name: str,
+        shard_id: str,
+        expert_id: int,
+        return_success: bool = False,
     ) -> bool | None:
         """Load an expert's matrix, or a stack of experts from `expert_id` on."""
         if loaded_weight.dim() == 3 and self.is_stackable:
             param, expert_id = param.data[expert_id : expert_id + len(loaded_weight)], 0
-        loaded: bool | None = super().weight_loader(param, loaded_weight, weight_name, shard_id, expert_id, **given)
+        loaded: bool | None = super().weight_loader(
+            param, loaded_weight, weight_name, shard_id, expert_id, return_success=return_success
+        )
         return loaded
 
 
@@ -61,7 +73,9 @@ def _is_next(run: list[Weight], name: str, tensor: torch.Tensor) -> bool:
     last_name, last = run[-1]
     return (
         name == EXPERT.sub(lambda number: str(int(number[0]) + 1), last_name)
-        and tensor.shape == last.shape
+        and (tensor.shape, tensor.dtype) == (last.shape, last.dtype)
+        and tensor.is_contiguous()
+        and last.is_contiguous()
         and tensor.dim() == 2
         and tensor.data_ptr() == last.data_ptr() + align(last.nbytes)
         and tensor.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()

@@ -52,19 +52,18 @@ def is_question(text: str, row: dict[str, str]) -> float:
     return float(text.endswith("?"))
 
 
-def judgement(body: Body) -> str:
-    """Return a perfect judge's reply to a request."""
-    answers = body["messages"][1]["content"].split("<answer")[1:]
-    asks = ["?" in one for one in answers]
-    if len(asks) == 1:
-        return f"Score: {int(asks[0])}"
-    return "Better: " + ("equal" if asks[0] == asks[1] else "AB"[asks[1]])
+def judgement(body: Body) -> dict[str, str]:
+    """Return a perfect judge's reply to a request, with its reasoning."""
+    asks = ["?" in one for one in body["messages"][1]["content"].split("<answer")[1:]]
+    better = "equal" if asks[0] == asks[-1] else "AB"[asks[-1]]
+    content = f"Score: {int(asks[0])}" if len(asks) == 1 else f"Better: {better}"
+    return {"content": content, "reasoning_content": " ".join("yes" if one else "no" for one in asks)}
 
 
 def perfect_judgements(prompts: Path) -> list[list[dict[str, str]]]:
     """Return chats with a perfect judge."""
     rng, chats = random.Random(1), []
-    with ChatServerDouble(lambda body: told(judgement(body))) as server:
+    with ChatServerDouble(lambda body: told(**judgement(body))) as server:
         for compare in (False, True):
             judge = JudgeConfig(url=server.url, model="judge", rubric=RUBRIC, best=1, compare=compare)
             source = open_source(
@@ -76,7 +75,7 @@ def perfect_judgements(prompts: Path) -> list[list[dict[str, str]]]:
                 answers = [answer(rng, thing, questions=0.5) for _ in range(2)]
                 compared(judge, task, answers) if compare else judged(judge, task, answers[0])
         for body in server.bodies:
-            chats.append([*body["messages"], {"role": "assistant", "content": judgement(body)}])
+            chats.append([*body["messages"], {"role": "assistant", **judgement(body)}])
     return chats
 
 
@@ -95,9 +94,10 @@ class Setup:
 
     def question_shares(self, name: str, **judge: Any) -> list[float]:
         """Return the share of questions in each step of a run that only the judge rewards."""
-        judge |= {"model": str(self.judge), "rubric": RUBRIC, "max_tokens": 16}
+        judge |= {"model": str(self.judge), "rubric": RUBRIC, "max_tokens": 64}
         env = {
             "data": str(self.rows),
+            "thinking": False,
             "reward": f"{__name__}.is_question",
             "weights": {"judge": 1.0, "reward": 0.0},
             "judge": judge,
@@ -137,7 +137,7 @@ def setup() -> Iterator[Setup]:
                 envs={},
                 sft=CONFIG["sft"] | {"data": str(data), "steps": steps, "batch_size": 32},
             )
-            for name, data, steps in (("judge", judgements, 350), ("model", chats, 60))
+            for name, data, steps in (("judge", judgements, 250), ("model", chats, 60))
         )
         yield Setup(runs=made, rows=prompts, judge=RunDir(judge).newest_model(), model=RunDir(model).newest_model())
 

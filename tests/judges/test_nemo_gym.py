@@ -273,9 +273,11 @@ def test_a_model_learns_with_it(python: str, tmp_path: Path, record_property: An
     heldout, trained, demonstrated = (str(tmp_path / f"{name}.jsonl") for name in files)
     with guides_agent(tmp_path, python, COUNTER) as agent, runs() as made:
         env = {"kind": "nemo_gym", "data": trained, "eval_data": heldout, "thinking": False, "agent": agent.function}
-        settings = TRAINED | {"envs": {"counter": env | {"options": {"url": agent.url}}}}
-        settings["sft"] |= {"data": demonstrated}
-        made.config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+        own = {
+            "envs": {"counter": env | {"options": {"url": agent.url}}},
+            "sft": TRAINED["sft"] | {"data": demonstrated},
+        }
+        made.config.write_text(yaml.safe_dump(TRAINED | own), encoding="utf-8")
         job = made.start("counter")
         assert job.end() == 0, job.output
         measured = read_run(job.run).final_metrics()

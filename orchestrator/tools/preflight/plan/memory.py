@@ -275,8 +275,8 @@ def _update_copies(learner: LearnerConfig, trained: int) -> int:
 
 
 def _orthogonalized_bytes(model: PlannedModel, learner: LearnerConfig) -> int:
-    """Return the bytes of Newton-Schulz on a matrix. Above stage 0, one matrix for each rank is gathered too."""
-    gathered = learner.ranks + 1 if learner.zero_stage else 0
+    """Return the bytes of Newton-Schulz on a matrix. Above stage 0, a rank also sends its parts and gathers a matrix."""
+    gathered = 2 if learner.zero_stage else 0
     return FLOAT32 * (NEWTON_SCHULZ_COPIES + gathered) * model.largest_matrix
 
 

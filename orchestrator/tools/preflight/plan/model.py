@@ -68,6 +68,13 @@ class PlannedModel:
     """Parameters of the largest pushed tensor. Experts are pushed one by one."""
     push_bytes: dict[str, int]
     """Bytes of a push of the whole weights, in the wire type."""
+
+    @property
+    def experts_per_layer(self) -> int:
+        """Parameters of the routed experts of a layer. 0 without experts."""
+        layers = sum(layer.active < layer.parameters for layer in self.layers)
+        return self.parts.get("routed experts", 0) // max(1, layers)
+
     saved_bytes: int
     """Bytes of the model's tensors in a checkpoint."""
     state_bytes: int

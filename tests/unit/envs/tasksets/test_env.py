@@ -1,6 +1,8 @@
 """The process of a task set: rewards, errors, its end and the end of an episode. tests/judges has the real library."""
 
 import random
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -132,6 +134,29 @@ def test_servers_end_after_the_worker_and_its_shell_are_killed(tmp_path: Path) -
     while not (tmp_path / "ended").exists():
         assert time.monotonic() - began < 10
         time.sleep(0.01)
+
+
+STUCK = """print('{"tasks": [{}]}', flush=True)
+import runpy, signal, sys, threading
+from unittest.mock import MagicMock
+parts = ("", ".clients", ".configs.agent", ".tasksets.harbor.taskset", ".utils.generic", ".utils.loaders")
+sys.modules |= {"verifiers": MagicMock()} | {f"verifiers.v1{part}": MagicMock() for part in parts}
+child = runpy.run_path(sys.argv[1])
+ends = child["end_after_input"]
+ends.__globals__["STOP_S"] = 0.1
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+threading.Thread(target=ends, args=(child["requests"].fileno(),)).start()
+time.sleep(60)"""
+"""A process that reads nothing and ignores interrupts."""
+
+
+def test_a_stuck_process_is_killed_after_the_end_of_its_input(tmp_path: Path) -> None:
+    process = TasksetProcess(script(tmp_path / "python", STUCK))._process
+    assert process.stdin is not None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.stdin.close()
+    assert process.wait(10) == 128 + signal.SIGKILL  # of the shell, for its child
 
 
 @pytest.mark.parametrize(

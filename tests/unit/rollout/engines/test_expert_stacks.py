@@ -26,7 +26,9 @@ def pushed(projections: tuple[str, ...]) -> list[tuple[str, torch.Tensor]]:
     return found
 
 
-def plain_layer(*, gated: bool, process: int, spread: bool = False, quantized: bool = False) -> StackedExperts:
+def plain_layer(
+    *, gated: bool, process: int, spread: bool = False, quantized: bool = False, name: str = "layer.experts"
+) -> StackedExperts:
     """The parts of vLLM's layer that its loader reads. Its kernels without a gate need a GPU."""
     layer = StackedExperts.__new__(StackedExperts)
     torch.nn.Module.__init__(layer)
@@ -39,6 +41,7 @@ def plain_layer(*, gated: bool, process: int, spread: bool = False, quantized: b
         num_experts=EXPERTS,
         num_logical_experts=EXPERTS,
     )
+    layer.layer_name = name
     layer.quant_config = None
     if not quantized:
         layer.quant_method = UnquantizedFusedMoEMethod.__new__(UnquantizedFusedMoEMethod)
@@ -97,6 +100,7 @@ def test_only_neighbours_in_a_segment_are_joined() -> None:
 def test_only_plain_layers_take_stacks() -> None:
     layer = plain_layer(gated=True, process=0)
     assert has_stackable_experts(layer)
-    for other in (plain_layer(gated=True, process=0, spread=True), plain_layer(gated=True, process=0, quantized=True)):
+    for unlike in ({"spread": True}, {"quantized": True}, {"name": "experts.layer.experts"}):
+        other = plain_layer(gated=True, process=0, **unlike)
         assert not has_stackable_experts(torch.nn.ModuleList([layer, other]))
     assert not has_stackable_experts(torch.nn.Linear(1, 1))

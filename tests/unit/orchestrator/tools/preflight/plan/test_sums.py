@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from support.plans import NANO_9B, NANO_30B, TWO, known, plan_on
+from support.plans import NANO_9B, NANO_30B, TWO, demo_on, known, plan_on
 from transformers import Qwen3Config
 
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
@@ -113,6 +113,16 @@ def test_the_seconds_of_a_30b_on_sixteen_machines_are_those_worked_out_by_hand(m
     assert pushes["shared_memory"] == pytest.approx((copied, copied + brought + calls), rel=1e-3)
 
 
+def test_muon_is_counted_if_any_stage_uses_it() -> None:
+    wide = (
+        "model.fresh={pattern: '-', hidden_size: 512, intermediate_size: 2048, attention_heads: 4, key_value_heads: 2}"
+    )
+    ranks = [known(demo_on(24.0, wide, f"sft.optim.kind={kind}").rank) for kind in ("muon", "adamw")]
+    assert ranks[0].transfers == 4 * 6 * 512 * 2048  # Newton-Schulz on the matrix of the MLP
+    assert ranks[1].transfers < ranks[0].transfers
+    assert ranks[0].optimiser == ranks[1].optimiser  # `rl` uses AdamW in both
+
+
 def test_two_buckets_of_a_push_are_counted_on_both_sides(models: Path) -> None:
     """The largest tensor of the 30B, its embedding of 705 MB, is alone in its bucket."""
     plan = plan_on("16x8xH100-80G", models / NANO_30B, recipe=TWO)
@@ -123,7 +133,8 @@ def test_two_buckets_of_a_push_are_counted_on_both_sides(models: Path) -> None:
     (short,) = _buckets(
         plan_on("16x8xH100-80G", models / NANO_30B, f"rollout.engine.gpu_memory_utilization={share}", recipe=TWO)
     )
-    assert short.remedy == "rollout.engine.gpu_memory_utilization=0.98"
+    # two buckets (1.41 GB), a layer's 128 x 2 matrices of 2688 x 1856 (2.55 GB) and half of them again: 5.2 of 85.9 GB
+    assert short.remedy == "rollout.engine.gpu_memory_utilization=0.93"
     local = plan_on("8xH100-80G", models / NANO_9B, "learner.transport=shared_memory")
     assert (local.push.device_bytes, _buckets(local)) == (0, [])
 
