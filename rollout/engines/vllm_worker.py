@@ -89,6 +89,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
     def receive_weights(self, update_info: WeightSource) -> None:
         """Load the weights from the source. Raise `ValueError` if it lacks weights of the model."""
         self._loaded: set[str] = set()
+        self._joins_experts = has_stackable_experts(self.model)
         if update_info.segment is not None:
             self._load_segment(from_plain(LocalWeights, update_info.segment))
         if update_info.checkpoint is not None:
@@ -102,7 +103,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
 
     def _load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load some tensors, and note the parameters that they filled."""
-        joined = join_experts(tensors) if has_stackable_experts(self.model) else tensors
+        joined = join_experts(tensors) if self._joins_experts else tensors
         loaded: Iterable[str] | None = self.model.load_weights(joined)
         self._loaded |= _filled(self.model) if loaded is None else set(loaded)
 

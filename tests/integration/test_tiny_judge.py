@@ -1,6 +1,5 @@
 """Runs train on the judgement of a real model: a tiny one that learned to see whether an answer is a question."""
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import pytest
 import yaml
 from support.chat_server import Body, ChatServerDouble, told
 from support.fault_job import Runs, rows, runs
+from support.json_lines import write_lines
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.judge_config import JudgeConfig
@@ -79,10 +79,6 @@ def perfect_judgements(prompts: Path) -> list[list[dict[str, str]]]:
     return chats
 
 
-def write(file: Path, lines: list[dict[str, Any]]) -> None:
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """Runs in a folder, with rows to ask, a trained judge, and a model that asks in a fifth of its answers."""
@@ -119,8 +115,8 @@ def setup() -> Iterator[Setup]:
     with runs() as made:
         chats, prompts, judgements = (made.folder / f"{name}.jsonl" for name in ("chats", "prompts", "judgements"))
         asked = [{"role": "user", "content": f"Ask for the {thing}."} for thing in THINGS]
-        write(prompts, [{"messages": [one]} for one in asked])
-        write(
+        write_lines(prompts, [{"messages": [one]} for one in asked])
+        write_lines(
             chats,
             [
                 {"messages": [one, told(answer(rng, thing, questions=0.2))["message"]]}
@@ -128,7 +124,7 @@ def setup() -> Iterator[Setup]:
                 for _ in range(100)
             ],
         )
-        write(judgements, [{"messages": chat} for chat in perfect_judgements(prompts)])
+        write_lines(judgements, [{"messages": chat} for chat in perfect_judgements(prompts)])
         judge, model = (
             trained(
                 made,

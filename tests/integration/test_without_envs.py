@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ import yaml
 from safetensors.torch import load_file
 from support import tiny_models
 from support.fault_job import rows, runs
+from support.json_lines import write_lines
 from support.replayed_run import PlainTrainer
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
@@ -33,11 +33,6 @@ CHATS = [
     for n in range(8)
 ]
 PAIRS = [{"prompt": f"Twice {n}?", "chosen": f"It is {2 * n}.", "rejected": "No idea."} for n in range(8)]
-
-
-def write_lines(path: Path, given: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in given), encoding="utf-8")
-    return path
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import yaml
 from judges.packages import START_S, python_with, serving
 from support.documents import blocks
 from support.fault_job import runs
+from support.json_lines import write_lines
 from support.scripted_endpoint import ScriptedEndpoint
 from support.scripted_engine import TOKENIZER, ScriptedEngine
 
@@ -268,9 +269,9 @@ def test_a_model_learns_with_it(python: str, tmp_path: Path, record_property: An
     rows = counter_rows(python, rng)
     chats = [counter_chat(rng.choice(rows[12:]), rng) for _ in range(2000)]
     files = {"heldout": rows[:12], "rows": rows[12:], "chats": chats}
-    for name, lines in files.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    heldout, trained, demonstrated = (str(tmp_path / f"{name}.jsonl") for name in files)
+    heldout, trained, demonstrated = (
+        str(write_lines(tmp_path / f"{name}.jsonl", lines)) for name, lines in files.items()
+    )
     with guides_agent(tmp_path, python, COUNTER) as agent, runs() as made:
         env = {"kind": "nemo_gym", "data": trained, "eval_data": heldout, "thinking": False, "agent": agent.function}
         own = {

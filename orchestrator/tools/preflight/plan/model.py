@@ -68,17 +68,16 @@ class PlannedModel:
     """Parameters of the largest pushed tensor. Experts are pushed one by one."""
     push_bytes: dict[str, int]
     """Bytes of a push of the whole weights, in the wire type."""
+    saved_bytes: int
+    """Bytes of the model's tensors in a checkpoint."""
+    state_bytes: int
+    """Maximum bytes of the training state in a checkpoint (`temper.learner.training_state.state_bytes`)."""
 
     @property
     def experts_per_layer(self) -> int:
         """Parameters of the routed experts of a layer. 0 without experts."""
         layers = sum(layer.active < layer.parameters for layer in self.layers)
         return self.parts.get("routed experts", 0) // max(1, layers)
-
-    saved_bytes: int
-    """Bytes of the model's tensors in a checkpoint."""
-    state_bytes: int
-    """Maximum bytes of the training state in a checkpoint (`temper.learner.training_state.state_bytes`)."""
 
     @property
     def checkpoint_bytes(self) -> int:
