@@ -8,7 +8,7 @@ SEEN := runs/faults.txt
 PY := .venv/bin/python
 PACKAGES := $(addprefix -p temper.,rewards envs rollout learner orchestrator)
 # A target for each line of the list of stages.
-STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py)
+STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo budget-demo budget-study $(STAGES) ui submit test test-long test-faults test-network judges soak check bench \

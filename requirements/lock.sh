@@ -42,7 +42,8 @@ case $torch_cpu in
     *) from=(--find-links "$torch_cpu") ;;
 esac
 compile cpu requirements/base.in --override requirements/overrides.txt "${from[@]}" "$@"
-compile gpu requirements/base.in "$@"
+# installed next to reasoning-gym, which pins some versions
+compile gpu requirements/base.in --constraint requirements/puzzles.txt "$@"
 # what reasoning-gym needs and the stacks do not hold
 grep -E '^[a-z]' requirements/cpu.txt >>requirements/puzzles.txt
 compile puzzles "$@"

@@ -107,6 +107,15 @@ def test_pins_are_the_lines_of_packages() -> None:
     ]
 
 
+@pytest.mark.parametrize("stack", ["cpu", "gpu"])
+def test_locks_installed_together_agree_on_each_version(stack: str) -> None:
+    folder = Path(__file__).parents[2] / "requirements"
+    pinned: dict[str, str] = {}
+    for lock in (stack, "dev", "puzzles", "trackers"):
+        for pin in pins((folder / f"{lock}.txt").read_text(encoding="utf-8")):
+            assert pinned.setdefault(pin.name, pin.version) == pin.version, pin
+
+
 def test_what_nothing_imports_may_be_in_two_packages() -> None:
     one, other = Pin(name="one", version="1"), Pin(name="other", version="1")
     assert overlaps({one: {"build_backend.py": (1, 1), "x": (1, 1)}, other: {"build_backend.py": (2, 1)}}) == {}

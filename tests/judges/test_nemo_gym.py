@@ -64,13 +64,13 @@ TRAINED: dict[str, Any] = {
     "stages": ["init", "sft", "eval", "rl", "eval"],
     "sft": {"steps": 250, "batch_size": 16, "optim": OPTIMISER | {"schedule": "cosine"}},
     "rl": {
-        "steps": 20,
+        "steps": 30,
         "groups_per_step": 8,
         "group_size": 8,
         "max_replaced_groups": 0,
         "optim": {"learning_rate": 2.0e-4, "warmup_steps": 2, "beta2": 0.99},
     },
-    "eval": {"tasks": 12, "samples": 8},
+    "eval": {"tasks": 24, "samples": 8},
     "rollout": {"limits": {"turn_tokens": 96, "total_tokens": 512}},
 }
 
@@ -267,8 +267,8 @@ def test_an_agent_ends_with_its_episode(setup: Setup) -> None:
 def test_a_model_learns_with_it(python: str, tmp_path: Path, record_property: Any) -> None:
     rng = random.Random(1)
     rows = counter_rows(python, rng)
-    chats = [counter_chat(rng.choice(rows[12:]), rng) for _ in range(2000)]
-    files = {"heldout": rows[:12], "rows": rows[12:], "chats": chats}
+    chats = [counter_chat(rng.choice(rows[24:]), rng) for _ in range(2000)]
+    files = {"heldout": rows[:24], "rows": rows[24:], "chats": chats}
     heldout, trained, demonstrated = (
         str(write_lines(tmp_path / f"{name}.jsonl", lines)) for name, lines in files.items()
     )
