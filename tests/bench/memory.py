@@ -25,7 +25,7 @@ from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.engine.deepspeed_engine import GATHER_BYTES
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
-from temper.orchestrator.tools.preflight.plan.memory import MOMENTS, moment_bytes, pushed_bytes, rank_memory
+from temper.orchestrator.tools.preflight.plan.memory import copied_bytes, pushed_bytes, rank_memory
 from temper.orchestrator.tools.preflight.plan.model import counted, read_config
 from temper.rollout.weights.host_memory import release_free_memory
 from temper.rollout.weights.transports import COPIES
@@ -127,12 +127,11 @@ def planned_bytes(folder: Path, case: Case) -> dict[str, float]:
     once, each = pushed_bytes(model, learner)
     gathered = min(once or each, GATHER_BYTES) if rank.gathered else 0
     merged = min(model.saved_bytes, GATHER_BYTES) if learner.lora.rank else 0
-    share = learner.ranks if learner.zero_stage else 1
-    state = (model.state_bytes - MOMENTS * model.trained + moment_bytes(model, case.optim)) / share
+    copied = copied_bytes(model, learner, case.optim, ranks=1)
     return {
         "load": rank.reading,
         "step": max(rank.peak + rank.offloaded, rank.reading),
-        "checkpoint": model.saved_bytes / share + max(state, merged),
+        "checkpoint": max(copied, merged + model.saved_bytes / (learner.ranks if learner.zero_stage else 1)),
         "push": once + COPIES * each + gathered,
     }
 

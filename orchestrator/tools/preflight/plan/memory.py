@@ -303,6 +303,12 @@ def moment_bytes(model: PlannedModel, optim: OptimConfig) -> int:
     return MOMENTS * model.trained - (MOMENTS // 2 * model.matrices if optim.kind == "muon" else 0)
 
 
+def copied_bytes(model: PlannedModel, learner: LearnerConfig, optim: OptimConfig, *, ranks: int) -> int:
+    """Return the bytes of a checkpoint that so many ranks copy. At stage 0, rank 0 copies all."""
+    size = model.checkpoint_bytes - MOMENTS * model.trained + moment_bytes(model, optim)
+    return size * ranks // learner.ranks if learner.zero_stage else size
+
+
 def pushed_bytes(model: PlannedModel, learner: LearnerConfig) -> tuple[int, int]:
     """Return the bytes that pushes by shared memory send once, and in each version.
 

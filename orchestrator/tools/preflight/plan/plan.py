@@ -29,6 +29,7 @@ from temper.orchestrator.tools.preflight.plan.memory import (
     HostMemory,
     PushPlan,
     RankMemory,
+    copied_bytes,
     engine_memory,
     pushed_bytes,
     rank_memory,
@@ -100,20 +101,25 @@ class Plan:
         """Return the memory of a rank with other settings of the learner, which trains the same parameters."""
         # A reference of adapters is the model without them.
         frozen = [one.parameters for one in self._frozen.values() if not (learner.lora.rank and one is self.model)]
-        optimizers: list[OptimConfig] = [
-            self.config.settings(one).optim for one in self.config.instances if one.stage.trains
-        ]
         return rank_memory(
             self.model,
             learner,
-            min(optimizers, key=lambda optim: optim.kind),  # adamw, which has the larger state, before muon
+            self._optimizers[0],
             pass_tokens=max(learner.micro_batch_tokens, self.longest_shard(learner)),
             gpu=self.gpu,
-            muon=any(optim.kind == "muon" for optim in optimizers),
+            muon=self._optimizers[-1].kind == "muon",
             reference=max(frozen, default=0),
             push=self.push.device_bytes if self.plays else 0,
             overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
         )
+
+    @cached_property
+    def _optimizers(self) -> list[OptimConfig]:
+        """The optimizers of all stages that train: adamw, which has the larger state, before muon."""
+        found: list[OptimConfig] = [
+            self.config.settings(one).optim for one in self.config.instances if one.stage.trains
+        ]
+        return sorted(found, key=lambda optim: optim.kind)
 
     @property
     def rank_free_memory(self) -> int:
@@ -199,13 +205,10 @@ class Plan:
             held=held,
             passes=0 if self.gpu or rank is None else ranks * (rank.peak - rank.states),
             push=self.push.host_bytes if self.trains and self.plays else 0,
-            checkpoint=self._copied_bytes(ranks) if rank is not None else 0,
+            checkpoint=0
+            if rank is None
+            else copied_bytes(self.model, self.config.learner, self._optimizers[0], ranks=ranks),
         )
-
-    def _copied_bytes(self, ranks: int) -> int:
-        """Return the bytes of a checkpoint that these ranks copy. At stage 0, rank 0 copies all."""
-        size, learner = self.model.checkpoint_bytes, self.config.learner
-        return size * ranks // learner.ranks if learner.zero_stage else size
 
     @property
     def host_free_memory(self) -> int:
