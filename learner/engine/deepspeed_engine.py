@@ -68,7 +68,7 @@ IN_FLOAT32 = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_ty
 """Gradients accumulate in float32, over micro-batches and over ranks. DeepSpeed's default, bfloat16, changes the norm by 0.9
 % over 64 micro-batches, as much as all bfloat16 rounding in the passes."""
 GATHER_BYTES = 256 * 2**20
-"""Maximum of parameters that ZeRO-3 gathers at once, in bytes."""
+"""Maximum of parameters that ZeRO-3 gathers at once, or that adapters are merged into, in bytes."""
 
 
 def join_ranks(*, timeout_seconds: float) -> None:
@@ -185,18 +185,9 @@ class DeepSpeedEngine:
     def _buckets(self, parameters: dict[str, Any]) -> list[dict[str, Any]]:
         if self.expert_group is not None:  # one stack is whole at a time
             return [{name: parameter} for name, parameter in parameters.items()]
-        if self.zero_stage < 3:
+        if self.zero_stage < 3 and not self.has_adapters:
             return [parameters]
-        buckets: list[dict[str, Any]] = [{}]
-        held = 0
-        for name, parameter in parameters.items():
-            nbytes = parameter.ds_numel * parameter.element_size()
-            if held and held + nbytes > GATHER_BYTES and not is_adapter(name):  # it stays with its weight
-                buckets.append({})
-                held = 0
-            buckets[-1][name] = parameter
-            held += nbytes
-        return buckets
+        return split_buckets(parameters, most_bytes=GATHER_BYTES)
 
     def checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
         """Gather like `parameters`, under the names and in the layout of a checkpoint, which engines load.
@@ -291,6 +282,20 @@ class DeepSpeedEngine:
             free_partitions(parameters, self.engine.optimizer)
         del self.engine, self.model, self.scorer, self._state, self.memory
         gc.collect()
+
+
+def split_buckets(parameters: dict[str, Any], *, most_bytes: int) -> list[dict[str, Any]]:
+    """Return the parameters in buckets of up to `most_bytes`, or of one weight. Adapters stay with their weight."""
+    buckets: list[dict[str, Any]] = [{}]
+    held = 0
+    for name, parameter in parameters.items():
+        nbytes = whole_shape(parameter).numel() * parameter.element_size()
+        if held and held + nbytes > most_bytes and not is_adapter(name):
+            buckets.append({})
+            held = 0
+        buckets[-1][name] = parameter
+        held += nbytes
+    return buckets
 
 
 def _in_order(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def merge_adapters(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) 
         weight = f"{name}.weight"
         if weight in whole:
             down, up = (side[ADAPTER].get_parameter("weight").float() for side in (layer.lora_A, layer.lora_B))
-            whole[weight] = (whole[weight].float() + layer.scaling[ADAPTER] * (up @ down)).to(whole[weight].dtype)
+            product = (up @ down).mul_(layer.scaling[ADAPTER])  # in place, without further copies of the weight
+            whole[weight] = product.add_(whole[weight]).to(whole[weight].dtype)
     return whole
 
 

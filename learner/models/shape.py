@@ -42,6 +42,8 @@ STATE_BYTES, CACHE_BYTES = 4, 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     parameters: int
+    experts: int = 0
+    """Parameters of the routed experts that ranks can share (`learner.expert_parallel`)."""
     positions: int | None
     """Longest sequence in tokens, if the configuration has one."""
     vocabulary: int
@@ -77,6 +79,7 @@ def read_shape(whole: "transformers.PretrainedConfig", *, parameters: int) -> Mo
     attention = sum(kind in ATTENTION for kind in types) if types else count
     return ModelShape(
         parameters=parameters,
+        experts=_experts(config, types),
         positions=getattr(config, "max_position_embeddings", None),
         vocabulary=int(config.vocab_size),
         hidden=int(config.hidden_size),
@@ -84,6 +87,20 @@ def read_shape(whole: "transformers.PretrainedConfig", *, parameters: int) -> Mo
         state_bytes=sum(kind not in WITHOUT_STATE for kind in types) * _state(config) * STATE_BYTES,
         cache_bytes=attention * 2 * heads * width * CACHE_BYTES,
     )
+
+
+def _experts(config: "transformers.PretrainedConfig", types: list[str]) -> int:
+    """Return the parameters of the routed experts: a matrix up, one down, and with a gate a third one."""
+    if config.model_type == "nemotron_h":
+        layers, number, matrices = types.count("moe"), config.n_routed_experts, 2
+        width = config.moe_latent_size or config.hidden_size
+    elif config.model_type == "qwen3_moe":
+        every, dense = config.decoder_sparse_step, config.mlp_only_layers
+        layers = sum((at + 1) % every == 0 and at not in dense for at in range(config.num_hidden_layers))
+        number, matrices, width = config.num_experts, 3, config.hidden_size
+    else:
+        return 0
+    return int(layers * number * matrices * width * config.moe_intermediate_size)
 
 
 def _state(config: "transformers.PretrainedConfig") -> int:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from support.fresh_qwen3 import fresh_qwen3
 from unit.learner.test_worker import in_processes
 
 from temper.learner.batches.micro_batches import TrainBatch, build_batch
-from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.engine.deepspeed_engine import GATHER_BYTES
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
-from temper.orchestrator.tools.preflight.plan.memory import rank_memory
+from temper.orchestrator.tools.preflight.plan.memory import copied_bytes, pushed_bytes, rank_memory
 from temper.orchestrator.tools.preflight.plan.model import counted, read_config
 from temper.rollout.weights.host_memory import release_free_memory
 from temper.rollout.weights.transports import COPIES
@@ -34,8 +34,10 @@ PROMPT, ANSWER = 32, 96
 PASSES, STEPS = 2, 3
 MODELS = {
     "51 M": {"width": 768, "layers": 6},
+    "101 M": {"width": 768, "layers": 12},
     "4 M": {"width": 256, "layers": 4},
     "17 M, 65,536 tokens": {"width": 128, "layers": 1, "vocabulary": 2**16},
+    "15 M, one layer": {"width": 1024, "layers": 1},
 }
 """Fresh models by name."""
 
@@ -48,6 +50,7 @@ class Case:
     model: str = "51 M"
     answers: int = 2
     """Answers in a pass."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
 
     @property
     def name(self) -> str:
@@ -55,7 +58,8 @@ class Case:
         name = (
             f"ZeRO {learner.zero_stage} on {learner.ranks}, {'bfloat16' if learner.bf16 else 'float32'}, {self.model}"
         )
-        return name + ", recomputed" * (learner.recompute == "full") + ", offloaded" * (learner.offload == "cpu")
+        name += ", recomputed" * (learner.recompute == "full") + ", offloaded" * (learner.offload == "cpu")
+        return name + ", adapters" * (learner.lora.rank > 0) + ", Muon" * (self.optim.kind == "muon")
 
 
 HALF: dict[str, Any] = {"bf16": True, "wire_dtype": "bfloat16"}
@@ -72,6 +76,8 @@ CASES = (
     Case(learner=LearnerConfig(ranks=2, zero_stage=3)),
     Case(learner=LearnerConfig(ranks=2, zero_stage=3, **HALF)),
     Case(learner=LearnerConfig(zero_stage=3, offload="cpu", **HALF)),
+    Case(learner=LearnerConfig(zero_stage=2, lora=LoraConfig(rank=16)), model="101 M"),
+    Case(learner=LearnerConfig(ranks=2, zero_stage=2), model="15 M, one layer", optim=OptimConfig(kind="muon")),
 )
 ONE_MAPPING_EACH = ("MALLOC_MMAP_THRESHOLD_", "131072")
 """Lets glibc return each freed tensor to the system at once: mallopt(3). By default it keeps some for later."""
@@ -110,13 +116,23 @@ def bench_memory(folder: Path) -> list[MemoryFigure]:
 def planned_bytes(folder: Path, case: Case) -> dict[str, float]:
     learner = case.learner
     model = counted(read_config(folder / case.model), learner, name="fresh")
-    rank = rank_memory(model, learner, OptimConfig(), pass_tokens=case.answers * (PROMPT + ANSWER), gpu=False)
-    gathered = min(model.push_bytes[learner.wire_dtype], GATHER_BYTES) if rank.gathered else 0
+    rank = rank_memory(
+        model,
+        learner,
+        case.optim,
+        pass_tokens=case.answers * (PROMPT + ANSWER),
+        gpu=False,
+        muon=case.optim.kind == "muon",
+    )
+    once, each = pushed_bytes(model, learner)
+    gathered = min(once or each, GATHER_BYTES) if rank.gathered else 0
+    merged = min(model.saved_bytes, GATHER_BYTES) if learner.lora.rank else 0
+    copied = copied_bytes(model, learner, case.optim, ranks=1)
     return {
         "load": rank.reading,
         "step": max(rank.peak + rank.offloaded, rank.reading),
-        "checkpoint": model.checkpoint_bytes / (learner.ranks if learner.zero_stage else 1),
-        "push": COPIES * model.push_bytes[learner.wire_dtype] + gathered,
+        "checkpoint": max(copied, merged + model.saved_bytes / (learner.ranks if learner.zero_stage else 1)),
+        "push": once + COPIES * each + gathered,
     }
 
 
@@ -125,12 +141,12 @@ def measured_bytes(rank: int, port: int, folder: str, case: Case) -> dict[str, f
     torch.set_num_threads(1)
     learner = case.learner
     worker = TrainerWorker(rank, learner.ranks, "127.0.0.1", port, learner)
-    train(worker, f"{folder}/small", steps=2)  # imports, and memory of threads
+    train(worker, f"{folder}/small", optim=case.optim, steps=2)  # imports, and memory of threads
     worker.save(f"{folder}/first")
     worker.close()
     found: dict[str, float] = {}
     peak = PeakMemory()
-    worker.load(f"{folder}/{case.model}", optim=OptimConfig(), total_steps=9)
+    worker.load(f"{folder}/{case.model}", optim=case.optim, total_steps=9)
     found["load"] = peak.bytes
     for _ in range(STEPS):
         worker.train_step(batch(learner.ranks, answers=case.answers).share(rank), loss=LossConfig())
@@ -164,8 +180,8 @@ class PeakMemory:
         return int(kilobytes) * 1024
 
 
-def train(worker: TrainerWorker, model: str, *, steps: int) -> None:
-    worker.load(model, optim=OptimConfig(), total_steps=9)
+def train(worker: TrainerWorker, model: str, *, optim: OptimConfig, steps: int) -> None:
+    worker.load(model, optim=optim, total_steps=9)
     for _ in range(steps):
         worker.train_step(batch(worker.config.ranks, answers=2).share(worker.rank), loss=LossConfig())
 

@@ -156,14 +156,19 @@ def _partitioning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def state_bytes(settings: ProfiledSettings, inputs: ProfileInputs, *, stage: int) -> float:
-    """Return a rank's bytes of weights, gradients and optimiser state. With adapters only the frozen weights count."""
+    """Return a rank's bytes of weights, gradients and optimiser state. With adapters only the frozen weights count.
+
+    With expert parallelism a rank holds a share of the experts. The partitions of their states have the same size.
+    """
     count, ranks = inputs.shape.parameters, int(settings.value("learner.ranks"))
     if settings.value("learner.lora.rank"):
         return WEIGHTS * count / (ranks if stage == 3 else 1)
     moments = 0 if settings.value("learner.offload") == "cpu" else MOMENTS
     whole = {0: WEIGHTS + GRADIENTS + moments, 1: WEIGHTS + GRADIENTS, 2: WEIGHTS, 3: 0}[stage]
-    colocated = WEIGHTS + GRADIENTS + moments - whole
-    return count * (whole + colocated / ranks)
+    split = WEIGHTS + GRADIENTS + moments - whole
+    experts = inputs.shape.experts
+    held = count - experts + experts / int(settings.value("learner.expert_parallel"))
+    return held * whole + count * split / ranks
 
 
 def _passes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from unit.learner.test_worker import POLICY, STEPS, batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
+from temper.learner.engine.deepspeed_engine import split_buckets
 from temper.learner.engine.optimizer import freeze
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.adapters import ADAPTER, add_adapters, merge_adapters
@@ -241,3 +242,10 @@ def test_adapters_are_added_to_weights_in_bfloat16_with_one_rounding(folder: Pat
     exact = layer.weight.double() + 2.0 * (up @ down)
     found = merge_adapters(model, dict(model.named_parameters()))[f"{name}.weight"]
     assert torch.equal(found, exact.float().bfloat16())
+
+
+def test_a_bucket_is_limited_and_keeps_adapters_with_their_weight():
+    sizes = {"a.base_layer.weight": 40, "a.lora_A.default.weight": 20, "b": 30, "c": 20, "d": 60}
+    parameters = {name: torch.nn.Parameter(torch.zeros(size)) for name, size in sizes.items()}
+    names = [list(bucket) for bucket in split_buckets(parameters, most_bytes=4 * 50)]
+    assert names == [["a.base_layer.weight", "a.lora_A.default.weight"], ["b", "c"], ["d"]]

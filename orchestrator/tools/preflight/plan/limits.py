@@ -165,7 +165,7 @@ def _position_limits(plan: Plan) -> Iterator[Limit]:
 
 def _main_memory_remedy(plan: Plan) -> str:
     learner, rollout = plan.config.learner, plan.config.rollout
-    ways = ["learner.wire_dtype=bfloat16"] * (plan.push.copies > 0 and learner.wire_dtype == "float32")
+    ways = ["learner.wire_dtype=bfloat16"] * (plan.push.host_bytes > 0 and learner.wire_dtype == "float32")
     ways += ["a lower rollout.engine.memory_gib"] * (plan.plays and not plan.gpu)
     ways += ["fewer rollout.workers"] * (plan.plays and rollout.workers > 1)
     ways += ["learner.offload=none"] * (learner.offload == "cpu")
@@ -179,8 +179,8 @@ def push_limits(plan: Plan) -> list[Limit]:
         return []
     push, what = plan.push, f"a push by {plan.push.transport}"
     if not push.lacks:
-        copies = f"{size(push.copies * push.nbytes)} of the weights in main memory"
-        return [Limit(what=what, needed=copies if push.copies else "no copy of the weights")]
+        copies = f"{size(push.host_bytes)} of the weights in main memory"
+        return [Limit(what=what, needed=copies if push.host_bytes else "no copy of the weights")]
     why, _, remedy = push.lacks.partition("; ")
     if plan.config.learner.transport != AUTO:
         remedy = f"learner.transport={AUTO}" + (f", or {remedy}" if remedy else "")

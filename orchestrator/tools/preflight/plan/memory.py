@@ -21,8 +21,6 @@ from temper.rollout.engines.config import EngineConfig
 
 MOMENTS = 8
 """Bytes of AdamW's two moments."""
-NEWTON_SCHULZ_COPIES = 6
-"""Copies of a square matrix that Newton-Schulz has at once, measured in float32."""
 LIVE, PREFETCHED = 1_000_000_000, 50_000_000
 """DeepSpeed's defaults of `stage3_max_live_parameters` and `stage3_prefetch_bucket_size`."""
 SUB_GROUP = 1_000_000_000
@@ -122,7 +120,7 @@ def rank_memory(
     share = learner.ranks if stage else 1
     split = learner.ranks if stage == 3 else 1
     away = learner.offload != "none"
-    states = (FLOAT32 * trained // share if stage else 0) + _moments(model, optim) // share
+    states = (FLOAT32 * trained // share if stage else 0) + moment_bytes(model, optim) // share
     gradients, gradients_away = _gradient_bytes(learner, trained, own=min(trained, held))
     weights, frozen = width * held // split, width * max(0, reference - elsewhere) // split
     all_away = away and stage == 3
@@ -136,6 +134,7 @@ def rank_memory(
     activations = pass_tokens * _token_activations(model, learner, width=width, gpu=gpu)
     inside = pass_tokens * width * max((3 if layer.gated else 2) * layer.mlp for layer in model.layers)
     gathered, arriving = (width * count for count in _count_gathered(model, learner, held, gpu=gpu))
+    several = muon or optim.weight_decay > 0  # groups of parameters
     # the sum of gradients stays in main memory, its copy for the update does not
     on_disk = moved + gradients_away // 2 if learner.offload == "nvme" else 0
     return RankMemory(
@@ -161,7 +160,9 @@ def rank_memory(
         loading=overhead + loaded + (2 * FLOAT32 + width) * model.largest_tensor if gpu else 0,
         reading=max(
             (weights if stage == 3 or not gpu else 0) + _read_copies(model, learner, gpu=gpu) * model.largest_tensor,
-            0 if gpu else _engine_bytes(learner, trained, weights=weights, width=width, gathered=arriving),
+            0
+            if gpu
+            else _engine_bytes(learner, trained, weights=weights, width=width, gathered=arriving, several=several),
         ),
     )
 
@@ -176,13 +177,16 @@ def _read_copies(model: PlannedModel, learner: LearnerConfig, *, gpu: bool) -> i
     return FLOAT32 + 2 if learner.bf16 else FLOAT32 if learner.zero_stage == 3 else 0
 
 
-def _engine_bytes(learner: LearnerConfig, trained: int, *, weights: int, width: int, gathered: int) -> int:
+def _engine_bytes(
+    learner: LearnerConfig, trained: int, *, weights: int, width: int, gathered: int, several: bool
+) -> int:
     """Return the bytes on a CPU when DeepSpeed has built its engine, without moments.
 
     It joins the trained weights to one tensor and copies this rank's part in float32. Then it sets a gradient of zeros for this
     part (`initialize_optimizer_states`). At stage 3 the gradients of all passes follow, before a short pass gathers parameters.
     Stage 1 in bfloat16 keeps the gradients of all parameters instead. Offloading keeps the zeros. If bfloat16 rounds
-    weights, the part is read again, from a file that is mapped into memory. Adapters are in no file.
+    weights, the part is read again, from a file that is mapped into memory. In float32 the weights are in this memory until
+    the last of `several` groups is joined. Then the parts of the others are copied already. Adapters are in no file.
     """
     if not learner.zero_stage:
         return weights
@@ -192,7 +196,8 @@ def _engine_bytes(learner: LearnerConfig, trained: int, *, weights: int, width: 
         return weights + (3 if away else 2) * part + max(part, read, gathered)
     kept = FLOAT32 * trained if _has_joined_gradients(learner) else part if away else 0
     back = width * trained // learner.ranks if away else 0  # for the updated weights
-    return weights + back + max(width * trained, part + max(part, kept + read))
+    copied = part if several and not learner.bf16 and not learner.lora.rank else 0
+    return weights + back + max(width * trained + copied, part + max(part, kept + read))
 
 
 def _count_gathered(model: PlannedModel, learner: LearnerConfig, held: int, *, gpu: bool) -> tuple[int, int]:
@@ -275,9 +280,15 @@ def _update_copies(learner: LearnerConfig, trained: int) -> int:
 
 
 def _orthogonalized_bytes(model: PlannedModel, learner: LearnerConfig) -> int:
-    """Return the bytes of Newton-Schulz on a matrix. Above stage 0, a rank also sends its parts and gathers a matrix."""
-    gathered = 2 if learner.zero_stage else 0
-    return FLOAT32 * (NEWTON_SCHULZ_COPIES + gathered) * model.largest_matrix
+    """Return the bytes of Newton-Schulz on a matrix. Above stage 0, a rank also gathers it, and sends parts of a batch.
+
+    A batch has a matrix for each rank (`learner/engine/muon.py`). Stage 3 divides each evenly. At stages 1 and 2 they may
+    all be in the partition of one rank.
+    """
+    if not learner.zero_stage:
+        return FLOAT32 * model.newton_schulz
+    batch = model.largest_matrix * (1 if learner.zero_stage == 3 else learner.ranks)
+    return FLOAT32 * (model.newton_schulz + model.largest_matrix + min(batch, model.matrices // learner.ranks))
 
 
 def _kept_bytes(learner: LearnerConfig, trained: int, *, passing: int) -> int:
@@ -287,12 +298,26 @@ def _kept_bytes(learner: LearnerConfig, trained: int, *, passing: int) -> int:
     return passing * (trained - BUCKET) // trained
 
 
-def _moments(model: PlannedModel, optim: OptimConfig) -> int:
-    """Return the bytes of the optimizer's running means. Muon has one mean for linear layers but the output."""
-    if optim.kind == "adamw":
-        return MOMENTS * model.trained
-    others = sum(model.parts.get(part, 0) for part in ("embedding", "output layer", "routed experts"))
-    return MOMENTS * others + MOMENTS // 2 * max(0, model.trained - others)
+def moment_bytes(model: PlannedModel, optim: OptimConfig) -> int:
+    """Return the bytes of the optimizer's running means. Muon has one mean for the matrices inside the layers."""
+    return MOMENTS * model.trained - (MOMENTS // 2 * model.matrices if optim.kind == "muon" else 0)
+
+
+def copied_bytes(model: PlannedModel, learner: LearnerConfig, optim: OptimConfig, *, ranks: int) -> int:
+    """Return the bytes of a checkpoint that so many ranks copy. At stage 0, rank 0 copies all."""
+    size = model.checkpoint_bytes - MOMENTS * model.trained + moment_bytes(model, optim)
+    return size * ranks // learner.ranks if learner.zero_stage else size
+
+
+def pushed_bytes(model: PlannedModel, learner: LearnerConfig) -> tuple[int, int]:
+    """Return the bytes that pushes by shared memory send once, and in each version.
+
+    Adapters in the type on the wire travel alone after the first push of the weights (`WeightSender.merge_reason`).
+    """
+    whole, computed = model.push_bytes[learner.wire_dtype], "bfloat16" if learner.bf16 else "float32"
+    if learner.lora.rank and learner.wire_dtype == computed:
+        return whole, (2 if learner.bf16 else FLOAT32) * model.trained
+    return 0, whole
 
 
 def _token_activations(model: PlannedModel, learner: LearnerConfig, *, width: int, gpu: bool) -> int:
@@ -442,11 +467,9 @@ class PushPlan:
     nbytes: int
     sent: int
     """Bytes of a push after the first: the adapters, if only they are pushed."""
-    copies: int
-    """Copies of the weights in main memory on the learner's machine:
-
-    the alternating buffers, and one in Ray's object store on several machines.
-    """
+    host_bytes: int
+    """Bytes in main memory on the learner's machine: the alternating buffers, the weights once if adapters travel alone, and a
+    copy in Ray's object store on several machines."""
     device_bytes: int
     """Bytes on the GPU of a sending rank: copies of the weights, or buckets, which an engine's process has too."""
     lacks: str

@@ -55,8 +55,11 @@ class PlannedModel:
     """Parameters of the largest layer, which ZeRO-3 gathers whole. Embedding and output layer count as layers."""
     largest_tensor: int
     """Parameters of the largest tensor, such as the stacked experts of a layer."""
+    matrices: int
+    """Trained parameters of the matrices that Muon updates."""
     largest_matrix: int
-    """Trained parameters of the largest matrix for Muon."""
+    newton_schulz: int
+    """Entries that Muon's Newton-Schulz has at once (`_newton_schulz_entries`)."""
     parts: dict[str, int]
     """Parameters by part (`PART`)."""
     layers: tuple[Layer, ...]
@@ -131,6 +134,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
     elif learner.frozen:
         freeze(model, learner.frozen)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    matrices = inner_matrices(model)
     pushed = _push_shapes(model)
     buffers = dict(model.named_buffers())  # such as a router's bias: saved in float32
     kept = sum(buffers[name].numel() for name in model.state_dict() if name in buffers)
@@ -142,7 +146,9 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
         active=whole - looked_up - sum(layer.parameters - layer.active for layer in layers),
         largest_layer=max([*ends, *(layer.parameters for layer in layers)]),
         largest_tensor=max(sizes.values()),
-        largest_matrix=max((matrix.numel() for matrix in inner_matrices(model)), default=0),
+        matrices=sum(matrix.numel() for matrix in matrices),
+        largest_matrix=max((matrix.numel() for matrix in matrices), default=0),
+        newton_schulz=max((_newton_schulz_entries(*matrix.shape) for matrix in matrices), default=0),
         parts=_parts(sizes),
         layers=layers,
         shape=read_shape(config, parameters=whole),
@@ -162,6 +168,15 @@ def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
     except ValueError as error:
         raise ValueError(f"a model of type {config.model_type} is not a causal language model: {error}") from error
     return built
+
+
+def _newton_schulz_entries(rows: int, columns: int) -> int:
+    """Return the entries that Newton-Schulz has at once, as DeepSpeed computes it (`zeropower_via_gram_newtonschulz`).
+
+    A square matrix has six copies. Others are multiplied by a polynomial of their Gram matrix, of the shorter side.
+    """
+    whole, gram = rows * columns, min(rows, columns) ** 2
+    return 6 * whole if rows == columns else max(whole + 7 * gram, 2 * whole + 4 * gram)
 
 
 def _push_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:

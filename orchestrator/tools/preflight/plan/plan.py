@@ -24,20 +24,21 @@ from temper.orchestrator.stages.distill import DistillConfig
 from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site, found_site, named_site
-from temper.orchestrator.tools.preflight.plan.layers import FLOAT32
 from temper.orchestrator.tools.preflight.plan.memory import (
     EngineMemory,
     HostMemory,
     PushPlan,
     RankMemory,
+    copied_bytes,
     engine_memory,
+    pushed_bytes,
     rank_memory,
 )
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel, counted, planned_model, source_config
 from temper.orchestrator.tools.preflight.plan.step_time import Fleet, StepTime, Work, mean_lengths, step_time, work_of
 from temper.rollout.weights.buckets import AHEAD, BUCKET_BYTES
 from temper.rollout.weights.manifest import wire_dtype
-from temper.rollout.weights.transports import BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY, is_non_blocking
+from temper.rollout.weights.transports import BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY
 
 STORE_SHARE = 0.3
 """Share of main memory that Ray's object store has by default, in /dev/shm if that has as much."""
@@ -100,20 +101,25 @@ class Plan:
         """Return the memory of a rank with other settings of the learner, which trains the same parameters."""
         # A reference of adapters is the model without them.
         frozen = [one.parameters for one in self._frozen.values() if not (learner.lora.rank and one is self.model)]
-        optimizers: list[OptimConfig] = [
-            self.config.settings(one).optim for one in self.config.instances if one.stage.trains
-        ]
         return rank_memory(
             self.model,
             learner,
-            min(optimizers, key=lambda optim: optim.kind),  # adamw, which has the larger state, before muon
+            self._optimizers[0],
             pass_tokens=max(learner.micro_batch_tokens, self.longest_shard(learner)),
             gpu=self.gpu,
-            muon=any(optim.kind == "muon" for optim in optimizers),
+            muon=self._optimizers[-1].kind == "muon",
             reference=max(frozen, default=0),
             push=self.push.device_bytes if self.plays else 0,
             overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
         )
+
+    @cached_property
+    def _optimizers(self) -> list[OptimConfig]:
+        """The optimizers of all stages that train: adamw, which has the larger state, before muon."""
+        found: list[OptimConfig] = [
+            self.config.settings(one).optim for one in self.config.instances if one.stage.trains
+        ]
+        return sorted(found, key=lambda optim: optim.kind)
 
     @property
     def rank_free_memory(self) -> int:
@@ -162,14 +168,14 @@ class Plan:
         except ValueError as error:
             lacks = str(error)
             found = _choice_anyway(learner.transport, ground)
-        alone = learner.lora.rank > 0 and learner.wire_dtype == ("bfloat16" if learner.bf16 else "float32")
-        adapters = (2 if learner.bf16 else FLOAT32) * self.model.trained
+        shared = found.transport == SHARED_MEMORY
+        once, each = pushed_bytes(self.model, learner) if shared else (0, nbytes)
         return PushPlan(
             transport=found.transport,
             why=found.why,
             nbytes=nbytes,
-            sent=adapters if alone and is_non_blocking(found.transport) else nbytes,
-            copies=COPIES + (machines > 1) if found.transport == SHARED_MEMORY else 0,
+            sent=each,
+            host_bytes=once + COPIES * each + (machines > 1) * (once + each) if shared else 0,
             device_bytes=self._push_device_bytes(found.transport, nbytes),
             lacks=lacks,
         )
@@ -198,14 +204,11 @@ class Plan:
             reading=ranks * rank.reading if rank is not None else 0,
             held=held,
             passes=0 if self.gpu or rank is None else ranks * (rank.peak - rank.states),
-            push=self.push.copies * self.push.nbytes if self.trains and self.plays else 0,
-            checkpoint=self._copied_bytes(ranks) if rank is not None else 0,
+            push=self.push.host_bytes if self.trains and self.plays else 0,
+            checkpoint=0
+            if rank is None
+            else copied_bytes(self.model, self.config.learner, self._optimizers[0], ranks=ranks),
         )
-
-    def _copied_bytes(self, ranks: int) -> int:
-        """Return the bytes of a checkpoint that these ranks copy. At stage 0, rank 0 copies all."""
-        size, learner = self.model.checkpoint_bytes, self.config.learner
-        return size * ranks // learner.ranks if learner.zero_stage else size
 
     @property
     def host_free_memory(self) -> int:

@@ -25,7 +25,15 @@ from temper.orchestrator.config.run_config import ProfileName
 from temper.orchestrator.config.text import overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
-from temper.orchestrator.pipeline.profiles.inputs import PROFILED, default_value, profile_name, with_profile_gpus
+from temper.orchestrator.pipeline.profiles.choices import state_bytes
+from temper.orchestrator.pipeline.profiles.inputs import (
+    PROFILED,
+    ProfiledSettings,
+    default_value,
+    make_inputs,
+    profile_name,
+    with_profile_gpus,
+)
 from temper.orchestrator.pipeline.profiles.resolve import choose_settings, profile_notes, resolve_profile, with_choices
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
@@ -116,6 +124,16 @@ def test_shared_gpus_have_a_rank_and_an_engine_each() -> None:
     config = chosen(gpus(4, 80.0), QWEN, "placement=colocated", "rl.max_lag=0", "distill.max_lag=0")
     assert (config.learner.ranks, config.rollout.workers) == (4, 4)
     assert config.rollout.engine.gpu_memory_utilization == 0.85
+
+
+def test_states_of_shared_experts_are_those_worked_out_by_hand() -> None:
+    """Of 30 billion parameters, 28 are experts. Four ranks share them, and eight share all partitions."""
+    shared = ProfiledSettings({"learner": {"ranks": 8, "expert_parallel": 4}})
+    inputs = make_inputs(gpus(8, 80.0), replace(NANO, parameters=30_000_000_000, experts=28_000_000_000), shared)
+    found = [state_bytes(shared, inputs, stage=stage) for stage in (1, 2)]
+    assert found == [(2 + 7) * 6e9 + 30 * 12e9 / 8, (2 + 7) * 2e9 + 30 * 16e9 / 8]
+    whole = ProfiledSettings({"learner": {"ranks": 8}})
+    assert state_bytes(whole, inputs, stage=2) == 30 * 2e9 + 30 * 16e9 / 8
 
 
 def test_what_a_run_does_not_do_gets_no_gpu() -> None:

@@ -11,7 +11,7 @@ from transformers import Qwen3Config
 
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.orchestrator.tools.preflight.plan.limits import Limit, run_limits
-from temper.orchestrator.tools.preflight.plan.memory import rank_memory
+from temper.orchestrator.tools.preflight.plan.memory import copied_bytes, moment_bytes, rank_memory
 from temper.orchestrator.tools.preflight.plan.model import counted
 from temper.orchestrator.tools.preflight.plan.page import page
 from temper.orchestrator.tools.preflight.plan.plan import Plan
@@ -118,7 +118,7 @@ def test_muon_is_counted_if_any_stage_uses_it() -> None:
         "model.fresh={pattern: '-', hidden_size: 512, intermediate_size: 2048, attention_heads: 4, key_value_heads: 2}"
     )
     ranks = [known(demo_on(24.0, wide, f"sft.optim.kind={kind}").rank) for kind in ("muon", "adamw")]
-    assert ranks[0].transfers == 4 * 6 * 512 * 2048  # Newton-Schulz on the matrix of the MLP
+    assert ranks[0].transfers == 4 * 3 * 512 * 2048  # Newton-Schulz on the matrix of the MLP
     assert ranks[1].transfers < ranks[0].transfers
     assert ranks[0].optimiser == ranks[1].optimiser  # `rl` uses AdamW in both
 
@@ -254,6 +254,18 @@ def test_a_page_shows_the_parts_that_decide_the_peak(models: Path) -> None:
         assert ("transfers" in row) == (known(plan.rank).transfers > known(plan.rank).passing)
 
 
+def small_config(*, layers: int, vocabulary: int) -> Qwen3Config:
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=64,
+        intermediate_size=256,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+    )
+
+
 @pytest.mark.parametrize(
     ("stage", "ranks", "bf16", "built", "transfers"),
     [
@@ -267,14 +279,7 @@ def test_a_page_shows_the_parts_that_decide_the_peak(models: Path) -> None:
 def test_a_small_model_on_cpus_is_planned_by_hand(
     stage: Literal[0, 1, 2, 3], ranks: int, bf16: bool, built: float, transfers: int
 ) -> None:
-    shape = {
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-    }
-    config = Qwen3Config(vocab_size=288, intermediate_size=256, **shape)
+    config = small_config(layers=2, vocabulary=288)
     learner = LearnerConfig(zero_stage=stage, ranks=ranks, bf16=bf16)
     model = counted(config, learner, name="small")
     rank = rank_memory(model, learner, OptimConfig(), pass_tokens=8, gpu=False)
@@ -285,6 +290,34 @@ def test_a_small_model_on_cpus_is_planned_by_hand(
         rank = rank_memory(adapted, learner, OptimConfig(), pass_tokens=8, gpu=False)
         assert rank.reading == 4 * model.parameters + 2 * 4 * adapted.trained
         assert rank.buckets == 4 * adapted.trained
+
+
+def test_muon_on_two_ranks_is_planned_by_hand() -> None:
+    """Attention has four square matrices, and the MLP three with four times as many entries.
+
+    Newton-Schulz has two such matrices and four of 64 x 64. The rank also has a gathered one, and its parts of two.
+    """
+    learner, mlp, square, muon = LearnerConfig(zero_stage=2, ranks=2), 64 * 256, 64 * 64, OptimConfig(kind="muon")
+    model = counted(small_config(layers=1, vocabulary=32), learner, name="small")
+    rank = rank_memory(model, learner, muon, pass_tokens=8, gpu=False, muon=True)
+    assert rank.transfers == 4 * (2 * mlp + 4 * square + mlp + 2 * mlp)
+    assert rank.reading == (4 + 4 + 4 / 2) * model.parameters  # the file's memory, joined weights, and half a copy
+    assert rank.optimiser == (4 * model.trained + 8 * model.trained - 4 * (3 * mlp + 4 * square)) // 2
+    saved = (4 + 8) * model.trained - 4 * (3 * mlp + 4 * square)  # weights, and a mean or two
+    assert copied_bytes(model, learner, muon, ranks=1) == saved // 2
+    adapted = counted(small_config(layers=1, vocabulary=32), replace(learner, lora=LoraConfig(rank=8)), name="small")
+    assert moment_bytes(adapted, muon) == 4 * adapted.trained  # all adapters are matrices
+
+
+def test_adapters_that_travel_alone_are_pushed_with_one_copy_of_the_weights(models: Path) -> None:
+    lora = ("learner.transport=shared_memory", "learner.lora.rank=16")
+    alone, whole = (
+        plan_on("8xH100-80G", models / NANO_9B, *lora, f"learner.wire_dtype={dtype}")
+        for dtype in ("bfloat16", "float32")
+    )
+    adapters = 2 * alone.model.trained
+    assert (alone.push.sent, alone.host.push) == (adapters, alone.push.nbytes + 2 * adapters)
+    assert (whole.push.sent, whole.host.push) == (whole.push.nbytes, 2 * whole.push.nbytes)
 
 
 def test_ranks_of_a_machine_copy_their_shares_of_a_checkpoint(models: Path) -> None:
