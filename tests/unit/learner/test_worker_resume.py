@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from unit.learner.test_worker import POLICY, STEPS, batch, broken_batch, in_processes, weights_of
 
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.learner.engine.optimizer_state import SHARDS, open_state
+from temper.learner.engine.saved_state import SHARDS, open_state
 from temper.learner.models.loading import map_file_names
 from temper.learner.training_state import STATE_FOLDER
 from temper.learner.worker import TrainerWorker

@@ -122,7 +122,7 @@ def rank_memory(
     share = learner.ranks if stage else 1
     split = learner.ranks if stage == 3 else 1
     away = learner.offload != "none"
-    states = (FLOAT32 * trained // share if stage else 0) + _moments(model, optim) // share
+    states = (FLOAT32 * trained // share if stage else 0) + moment_bytes(model, optim) // share
     gradients, gradients_away = _gradient_bytes(learner, trained, own=min(trained, held))
     weights, frozen = width * held // split, width * max(0, reference - elsewhere) // split
     all_away = away and stage == 3
@@ -287,12 +287,13 @@ def _kept_bytes(learner: LearnerConfig, trained: int, *, passing: int) -> int:
     return passing * (trained - BUCKET) // trained
 
 
-def _moments(model: PlannedModel, optim: OptimConfig) -> int:
+def moment_bytes(model: PlannedModel, optim: OptimConfig) -> int:
     """Return the bytes of the optimizer's running means. Muon has one mean for linear layers but the output."""
+    averages = FLOAT32 * model.trained if optim.average else 0
     if optim.kind == "adamw":
-        return MOMENTS * model.trained
+        return MOMENTS * model.trained + averages
     others = sum(model.parts.get(part, 0) for part in ("embedding", "output layer", "routed experts"))
-    return MOMENTS * others + MOMENTS // 2 * max(0, model.trained - others)
+    return MOMENTS * others + MOMENTS // 2 * max(0, model.trained - others) + averages
 
 
 def _token_activations(model: PlannedModel, learner: LearnerConfig, *, width: int, gpu: bool) -> int:

@@ -31,6 +31,7 @@ from temper.orchestrator.tools.preflight.plan.memory import (
     PushPlan,
     RankMemory,
     engine_memory,
+    moment_bytes,
     rank_memory,
 )
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel, counted, planned_model, source_config
@@ -106,7 +107,7 @@ class Plan:
         return rank_memory(
             self.model,
             learner,
-            min(optimizers, key=lambda optim: optim.kind),  # adamw, which has the larger state, before muon
+            max(optimizers, key=lambda optim: moment_bytes(self.model, optim)),
             pass_tokens=max(learner.micro_batch_tokens, self.longest_shard(learner)),
             gpu=self.gpu,
             muon=any(optim.kind == "muon" for optim in optimizers),
@@ -316,4 +317,4 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
     else:
         whole = resolve_profile(given, ask=lambda: site.hardware, shape=lambda seen: shape)
     config = make_config(whole)
-    return config, planned_model(config.model, config.learner)
+    return config, planned_model(config.model, config.learner, averages=config.averages)
