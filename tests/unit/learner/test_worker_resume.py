@@ -55,7 +55,7 @@ def optimizer_state(checkpoint: str) -> dict[str, torch.Tensor]:
 
 
 def require_averages(state: dict[str, torch.Tensor], steps: list[dict[str, torch.Tensor]]) -> None:
-    """Compare the averages of a state with those of the weights after each step, computed in float64."""
+    """Compare the averages of a state with averages in float64 over the weights after each step."""
     for name, tensor in steps[0].items():
         expected = tensor.double()
         for step in steps[1:]:

@@ -117,8 +117,8 @@ def test_muon_and_averages_are_counted_if_any_stage_uses_them() -> None:
     wide = (
         "model.fresh={pattern: '-', hidden_size: 512, intermediate_size: 2048, attention_heads: 4, key_value_heads: 2}"
     )
-    kinds = ("kind=muon", "kind=adamw", "average=0.99")
-    plans = [demo_on(24.0, wide, f"sft.optim.{kind}") for kind in kinds]
+    settings = ("sft.optim.kind=muon", "sft.optim.kind=adamw", "rl.optim.average=0.99")
+    plans = [demo_on(24.0, wide, setting) for setting in settings]
     ranks = [known(plan.rank) for plan in plans]
     assert ranks[0].transfers == 4 * 6 * 512 * 2048  # Newton-Schulz on the matrix of the MLP
     assert ranks[1].transfers < ranks[0].transfers
