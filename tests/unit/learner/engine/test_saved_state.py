@@ -85,6 +85,7 @@ def test_a_run_begins_with_the_averages_of_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_averages_of_no_checkpoint_are_refused() -> None:
-    for settings in ({}, {"path": "runs/demo/checkpoints/rl/000010", "end_of_turn": ["<end>"]}):
-        with pytest.raises(ValueError, match=r"model\.average=true"):
-            ModelConfig(average=True, **settings)
+    with pytest.raises(ValueError, match=r"model\.average=true"):
+        ModelConfig(average=True)
+    with pytest.raises(ValueError, match=r"model\.average=true"):
+        ModelConfig(average=True, path="runs/demo/checkpoints/rl/000010", end_of_turn=["<end>"])
