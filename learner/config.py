@@ -49,6 +49,9 @@ class OptimConfig:
     """Decoupled decay per unit of learning rate, for matrices only (not for norms, biases, SSM vectors)."""
     grad_clip: float = scheduled(1.0)
     """Largest norm of the whole gradient. 0 turns clipping off."""
+    average: float = scheduled(0.0)
+    """Decay per update of a running mean of the weights, for example 0.999. It is kept in checkpoints, and `model.average`
+    uses it. 0 keeps none. Needs `learner.offload` none or cpu."""
 
     def __post_init__(self) -> None:
         positive("optim.learning_rate", self.learning_rate)
@@ -57,8 +60,8 @@ class OptimConfig:
         not_negative("optim.warmup_steps", self.warmup_steps)
         not_negative("optim.weight_decay", self.weight_decay)
         not_negative("optim.grad_clip", self.grad_clip)
-        for name, value in (("beta1", self.beta1), ("beta2", self.beta2), ("muon_momentum", self.muon_momentum)):
-            if not 0 <= value < 1:
+        for name in ("beta1", "beta2", "muon_momentum", "average"):
+            if not 0 <= (value := vars(self)[name]) < 1:
                 raise ValueError(f"optim.{name}={value}: must be at least 0 and below 1")
         if not 0 <= self.final_fraction <= 1:
             raise ValueError(f"optim.final_fraction={self.final_fraction}: must be between 0 and 1")
@@ -235,7 +238,11 @@ def require_together(optim: OptimConfig, learner: LearnerConfig, *, setting: str
             f"{setting}.kind=muon with learner.expert_parallel={learner.expert_parallel} is not supported; set "
             f"{setting}.kind=adamw, or learner.expert_parallel=1"
         )
-    if optim.kind == "muon" and learner.offload == "nvme":
-        raise ValueError(
-            f"{setting}.kind=muon with learner.offload=nvme is not supported; set learner.offload=cpu, or {setting}.kind=adamw"
-        )
+    for fits, name, remedy in (
+        (optim.kind != "muon", "kind=muon", "kind=adamw"),
+        (not optim.average, f"average={optim.average}", "average=0"),
+    ):
+        if learner.offload == "nvme" and not fits:
+            raise ValueError(
+                f"{setting}.{name} with learner.offload=nvme is not supported; set learner.offload=cpu, or {setting}.{remedy}"
+            )

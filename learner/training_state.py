@@ -15,12 +15,13 @@ def model_bytes(weights: int, *, bf16: bool, buffers: int = 0) -> int:
     return weights * (BFLOAT16 if bf16 else FLOAT32) + buffers * FLOAT32
 
 
-def state_bytes(trained: int, *, bf16: bool, adapters: int = 0) -> int:
+def state_bytes(trained: int, *, bf16: bool, adapters: int = 0, averages: bool = False) -> int:
     """Return an upper bound of the training state's bytes for `trained` parameters.
 
-    AdamW's two moments, in bfloat16 also the float32 weights, and the `adapters`, which the saved model has merged.
+    AdamW's two moments, in bfloat16 also the float32 weights, the averages of the weights if there are any, and the `adapters`,
+    which the saved model has merged.
     """
-    return trained * FLOAT32 * (3 if bf16 else 2) + model_bytes(adapters, bf16=bf16)
+    return trained * FLOAT32 * (2 + bf16 + averages) + model_bytes(adapters, bf16=bf16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class CheckpointFacts:
     """Whether the updates were computed in bfloat16."""
     start: str
     """The initial model of the stage, relative to the stage's folder, because a run's folder may move."""
+    adapter_scale: float = 0.0
+    """Factor of the adapters in the sum with their weights. 0 without adapters."""
 
     @classmethod
     def read(cls, checkpoint: Path) -> "CheckpointFacts":

@@ -17,11 +17,12 @@ from temper.learner.batches.builder import BuildBatches, build_shares
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
+from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, join_ranks
 from temper.learner.engine.device_memory import device_bytes
 from temper.learner.engine.frozen_model import FOLDER, FrozenModel, Reference, UnadaptedModel
 from temper.learner.engine.optimizer import freeze, learning_rate
 from temper.learner.engine.placement import Placement, read_placed
+from temper.learner.engine.saved_state import ADAPTERS_FILE
 from temper.learner.gc_freeze import freeze_gc
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.adapters import add_adapters, load_adapters
@@ -114,7 +115,8 @@ class TrainerWorker:
             load_adapters(model, adapters)
         recompute(model, self.config.recompute)
         tokenizer_bytes = sum(map(len, self.tokenizer_files.values()))
-        self.needed_bytes = checkpoint_bytes(model, bf16=self.config.bf16) + tokenizer_bytes
+        averages = self.optim.average > 0
+        self.needed_bytes = checkpoint_bytes(model, bf16=self.config.bf16, averages=averages) + tokenizer_bytes
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
         self.engine.load_float32(model_dir, placement)
         self.replay = ExpertReplay(
@@ -244,7 +246,9 @@ class TrainerWorker:
         """
         target = Path(directory)
         start = os.path.relpath(self.start_dir, target.parent)
-        facts = CheckpointFacts(steps=self.steps, bf16=self.config.bf16, start=start)
+        lora = self.config.lora
+        scale = lora.alpha / lora.rank if lora.rank else 0.0
+        facts = CheckpointFacts(steps=self.steps, bf16=self.config.bf16, start=start, adapter_scale=scale)
         pieces = checkpoint_pieces(self._engine(), target, rank=self.rank, facts=facts, tokenizer=self.tokenizer_files)
         copied = self.needed_bytes * together // self.config.ranks if self.config.zero_stage else self.needed_bytes
         return self._pending.add(pieces, hold=beside and has_room(copied + spare))

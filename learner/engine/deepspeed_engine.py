@@ -41,6 +41,7 @@ from temper.learner.engine.optimizer import GuardedAdamW, muon_groups, parameter
 from temper.learner.engine.optimizer_state import OptimizerState
 from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
 from temper.learner.engine.placement import Placement, offload_param_config, offload_target, place_rest
+from temper.learner.engine.saved_state import ADAPTERS_FILE
 from temper.learner.models.adapters import (
     adapter_names,
     adapter_shapes,
@@ -63,7 +64,6 @@ logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message=".*torch.distributed.*is deprecated", category=FutureWarning)
 compatible_ops["deepspeed_shm_comm"] = False  # else the first run on a CPU needs a C++ compiler
 
-ADAPTERS_FILE = "adapters.safetensors"
 IN_FLOAT32 = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
 """Gradients accumulate in float32, over micro-batches and over ranks. DeepSpeed's default, bfloat16, changes the norm by 0.9
 % over 64 micro-batches, as much as all bfloat16 rounding in the passes."""

@@ -2,17 +2,16 @@
 
 Any learner can resume from a checkpoint, and no file is a pickle. Each rank writes its own part, without communication, as
 safetensors of up to `SHARD_BYTES` bytes, with tensors named `<kind>/<parameter>`: `master` (the float32 weight in bfloat16
-training), and the optimiser's tensors, for Adam `exp_avg` and `exp_avg_sq`. `step` is the number of updates.
+training), and the optimiser's tensors, for Adam `exp_avg` and `exp_avg_sq`, and `average`, the running mean of the weights.
+`step` is the number of updates.
 
 A tensor that several ranks own is in a file of each, as consecutive entries of the flat tensor. The file's metadata has its
 first entry and its shape, and the number of writing ranks.
 """
 
 import json
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,54 +27,17 @@ from deepspeed.utils import (
 from safetensors import safe_open
 from torch.nn import functional
 
-from temper.learner.engine.optimizer import GuardedAdamW, MatrixPart
+from temper.learner.engine.optimizer import AVERAGE, GuardedAdamW, MatrixPart
 from temper.learner.engine.piece import SHARD_BYTES, Piece, copy_to_cpu, file_piece
+from temper.learner.engine.saved_state import SHARDS, SavedTensor, open_state
 from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.loading import whole_shape
 
-SHARDS = "optimizer-*.safetensors"
 MASTER = "master"
 STEP = "step"
 MOMENTUM = "momentum_buffer"
 """Muon's running mean, its only state."""
 RANKS = "ranks"
-
-
-@dataclass(slots=True, kw_only=True)
-class SavedTensor:
-    """A tensor of a checkpoint's training state, read from the files of one rank or of several."""
-
-    name: str
-    shape: torch.Size
-    parts: list[tuple[int, Any]] = field(default_factory=list)
-    """The first entry of each part, and its open file."""
-
-    def entries(self, first: int, end: int) -> torch.Tensor:
-        """Return these entries of the flat tensor. Raises `ValueError` if the files lack some."""
-        found = []
-        for start, file in sorted(self.parts, key=lambda part: part[0]):
-            flat = file.get_tensor(self.name).flatten()  # mapped, so that only the pages in use are read
-            found.append(flat[max(first - start, 0) : max(end - start, 0)])
-        entries = found[0] if len(found) == 1 else torch.cat(found)
-        if len(entries) != end - first:
-            raise ValueError(f"a checkpoint has {len(entries)} instead of {end - first} entries of {self.name}")
-        return entries
-
-    def whole(self) -> torch.Tensor:
-        return self.entries(0, math.prod(self.shape)).view(self.shape)
-
-
-def open_state(files: Iterable[Path], stack: ExitStack) -> dict[str, SavedTensor]:
-    """Open files of training state until `stack` closes. Returns their tensors by name."""
-    tensors: dict[str, SavedTensor] = {}
-    for path in sorted(files):
-        file = stack.enter_context(safe_open(path, framework="pt"))
-        places = file.metadata() or {}
-        for name in file.keys():  # noqa: SIM118 - not a mapping
-            first, shape = json.loads(places[name]) if name in places else (0, file.get_slice(name).get_shape())
-            saved = tensors.setdefault(name, SavedTensor(name=name, shape=torch.Size(shape)))
-            saved.parts.append((first, file))
-    return tensors
 
 
 class OptimizerState:
@@ -127,7 +89,8 @@ class OptimizerState:
             raise ValueError(
                 f"{directory} holds no optimiser state; remove this checkpoint to resume from the previous one"
             )
-        kinds = sorted({name.split("/", 1)[0] for name in saved} - {STEP, MASTER})
+        dropped = {STEP, MASTER} if self._optimizer.average else {STEP, MASTER, AVERAGE}
+        kinds = sorted({name.split("/", 1)[0] for name in saved} - dropped)
         ours = {name.split("/", 1)[1] for name in saved if name != STEP}
         if ours - set(self._trained):
             raise ValueError(
@@ -219,8 +182,10 @@ class OptimizerState:
             return
         for partition in self._partitions():
             by_muon = id(partition) in self._optimizer.parts
-            own = [kind for kind in kinds if (kind == MOMENTUM) == by_muon]
+            own = [kind for kind in kinds if kind != AVERAGE and (kind == MOMENTUM) == by_muon]
             self._optimizer.state[partition] = {kind: torch.zeros_like(partition) for kind in own}
+            if AVERAGE in kinds:  # a parameter that no update has changed has none in the files
+                self._optimizer.state[partition][AVERAGE] = partition.detach().clone()
             if not by_muon:
                 self._optimizer.state[partition][STEP] = torch.tensor(step, device=partition.device)
         self._link()

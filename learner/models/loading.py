@@ -149,11 +149,17 @@ def cast(model: PreTrainedModel, *, bf16: bool) -> None:
         parameter.data = parameter.data.to(torch.bfloat16 if bf16 else torch.float32)
 
 
-def map_file_names(directory: Path) -> dict[str, str]:
-    """Map the parameter names in a model's file to those in the model, if one corresponds to one. Reads no weights."""
+def read_structure(directory: Path) -> PreTrainedModel:
+    """Build a model on the meta device, without its weights."""
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return model
+
+
+def map_file_names(directory: Path) -> dict[str, str]:
+    """Map the parameter names in a model's file to those in the model, if one corresponds to one. Reads no weights."""
+    model = read_structure(directory)
     found: dict[str, str] = {}
     for name, parameter in model.named_parameters():
         in_file = list(revert_weight_conversion(model, {name: parameter.detach()}))

@@ -95,9 +95,15 @@ class ModelConfig:
     tool_calls: dict[str, Any] = immutable({})
     """Format of tool calls: `format`, the name of a known format, or a declaration in the notation of transformers' response
     templates. Empty: the known format that reads the chat template's calls, if any."""
+    average: bool = immutable(False)
+    """Whether to use the averages of a checkpoint (`optim.average`) instead of its weights. path is the checkpoint."""
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
 
     def __post_init__(self) -> None:
+        if self.average and (self.declares or self.path is None):
+            raise ValueError(
+                "model.average=true needs model.path, a checkpoint, which has its own chat template and tokens"
+            )
         if self.declares and self.path is None:
             raise ValueError(
                 "model.chat_template, model.end_of_turn, model.thinking_tags and model.tool_calls need model.path; set it, "

@@ -70,6 +70,11 @@ class Config(RunConfig):
         steps: int = settings.steps
         return steps
 
+    @property
+    def averages(self) -> bool:
+        """Whether a stage keeps averages of the weights."""
+        return any(self.settings(one).optim.average for one in self.instances if one.stage.trains)
+
     def plays(self, instance: StageInstance) -> bool:
         return instance.stage.plays(self.settings(instance))
 

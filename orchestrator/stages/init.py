@@ -17,18 +17,21 @@ async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
     if (source := run.config.model.source) is not None:
         model = await in_thread(lambda: source.folder)
         await in_thread(require_whole, model)
-        return await _declared(run, model, instance) if run.config.model.declares else model
+        if not (run.config.model.average or run.config.model.declares):
+            return model
+        directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=0)
+        if run.config.model.average:
+            from temper.learner.engine.saved_state import write_average  # this imports models, which takes seconds
+
+            await in_thread(partial(write_average, model, directory))
+        else:
+            await in_thread(partial(write_declared, model, directory, run.config.model.declared()))
+        return await in_thread(commit, directory)
     directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=0)
     count = await in_thread(partial(make_model, directory, run.config.model.fresh, seed=run.config.seed))
     target = await in_thread(partial(commit, directory, texts=generation_file(directory)))
     run.progress.note(f"{instance.name}: a fresh hybrid of {count:,} parameters")
     return target
-
-
-async def _declared(run: Run, model: Path, instance: StageInstance) -> Path:
-    directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=0)
-    await in_thread(partial(write_declared, model, directory, run.config.model.declared()))
-    return await in_thread(commit, directory)
 
 
 STAGE = Stage(name="init", role=Role.BEGIN, run=run_init)

@@ -25,6 +25,7 @@ DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"
         (OptimConfig, "learning_rate", 0.0, "optim.learning_rate=0.0"),
         (OptimConfig, "learning_rate", float("nan"), "optim.learning_rate=nan"),
         (OptimConfig, "beta2", 1.0, "optim.beta2=1.0"),
+        (OptimConfig, "average", 1.0, "optim.average=1.0"),
         (LossConfig, "advantage", "loo", "rloo, dr_grpo, grpo"),
         (LossConfig, "beta", 0.0, "loss.beta=0.0"),
         (LossConfig, "dual_clip", 0.5, "above 1, or 0"),
@@ -67,6 +68,10 @@ def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(kind,
         (
             ["sft.optim.kind=muon", "learner={zero_stage: 3, offload: nvme, offload_dir: /fast}"],
             "^sft.optim.kind=muon .* or sft.optim.kind=adamw",
+        ),
+        (
+            ["sft.optim={kind: adamw, average: 0.9}", "learner={zero_stage: 3, offload: nvme, offload_dir: /fast}"],
+            "^sft.optim.average=0.9 .* or sft.optim.average=0",
         ),
         (["model.fresh.pattern=X"], "^model.fresh.pattern='X'"),
         (["stages=[{rl: {name: rl_tools, loss: {beta: 0}}}]"], "rl_tools: rl_tools.loss.beta=0.0"),

@@ -1,6 +1,7 @@
 """A checkpoint's optimiser state: whole tensors by name, which any number of ranks continues from."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,18 @@ from safetensors.torch import load_file
 from unit.learner.test_worker import POLICY, STEPS, batch, broken_batch, in_processes, weights_of
 
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.learner.engine.optimizer_state import SHARDS, open_state
+from temper.learner.engine.saved_state import SHARDS, open_state
 from temper.learner.models.loading import map_file_names
 from temper.learner.training_state import STATE_FOLDER
 from temper.learner.worker import TrainerWorker
 
-ADAM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
-MUON = OptimConfig(kind="muon", learning_rate=2e-3, muon_learning_rate=0.01, warmup_steps=2, grad_clip=0.05)
+KEPT = 0.7
+ADAM = OptimConfig(
+    learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5, average=KEPT
+)
+MUON = OptimConfig(
+    kind="muon", learning_rate=2e-3, muon_learning_rate=0.01, warmup_steps=2, grad_clip=0.05, average=KEPT
+)
 
 
 def part(
@@ -24,20 +30,20 @@ def part(
 ) -> Any:
     """Steps `first` to `last` from the checkpoint `source`, saved as `target` at the start and at the end.
 
-    Returns losses and weights.
+    Returns losses, and the weights after each step.
     """
     learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
     learner.load(source, optim=optim, total_steps=STEPS)
     if first:
         learner.restore(source)
         learner.save(f"{target}-start")
-    losses = []
+    losses, weights = [], []
     for step in range(first, last):
         metrics = learner.train_step(batch(ranks=config.ranks, seed=step).share(learner.rank), loss=POLICY)
         assert metrics["grad_norm"] > optim.grad_clip
         losses.append(metrics["loss"])
+        weights.append(weights_of(learner))
     learner.save(target)
-    weights = weights_of(learner)
     learner.close()
     return losses, weights
 
@@ -46,6 +52,24 @@ def optimizer_state(checkpoint: str) -> dict[str, torch.Tensor]:
     with ExitStack() as stack:
         saved = open_state((Path(checkpoint) / STATE_FOLDER).glob(SHARDS), stack)
         return {name: tensor.whole().clone() for name, tensor in saved.items()}
+
+
+def require_averages(state: dict[str, torch.Tensor], steps: list[dict[str, torch.Tensor]]) -> None:
+    """Compare the averages of a state with averages in float64 over the weights after each step."""
+    for name, tensor in steps[0].items():
+        expected = tensor.double()
+        for step in steps[1:]:
+            expected = KEPT * expected + (1 - KEPT) * step[name].double()
+        assert torch.allclose(state[f"average/{name}"].double(), expected, rtol=1e-6, atol=1e-7), name
+
+
+def trained_weights(checkpoint: str) -> dict[str, torch.Tensor]:
+    """The float32 weights of a checkpoint by parameter."""
+    names = map_file_names(Path(checkpoint))
+    files = [load_file(path) for path in Path(checkpoint).glob("*.safetensors")]
+    saved = {names[key]: tensor for file in files for key, tensor in file.items()}
+    masters = {key: one for key, one in optimizer_state(checkpoint).items() if key.startswith("master/")}
+    return saved | {key.removeprefix("master/"): one for key, one in masters.items()}
 
 
 @pytest.mark.parametrize("optim", [ADAM, MUON], ids=["adamw", "muon"])
@@ -59,13 +83,14 @@ def test_a_run_continues_on_one_rank_and_on_two_again(folder, optim):
         arguments = (optim, config, f"{folder}/{source}", f"{place}/{target}", first, last)
         return in_processes(part, ranks=config.ranks, arguments=arguments)[0]
 
-    run(two, "model", "a", 0, 2)
-    run(one, f"{optim.kind}/a", "b", 2, 3)
-    losses, weights = run(three, f"{optim.kind}/b", "c", 3, STEPS)
+    _, weights = run(two, "model", "a", 0, 2)
+    weights += run(one, f"{optim.kind}/a", "b", 2, 3)[1]
+    losses, last = run(three, f"{optim.kind}/b", "c", 3, STEPS)
+    weights += last
     straight_losses, straight = run(one, "model", "straight", 0, STEPS)
     assert losses == pytest.approx(straight_losses[3:], abs=1e-5)
-    for name, tensor in straight.items():
-        assert torch.allclose(weights[name], tensor, atol=1e-5), name
+    for name, tensor in straight[-1].items():
+        assert torch.allclose(weights[-1][name], tensor, atol=1e-5), name
 
     for before, after in (("a", "b-start"), ("b", "c-start")):  # what is read is what was written, bit for bit
         old, new = optimizer_state(f"{place}/{before}"), optimizer_state(f"{place}/{after}")
@@ -76,6 +101,8 @@ def test_a_run_continues_on_one_rank_and_on_two_again(folder, optim):
     assert sum(name.startswith(("exp_avg_sq/", "momentum_buffer/")) for name in state) == len(parameters)
     assert any(name.startswith("momentum_buffer/") for name in state) == (optim is MUON)
     assert float(state["step"]) == STEPS
+    names = map_file_names(folder / "model")
+    require_averages(state, [{names[key]: tensor for key, tensor in step.items()} for step in weights])
     assert not [path for path in folder.rglob("*") if path.suffix in (".pt", ".pth", ".bin", ".pkl")]
 
 
@@ -87,10 +114,11 @@ def muon_steps(rank: int, port: int, folder: str, config: LearnerConfig) -> dict
     learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
     learner.load(f"{folder}/model", optim=MUON, total_steps=STEPS)
     shares = [batch(ranks=config.ranks, seed=step).share(rank) for step in range(STEPS)]
-    for share in shares[:2]:
-        learner.train_step(share, loss=POLICY)
-    broken = learner.train_step(broken_batch(ranks=config.ranks).share(rank), loss=POLICY)
     checkpoint = f"{folder}/muon-{config.ranks}-{config.zero_stage}"
+    for step, share in enumerate(shares[:2]):
+        learner.train_step(share, loss=POLICY)
+        learner.save(f"{checkpoint}-{step}")
+    broken = learner.train_step(broken_batch(ranks=config.ranks).share(rank), loss=POLICY)
     learner.save(checkpoint)
     for share in shares[2:]:
         learner.train_step(share, loss=POLICY)
@@ -118,6 +146,7 @@ def test_muon_on_partitions_equals_muon_on_one_rank_and_stage_0(folder):
         checkpoint = f"{folder}/muon-{config.ranks}-{config.zero_stage}"
         state, again = (optimizer_state(f"{checkpoint}-{name}") for name in ("end", "again"))
         assert all(torch.equal(tensor, again[name]) for name, tensor in state.items())
+        require_averages(optimizer_state(checkpoint), [trained_weights(f"{checkpoint}-{step}") for step in range(2)])
         states.append(state)
     *halves, plain = states
     for state in halves:
@@ -162,6 +191,18 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
             learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)
         found[name].append(weights_of(learner))
         learner.close()
+    for config in (LearnerConfig(), LearnerConfig(zero_stage=2), LearnerConfig(zero_stage=3)):
+        other = TrainerWorker(rank, 1, "127.0.0.1", port, config)
+        for source, target, optim in (("stage 2", "off", replace(ADAM, average=0.0)), ("off", "on", ADAM)):
+            other.load(f"{folder}/{source}", optim=optim, total_steps=STEPS)
+            other.restore(f"{folder}/{source}")
+            other.train_step(batch(ranks=1, seed=2).share(rank), loss=POLICY)
+            other.save(f"{folder}/{target}")
+        other.close()
+        assert not [name for name in optimizer_state(f"{folder}/off") if name.startswith("average/")]
+        begun = optimizer_state(f"{folder}/on")
+        for name, weight in trained_weights(f"{folder}/on").items():
+            assert torch.equal(begun[f"average/{name}"], weight), name
     other = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2))
     other.load(f"{folder}/bfloat16", optim=ADAM, total_steps=STEPS)
     with pytest.raises(ValueError, match=r"learner\.bf16=true"):

@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
-from temper.learner.engine.optimizer_state import SHARDS, SavedTensor, open_state
+from temper.learner.engine.saved_state import ADAPTERS_FILE, SHARDS, SavedTensor, open_state
 from temper.learner.models.layer_types import layer_of, types_of_tensors
 from temper.learner.models.loading import map_file_names
 from temper.learner.training_state import STATE_FOLDER

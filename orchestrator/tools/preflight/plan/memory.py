@@ -299,13 +299,19 @@ def _kept_bytes(learner: LearnerConfig, trained: int, *, passing: int) -> int:
 
 
 def moment_bytes(model: PlannedModel, optim: OptimConfig) -> int:
-    """Return the bytes of the optimizer's running means. Muon has one mean for the matrices inside the layers."""
-    return MOMENTS * model.trained - (MOMENTS // 2 * model.matrices if optim.kind == "muon" else 0)
+    """Return the bytes of the optimizer's running means, and of the average of the weights."""
+    averages = FLOAT32 * model.trained if optim.average else 0
+    return MOMENTS * model.trained - _spared_bytes(model, optim) + averages
+
+
+def _spared_bytes(model: PlannedModel, optim: OptimConfig) -> int:
+    """Return the bytes that Muon needs less than AdamW: it has one mean for the matrices inside the layers."""
+    return MOMENTS // 2 * model.matrices if optim.kind == "muon" else 0
 
 
 def copied_bytes(model: PlannedModel, learner: LearnerConfig, optim: OptimConfig, *, ranks: int) -> int:
     """Return the bytes of a checkpoint that so many ranks copy. At stage 0, rank 0 copies all."""
-    size = model.checkpoint_bytes - MOMENTS * model.trained + moment_bytes(model, optim)
+    size = model.checkpoint_bytes - _spared_bytes(model, optim)
     return size * ranks // learner.ranks if learner.zero_stage else size
 
 

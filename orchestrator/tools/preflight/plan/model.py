@@ -88,14 +88,14 @@ class PlannedModel:
         return self.saved_bytes + self.state_bytes
 
 
-def planned_model(model: ModelConfig, learner: LearnerConfig) -> PlannedModel:
+def planned_model(model: ModelConfig, learner: LearnerConfig, *, averages: bool = False) -> PlannedModel:
     """Count the model of a run as its learner would have it.
 
     Raise `FileNotFoundError` or `ValueError` if its configuration is missing, or describes no model that can be trained.
     """
     if model.source is None:
-        return counted(hybrid_config(model.fresh, byte_tokenizer()), learner, name="a fresh hybrid")
-    return counted(source_config(model.source), learner, name=model.source.path)
+        return counted(hybrid_config(model.fresh, byte_tokenizer()), learner, name="a fresh hybrid", averages=averages)
+    return counted(source_config(model.source), learner, name=model.source.path, averages=averages)
 
 
 def source_config(source: ModelSource) -> PretrainedConfig:
@@ -118,7 +118,7 @@ def read_config(folder: Path) -> PretrainedConfig:
         ) from error
 
 
-def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> PlannedModel:
+def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str, averages: bool = False) -> PlannedModel:
     """Count the model that a configuration describes, trained as a learner would. Raise as `planned_model`."""
     model = _skeleton(config)
     text = config.get_text_config(decoder=True)
@@ -135,6 +135,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
         freeze(model, learner.frozen)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     matrices = inner_matrices(model)
+    adapters = trained if learner.lora.rank else 0
     pushed = _push_shapes(model)
     buffers = dict(model.named_buffers())  # such as a router's bias: saved in float32
     kept = sum(buffers[name].numel() for name in model.state_dict() if name in buffers)
@@ -156,7 +157,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
         largest_pushed_tensor=max(math.prod(shape) for shape in pushed.values()),
         push_bytes={dtype: layout(pushed, dtype=dtype)[1] for dtype in get_args(WireDtype)},
         saved_bytes=model_bytes(sum(math.prod(shape) for shape in pushed.values()), bf16=learner.bf16, buffers=kept),
-        state_bytes=state_bytes(trained, bf16=learner.bf16, adapters=trained if learner.lora.rank else 0),
+        state_bytes=state_bytes(trained, bf16=learner.bf16, adapters=adapters, averages=averages),
     )
 
 

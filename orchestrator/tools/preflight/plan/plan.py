@@ -31,6 +31,7 @@ from temper.orchestrator.tools.preflight.plan.memory import (
     RankMemory,
     copied_bytes,
     engine_memory,
+    moment_bytes,
     pushed_bytes,
     rank_memory,
 )
@@ -107,7 +108,7 @@ class Plan:
             self._optimizers[0],
             pass_tokens=max(learner.micro_batch_tokens, self.longest_shard(learner)),
             gpu=self.gpu,
-            muon=self._optimizers[-1].kind == "muon",
+            muon=any(optim.kind == "muon" for optim in self._optimizers),
             reference=max(frozen, default=0),
             push=self.push.device_bytes if self.plays else 0,
             overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
@@ -115,11 +116,11 @@ class Plan:
 
     @cached_property
     def _optimizers(self) -> list[OptimConfig]:
-        """The optimizers of all stages that train: adamw, which has the larger state, before muon."""
+        """The optimizers of all stages that train, the largest state first."""
         found: list[OptimConfig] = [
             self.config.settings(one).optim for one in self.config.instances if one.stage.trains
         ]
-        return sorted(found, key=lambda optim: optim.kind)
+        return sorted(found, key=lambda optim: -moment_bytes(self.model, optim))
 
     @property
     def rank_free_memory(self) -> int:
@@ -319,4 +320,4 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
     else:
         whole = resolve_profile(given, ask=lambda: site.hardware, shape=lambda seen: shape)
     config = make_config(whole)
-    return config, planned_model(config.model, config.learner)
+    return config, planned_model(config.model, config.learner, averages=config.averages)

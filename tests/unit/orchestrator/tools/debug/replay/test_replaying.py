@@ -21,7 +21,7 @@ from support.replays import page, replay
 from unit.rollout.episodes.test_forced_answers import ForcedEngine, played
 
 from temper.learner.batches.builder import build_samples
-from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
+from temper.learner.engine.saved_state import ADAPTERS_FILE
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.layer_types import types_of_tensors
 from temper.learner.training_state import STATE_FOLDER

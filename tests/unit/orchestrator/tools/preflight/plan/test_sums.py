@@ -113,14 +113,21 @@ def test_the_seconds_of_a_30b_on_sixteen_machines_are_those_worked_out_by_hand(m
     assert pushes["shared_memory"] == pytest.approx((copied, copied + brought + calls), rel=1e-3)
 
 
-def test_muon_is_counted_if_any_stage_uses_it() -> None:
+def test_muon_and_averages_are_counted_if_any_stage_uses_them() -> None:
     wide = (
         "model.fresh={pattern: '-', hidden_size: 512, intermediate_size: 2048, attention_heads: 4, key_value_heads: 2}"
     )
-    ranks = [known(demo_on(24.0, wide, f"sft.optim.kind={kind}").rank) for kind in ("muon", "adamw")]
+    settings = ("sft.optim.kind=muon", "sft.optim.kind=adamw", "rl.optim.average=0.99")
+    plans = [demo_on(24.0, wide, setting) for setting in settings]
+    ranks = [known(plan.rank) for plan in plans]
     assert ranks[0].transfers == 4 * 3 * 512 * 2048  # Newton-Schulz on the matrix of the MLP
     assert ranks[1].transfers < ranks[0].transfers
     assert ranks[0].optimiser == ranks[1].optimiser  # `rl` uses AdamW in both
+    for found, state in (
+        (ranks[2].optimiser, ranks[1].optimiser),
+        (plans[2].model.state_bytes, plans[1].model.state_bytes),
+    ):
+        assert found - state == 4 * plans[2].model.trained
 
 
 def test_two_buckets_of_a_push_are_counted_on_both_sides(models: Path) -> None:

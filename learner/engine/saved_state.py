@@ -1,0 +1,100 @@
+"""Training state in a checkpoint's files, read without an engine: tensors by name, and the model of the averaged weights."""
+
+import json
+import math
+import shutil
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers.core_model_loading import revert_weight_conversion
+
+from temper.learner.engine.model_files import METADATA
+from temper.learner.engine.optimizer import AVERAGE
+from temper.learner.models.adapters import ADAPTER, is_adapter
+from temper.learner.models.loading import TOKENIZER_FILES, read_structure
+from temper.learner.training_state import STATE_FOLDER, CheckpointFacts
+from temper.rollout.weights.weight_files import INDEX
+
+SHARDS = "optimizer-*.safetensors"
+ADAPTERS_FILE = "adapters.safetensors"
+AVERAGES = f"{AVERAGE}/"
+
+
+@dataclass(slots=True, kw_only=True)
+class SavedTensor:
+    """A tensor of a checkpoint's training state, read from the files of one rank or of several."""
+
+    name: str
+    shape: torch.Size
+    parts: list[tuple[int, Any]] = field(default_factory=list)
+    """The first entry of each part, and its open file."""
+
+    def entries(self, first: int, end: int) -> torch.Tensor:
+        """Return these entries of the flat tensor. Raises `ValueError` if the files lack some."""
+        found = []
+        for start, file in sorted(self.parts, key=lambda part: part[0]):
+            flat = file.get_tensor(self.name).flatten()  # mapped, so that only the pages in use are read
+            found.append(flat[max(first - start, 0) : max(end - start, 0)])
+        entries = found[0] if len(found) == 1 else torch.cat(found)
+        if len(entries) != end - first:
+            raise ValueError(f"a checkpoint has {len(entries)} instead of {end - first} entries of {self.name}")
+        return entries
+
+    def whole(self) -> torch.Tensor:
+        return self.entries(0, math.prod(self.shape)).view(self.shape)
+
+
+def open_state(files: Iterable[Path], stack: ExitStack) -> dict[str, SavedTensor]:
+    """Open files of training state until `stack` closes. Returns their tensors by name."""
+    tensors: dict[str, SavedTensor] = {}
+    for path in sorted(files):
+        file = stack.enter_context(safe_open(path, framework="pt"))
+        places = file.metadata() or {}
+        for name in file.keys():  # noqa: SIM118 - not a mapping
+            first, shape = json.loads(places[name]) if name in places else (0, file.get_slice(name).get_shape())
+            saved = tensors.setdefault(name, SavedTensor(name=name, shape=torch.Size(shape)))
+            saved.parts.append((first, file))
+    return tensors
+
+
+def write_average(checkpoint: Path, directory: Path) -> None:
+    """Write the model of a checkpoint into an empty directory, with the averages of its trained weights or adapters.
+
+    Memory holds one file and one parameter at a time. Raises `ValueError` if the checkpoint has no averages.
+    """
+    state = checkpoint / STATE_FOLDER
+    with ExitStack() as stack:
+        saved = open_state([*state.glob(SHARDS), *state.glob(ADAPTERS_FILE)], stack)
+        names = [name.removeprefix(AVERAGES) for name in saved if name.startswith(AVERAGES)]
+        if not names:
+            raise ValueError(f"{checkpoint} has no averages of weights; set optim.average in the stage that trains it")
+        scale, model = CheckpointFacts.read(checkpoint).adapter_scale, read_structure(checkpoint)
+        parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        trained = {f"{name.partition('.lora_')[0]}.weight" if is_adapter(name) else name for name in names}
+        places = {key: name for name in trained for key in revert_weight_conversion(model, {name: parameters[name]})}
+        for path in checkpoint.glob("*.safetensors"):
+            tensors = load_file(path)
+            for name in {places[key] for key in tensors if key in places}:
+                changed = revert_weight_conversion(model, {name: _average(saved, name, scale=scale)})
+                for key in changed.keys() & tensors.keys():
+                    tensors[key].copy_(tensors[key] + changed[key] if scale else changed[key])
+            save_file(tensors, directory / path.name, metadata=METADATA)
+    for path in (path for pattern in (*TOKENIZER_FILES, "*config.json", INDEX) for path in checkpoint.glob(pattern)):
+        shutil.copyfile(path, directory / path.name)
+
+
+def _average(saved: dict[str, SavedTensor], name: str, *, scale: float) -> torch.Tensor:
+    """Return the average of a weight, or the difference that the averages of its adapters make, in float32."""
+    if not scale:
+        return saved[AVERAGES + name].whole()
+    (up, down), (last_up, last_down) = (
+        [saved[f"{kind}{name.removesuffix('weight')}lora_{part}.{ADAPTER}.weight"].whole().float() for part in "BA"]
+        for kind in (AVERAGES, "")
+    )
+    return scale * (up @ down - last_up @ last_down)
