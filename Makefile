@@ -7,7 +7,7 @@ MINUTES ?= 30
 SEEN := runs/faults.txt
 PY := .venv/bin/python
 PACKAGES := $(addprefix -p temper.,rewards envs rollout learner orchestrator)
-# A target for each line of the list of stages.
+# A target for each line of the list of stages. An image runs `make setup` without that file.
 STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py 2>/dev/null)
 
 .DEFAULT_GOAL := help

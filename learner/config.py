@@ -49,9 +49,9 @@ class OptimConfig:
     """Decoupled decay per unit of learning rate, for matrices only (not for norms, biases, SSM vectors)."""
     grad_clip: float = scheduled(1.0)
     """Largest norm of the whole gradient. 0 turns clipping off."""
-    average: float = scheduled(0.0)
-    """Decay per update of a running mean of the weights, for example 0.999. It is kept in checkpoints, and `model.average`
-    uses it. 0 keeps none. Needs `learner.offload` none or cpu."""
+    ema_decay: float = scheduled(0.0)
+    """Decay per update of an exponential moving average (EMA) of the weights, over about the last 1 / (1 - ema_decay) updates.
+    Choose fewer than the stage has. `model.ema` uses it from a checkpoint. 0 is off. Needs `learner.offload` none or cpu."""
 
     def __post_init__(self) -> None:
         positive("optim.learning_rate", self.learning_rate)
@@ -60,7 +60,7 @@ class OptimConfig:
         not_negative("optim.warmup_steps", self.warmup_steps)
         not_negative("optim.weight_decay", self.weight_decay)
         not_negative("optim.grad_clip", self.grad_clip)
-        for name in ("beta1", "beta2", "muon_momentum", "average"):
+        for name in ("beta1", "beta2", "muon_momentum", "ema_decay"):
             if not 0 <= (value := vars(self)[name]) < 1:
                 raise ValueError(f"optim.{name}={value}: must be at least 0 and below 1")
         if not 0 <= self.final_fraction <= 1:
@@ -85,6 +85,11 @@ class LoraConfig:
     def __post_init__(self) -> None:
         not_negative("learner.lora.rank", self.rank)
         positive("learner.lora.alpha", self.alpha)
+
+    @property
+    def scale(self) -> float:
+        """Factor of an adapter in the sum with its weight, 0 without adapters."""
+        return self.alpha / self.rank if self.rank else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,11 +243,10 @@ def require_together(optim: OptimConfig, learner: LearnerConfig, *, setting: str
             f"{setting}.kind=muon with learner.expert_parallel={learner.expert_parallel} is not supported; set "
             f"{setting}.kind=adamw, or learner.expert_parallel=1"
         )
-    for fits, name, remedy in (
-        (optim.kind != "muon", "kind=muon", "kind=adamw"),
-        (not optim.average, f"average={optim.average}", "average=0"),
-    ):
-        if learner.offload == "nvme" and not fits:
-            raise ValueError(
-                f"{setting}.{name} with learner.offload=nvme is not supported; set learner.offload=cpu, or {setting}.{remedy}"
-            )
+    refused = {"kind=muon": "kind=adamw"} if optim.kind == "muon" else {}
+    if optim.ema_decay:
+        refused[f"ema_decay={optim.ema_decay}"] = "ema_decay=0"
+    for value, remedy in refused.items() if learner.offload == "nvme" else ():
+        raise ValueError(
+            f"{setting}.{value} with learner.offload=nvme is not supported; set learner.offload=cpu, or {setting}.{remedy}"
+        )

@@ -63,14 +63,14 @@ def checkpoint_pieces(
             yield bytes_piece(name, content), target
 
 
-def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool, averages: bool = False) -> int:
+def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool, ema: bool = False) -> int:
     """Return an upper bound of a checkpoint's bytes."""
     counts = {name: whole_shape(p).numel() for name, p in model.named_parameters()}
     adapters = sum(count for name, count in counts.items() if is_adapter(name))
     weights = sum(counts.values()) - adapters
     trained = sum(counts[name] for name, p in model.named_parameters() if p.requires_grad)
     buffers = sum(buffer.numel() for buffer in saved_buffers(model).values())
-    state = state_bytes(trained, bf16=bf16, adapters=adapters, averages=averages)
+    state = state_bytes(trained, bf16=bf16, adapters=adapters, ema=ema)
     return model_bytes(weights, bf16=bf16, buffers=buffers) + state + HEADERS_BYTES
 
 

@@ -15,13 +15,13 @@ def model_bytes(weights: int, *, bf16: bool, buffers: int = 0) -> int:
     return weights * (BFLOAT16 if bf16 else FLOAT32) + buffers * FLOAT32
 
 
-def state_bytes(trained: int, *, bf16: bool, adapters: int = 0, averages: bool = False) -> int:
+def state_bytes(trained: int, *, bf16: bool, adapters: int = 0, ema: bool = False) -> int:
     """Return an upper bound of the training state's bytes for `trained` parameters.
 
-    AdamW's two moments, in bfloat16 also the float32 weights, the averages of the weights if there are any, and the `adapters`,
+    AdamW's two moments, in bfloat16 also the float32 weights, with `ema` the averages of the weights, and the `adapters`,
     which the saved model has merged.
     """
-    return trained * FLOAT32 * (2 + bf16 + averages) + model_bytes(adapters, bf16=bf16)
+    return trained * FLOAT32 * (2 + bf16 + ema) + model_bytes(adapters, bf16=bf16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,7 +166,7 @@ class WeightSender:
                     dtype=dtype,
                     device=engine.device,
                     base_shapes=shapes,
-                    scale=config.lora.alpha / config.lora.rank,
+                    scale=config.lora.scale,
                 )
             else:
                 self._sender = SegmentSender(self._transport, shapes=shapes, dtype=dtype, device=engine.device)

@@ -115,8 +115,8 @@ class TrainerWorker:
             load_adapters(model, adapters)
         recompute(model, self.config.recompute)
         tokenizer_bytes = sum(map(len, self.tokenizer_files.values()))
-        averages = self.optim.average > 0
-        self.needed_bytes = checkpoint_bytes(model, bf16=self.config.bf16, averages=averages) + tokenizer_bytes
+        ema = self.optim.ema_decay > 0
+        self.needed_bytes = checkpoint_bytes(model, bf16=self.config.bf16, ema=ema) + tokenizer_bytes
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
         self.engine.load_float32(model_dir, placement)
         self.replay = ExpertReplay(
@@ -246,8 +246,7 @@ class TrainerWorker:
         """
         target = Path(directory)
         start = os.path.relpath(self.start_dir, target.parent)
-        lora = self.config.lora
-        scale = lora.alpha / lora.rank if lora.rank else 0.0
+        scale = self.config.lora.scale
         facts = CheckpointFacts(steps=self.steps, bf16=self.config.bf16, start=start, adapter_scale=scale)
         pieces = checkpoint_pieces(self._engine(), target, rank=self.rank, facts=facts, tokenizer=self.tokenizer_files)
         copied = self.needed_bytes * together // self.config.ranks if self.config.zero_stage else self.needed_bytes

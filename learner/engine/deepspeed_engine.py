@@ -68,7 +68,7 @@ IN_FLOAT32 = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_ty
 """Gradients accumulate in float32, over micro-batches and over ranks. DeepSpeed's default, bfloat16, changes the norm by 0.9
 % over 64 micro-batches, as much as all bfloat16 rounding in the passes."""
 GATHER_BYTES = 256 * 2**20
-"""Maximum of parameters that ZeRO-3 gathers at once, or that adapters are merged into, in bytes."""
+"""Bytes of parameters that are gathered (ZeRO-3) or merged with adapters at once."""
 
 
 def join_ranks(*, timeout_seconds: float) -> None:

@@ -13,8 +13,8 @@ from temper.learner.config import OptimConfig
 from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.loading import whole_shape
 
-AVERAGE = "average"
-"""The running mean of the weights in an optimiser's state."""
+EMA = "ema"
+"""The exponential moving average of the weights in an optimiser's state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,38 +57,39 @@ class GradientGuard:
 
 
 class GuardedAdamW(GradientGuard, torch.optim.AdamW):
-    """AdamW behind the guard, with an exponential moving average of the weights if `optim.average` is set.
+    """AdamW behind the guard, with an exponential moving average of the weights if `optim.ema_decay` is set.
 
-    Averages: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
+    Averages of weights, there with equal shares: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging",
+    1992.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig, guard: bool) -> None:
         super().__init__(groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
         self.guard = guard
         self.grad_clip = optim.grad_clip
-        self.average = optim.average
+        self.ema_decay = optim.ema_decay
         self.parts: dict[int, list[MatrixPart]] = {}
         """Muon's parts of matrices, by the id of their partition."""
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         if self.accept():
             self.update()
-            if self.average:
-                self._update_averages()
+            if self.ema_decay:
+                self._update_ema()
 
     def update(self) -> None:
         """Update the parameters, without the guard."""
         super().step()
 
     @torch.no_grad()
-    def _update_averages(self) -> None:
+    def _update_ema(self) -> None:
         """Update the averages of the parameters that have a state. An average begins with the weights after an update."""
         for weights in (weights for group in self.param_groups for weights in group["params"]):
             state = self.state.get(weights, {})
-            if AVERAGE in state:
-                state[AVERAGE].lerp_(weights, 1 - self.average)
+            if EMA in state:
+                state[EMA].lerp_(weights, 1 - self.ema_decay)
             elif state:
-                state[AVERAGE] = weights.detach().clone()
+                state[EMA] = weights.detach().clone()
 
 
 def freeze(model: PreTrainedModel, patterns: list[str]) -> None:

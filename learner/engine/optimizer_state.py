@@ -2,8 +2,8 @@
 
 Any learner can resume from a checkpoint, and no file is a pickle. Each rank writes its own part, without communication, as
 safetensors of up to `SHARD_BYTES` bytes, with tensors named `<kind>/<parameter>`: `master` (the float32 weight in bfloat16
-training), and the optimiser's tensors, for Adam `exp_avg` and `exp_avg_sq`, and `average`, the running mean of the weights.
-`step` is the number of updates.
+training), and the optimiser's tensors, for Adam `exp_avg` and `exp_avg_sq`, and `ema`, the average of the weights. `step` is
+the number of updates.
 
 A tensor that several ranks own is in a file of each, as consecutive entries of the flat tensor. The file's metadata has its
 first entry and its shape, and the number of writing ranks.
@@ -27,7 +27,7 @@ from deepspeed.utils import (
 from safetensors import safe_open
 from torch.nn import functional
 
-from temper.learner.engine.optimizer import AVERAGE, GuardedAdamW, MatrixPart
+from temper.learner.engine.optimizer import EMA, GuardedAdamW, MatrixPart
 from temper.learner.engine.piece import SHARD_BYTES, Piece, copy_to_cpu, file_piece
 from temper.learner.engine.saved_state import SHARDS, SavedTensor, open_state
 from temper.learner.models.expert_parallel import own_experts
@@ -89,7 +89,7 @@ class OptimizerState:
             raise ValueError(
                 f"{directory} holds no optimiser state; remove this checkpoint to resume from the previous one"
             )
-        dropped = {STEP, MASTER} if self._optimizer.average else {STEP, MASTER, AVERAGE}
+        dropped = {STEP, MASTER} if self._optimizer.ema_decay else {STEP, MASTER, EMA}
         kinds = sorted({name.split("/", 1)[0] for name in saved} - dropped)
         ours = {name.split("/", 1)[1] for name in saved if name != STEP}
         if ours - set(self._trained):
@@ -182,10 +182,10 @@ class OptimizerState:
             return
         for partition in self._partitions():
             by_muon = id(partition) in self._optimizer.parts
-            own = [kind for kind in kinds if kind != AVERAGE and (kind == MOMENTUM) == by_muon]
+            own = [kind for kind in kinds if kind != EMA and (kind == MOMENTUM) == by_muon]
             self._optimizer.state[partition] = {kind: torch.zeros_like(partition) for kind in own}
-            if AVERAGE in kinds:  # a parameter that no update has changed has none in the files
-                self._optimizer.state[partition][AVERAGE] = partition.detach().clone()
+            if EMA in kinds:  # a parameter that no update has changed has none in the files
+                self._optimizer.state[partition][EMA] = partition.detach().clone()
             if not by_muon:
                 self._optimizer.state[partition][STEP] = torch.tensor(step, device=partition.device)
         self._link()

@@ -1,4 +1,4 @@
-"""Training state in a checkpoint's files, read without an engine: tensors by name, and the model of the averaged weights."""
+"""Training state in a checkpoint's files, read without an engine: tensors by name, and the model of averaged weights."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers.core_model_loading import revert_weight_conversion
 
 from temper.learner.engine.model_files import METADATA
-from temper.learner.engine.optimizer import AVERAGE
+from temper.learner.engine.optimizer import EMA
 from temper.learner.models.adapters import ADAPTER, is_adapter
 from temper.learner.models.loading import TOKENIZER_FILES, read_structure
 from temper.learner.training_state import STATE_FOLDER, CheckpointFacts
@@ -23,7 +23,6 @@ from temper.rollout.weights.weight_files import INDEX
 
 SHARDS = "optimizer-*.safetensors"
 ADAPTERS_FILE = "adapters.safetensors"
-AVERAGES = f"{AVERAGE}/"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +62,7 @@ def open_state(files: Iterable[Path], stack: ExitStack) -> dict[str, SavedTensor
     return tensors
 
 
-def write_average(checkpoint: Path, directory: Path) -> None:
+def write_averaged_model(checkpoint: Path, directory: Path) -> None:
     """Write the model of a checkpoint into an empty directory, with the averages of its trained weights or adapters.
 
     Memory holds one file and one parameter at a time. Raises `ValueError` if the checkpoint has no averages.
@@ -71,9 +70,11 @@ def write_average(checkpoint: Path, directory: Path) -> None:
     state = checkpoint / STATE_FOLDER
     with ExitStack() as stack:
         saved = open_state([*state.glob(SHARDS), *state.glob(ADAPTERS_FILE)], stack)
-        names = [name.removeprefix(AVERAGES) for name in saved if name.startswith(AVERAGES)]
+        names = [name.removeprefix(f"{EMA}/") for name in saved if name.startswith(f"{EMA}/")]
         if not names:
-            raise ValueError(f"{checkpoint} has no averages of weights; set optim.average in the stage that trains it")
+            raise ValueError(
+                f"{checkpoint} has no averages of weights; set optim.ema_decay in the stage that trains it"
+            )
         scale, model = CheckpointFacts.read(checkpoint).adapter_scale, read_structure(checkpoint)
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
         trained = {f"{name.partition('.lora_')[0]}.weight" if is_adapter(name) else name for name in names}
@@ -81,20 +82,19 @@ def write_average(checkpoint: Path, directory: Path) -> None:
         for path in checkpoint.glob("*.safetensors"):
             tensors = load_file(path)
             for name in {places[key] for key in tensors if key in places}:
-                changed = revert_weight_conversion(model, {name: _average(saved, name, scale=scale)})
-                for key in changed.keys() & tensors.keys():
-                    tensors[key].copy_(tensors[key] + changed[key] if scale else changed[key])
+                average = _adapter_change(saved, name, scale=scale) if scale else saved[f"{EMA}/{name}"].whole()
+                in_file = revert_weight_conversion(model, {name: average})
+                for key in in_file.keys() & tensors.keys():
+                    tensors[key].copy_(tensors[key] + in_file[key] if scale else in_file[key])
             save_file(tensors, directory / path.name, metadata=METADATA)
     for path in (path for pattern in (*TOKENIZER_FILES, "*config.json", INDEX) for path in checkpoint.glob(pattern)):
         shutil.copyfile(path, directory / path.name)
 
 
-def _average(saved: dict[str, SavedTensor], name: str, *, scale: float) -> torch.Tensor:
-    """Return the average of a weight, or the difference that the averages of its adapters make, in float32."""
-    if not scale:
-        return saved[AVERAGES + name].whole()
+def _adapter_change(saved: dict[str, SavedTensor], name: str, *, scale: float) -> torch.Tensor:
+    """Return the change of a weight, in float32, if the averages of its adapters replace them."""
     (up, down), (last_up, last_down) = (
         [saved[f"{kind}{name.removesuffix('weight')}lora_{part}.{ADAPTER}.weight"].whole().float() for part in "BA"]
-        for kind in (AVERAGES, "")
+        for kind in (f"{EMA}/", "")
     )
     return scale * (up @ down - last_up @ last_down)

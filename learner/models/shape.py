@@ -42,7 +42,7 @@ STATE_BYTES, CACHE_BYTES = 4, 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     parameters: int
-    experts: int = 0
+    expert_parameters: int = 0
     """Parameters of the routed experts that ranks can share (`learner.expert_parallel`)."""
     positions: int | None
     """Longest sequence in tokens, if the configuration has one."""
@@ -79,7 +79,7 @@ def read_shape(whole: "transformers.PretrainedConfig", *, parameters: int) -> Mo
     attention = sum(kind in ATTENTION for kind in types) if types else count
     return ModelShape(
         parameters=parameters,
-        experts=_experts(config, types),
+        expert_parameters=_expert_parameters(config, types),
         positions=getattr(config, "max_position_embeddings", None),
         vocabulary=int(config.vocab_size),
         hidden=int(config.hidden_size),
@@ -89,7 +89,7 @@ def read_shape(whole: "transformers.PretrainedConfig", *, parameters: int) -> Mo
     )
 
 
-def _experts(config: "transformers.PretrainedConfig", types: list[str]) -> int:
+def _expert_parameters(config: "transformers.PretrainedConfig", types: list[str]) -> int:
     """Return the parameters of the routed experts: a matrix up, one down, and with a gate a third one."""
     if config.model_type == "nemotron_h":
         layers, number, matrices = types.count("moe"), config.n_routed_experts, 2

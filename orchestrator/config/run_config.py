@@ -95,14 +95,17 @@ class ModelConfig:
     tool_calls: dict[str, Any] = immutable({})
     """Format of tool calls: `format`, the name of a known format, or a declaration in the notation of transformers' response
     templates. Empty: the known format that reads the chat template's calls, if any."""
-    average: bool = immutable(False)
-    """Whether to use the averages of a checkpoint (`optim.average`) instead of its weights. path is the checkpoint."""
+    ema: bool = immutable(False)
+    """Whether to use the moving average of a checkpoint's weights (`optim.ema_decay`). path is the checkpoint."""
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
 
     def __post_init__(self) -> None:
-        if self.average and (self.declares or self.path is None):
+        if self.ema and self.path is None:
+            raise ValueError("model.ema=true needs model.path; set it to a checkpoint, or remove model.ema")
+        if self.ema and self.declares:
             raise ValueError(
-                "model.average=true needs model.path, a checkpoint, which has its own chat template and tokens"
+                "model.ema=true: a checkpoint has its own chat template and tags; remove model.chat_template, "
+                "model.end_of_turn, model.thinking_tags and model.tool_calls"
             )
         if self.declares and self.path is None:
             raise ValueError(

@@ -71,9 +71,9 @@ class Config(RunConfig):
         return steps
 
     @property
-    def averages(self) -> bool:
-        """Whether a stage keeps averages of the weights."""
-        return any(self.settings(one).optim.average for one in self.instances if one.stage.trains)
+    def keeps_ema(self) -> bool:
+        """Whether a stage keeps an average of the weights."""
+        return any(self.settings(one).optim.ema_decay for one in self.instances if one.stage.trains)
 
     def plays(self, instance: StageInstance) -> bool:
         return instance.stage.plays(self.settings(instance))

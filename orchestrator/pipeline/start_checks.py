@@ -99,7 +99,7 @@ def check_before(
         found += [*check_turns(start), *check_prompts(start), *check_hangs(start)]
     found += check_data(start)
     if any(one.stage.trains for one in ahead):
-        size = checkpoint_size(config.learner, start.parameters, averages=config.averages)
+        size = checkpoint_size(config.learner, start.parameters, ema=config.keeps_ema)
         require_disk(root, size, start.parameters)
     return [one.what for one in found if one.level is Level.WARNING]
 
@@ -251,10 +251,10 @@ def check_data(start: Start) -> Iterator[Finding]:
         yield ok(f"{one.name} has its data")
 
 
-def checkpoint_size(learner: LearnerConfig, parameters: int, *, averages: bool = False) -> int:
+def checkpoint_size(learner: LearnerConfig, parameters: int, *, ema: bool = False) -> int:
     """Return the bytes of a checkpoint. With adapters or a partly trained model, only the model counts."""
     trained = 0 if learner.lora.rank or learner.frozen else parameters
-    state = state_bytes(trained, bf16=learner.bf16, averages=averages)
+    state = state_bytes(trained, bf16=learner.bf16, ema=ema)
     return model_bytes(parameters, bf16=learner.bf16) + state
 
 

@@ -17,13 +17,14 @@ async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
     if (source := run.config.model.source) is not None:
         model = await in_thread(lambda: source.folder)
         await in_thread(require_whole, model)
-        if not (run.config.model.average or run.config.model.declares):
+        if not (run.config.model.ema or run.config.model.declares):
             return model
-        directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=0)
-        if run.config.model.average:
-            from temper.learner.engine.saved_state import write_average  # this imports models, which takes seconds
+        copied = sum(path.stat().st_size for path in model.glob("*.safetensors")) if run.config.model.ema else 0
+        directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=copied)
+        if run.config.model.ema:
+            from temper.learner.engine.saved_state import write_averaged_model  # imports slowly
 
-            await in_thread(partial(write_average, model, directory))
+            await in_thread(partial(write_averaged_model, model, directory))
         else:
             await in_thread(partial(write_declared, model, directory, run.config.model.declared()))
         return await in_thread(commit, directory)

@@ -119,15 +119,14 @@ def planned_bytes(folder: Path, case: Case) -> dict[str, float]:
     rank = rank_memory(
         model,
         learner,
-        case.optim,
+        [case.optim],
         pass_tokens=case.answers * (PROMPT + ANSWER),
         gpu=False,
-        muon=case.optim.kind == "muon",
     )
     once, each = pushed_bytes(model, learner)
     gathered = min(once or each, GATHER_BYTES) if rank.gathered else 0
     merged = min(model.saved_bytes, GATHER_BYTES) if learner.lora.rank else 0
-    copied = copied_bytes(model, learner, case.optim, ranks=1)
+    copied = copied_bytes(model, learner, [case.optim], ranks=1)
     return {
         "load": rank.reading,
         "step": max(rank.peak + rank.offloaded, rank.reading),

@@ -97,7 +97,7 @@ def _threads(cores: int, inputs: ProfileInputs) -> int:
 
 STATES_FILL = 0.6
 """Share of a rank's memory that weights, gradients and the optimiser's state may take."""
-WEIGHTS, GRADIENTS, MOMENTS, AVERAGE = 2, 4, 12, 4
+WEIGHTS, GRADIENTS, OPTIMIZER, EMA = 2, 4, 12, 4
 """Bytes a parameter: weights in bfloat16, gradients in float32, float32 weights with AdamW's two moments, and the average."""
 KEPT, KEPT_RECOMPUTED = 34, 2
 """Bytes that a block keeps for the backward pass, per entry of a token's hidden state, without and with recomputation."""
@@ -149,9 +149,9 @@ def _partitioning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
         return
     fitting = [stage for stage in (1, 2, 3) if state_bytes(settings, inputs, stage=stage) <= room]
     stage = settings.choose("learner.zero_stage", fitting[0] if fitting else 3)
-    moments = _moments(settings) * inputs.shape.parameters
+    state = _optimizer(settings) * inputs.shape.parameters
     spare = inputs.hardware.memory_gib * 2**30 * 0.6 * min(1.0, inputs.hardware.gpus_together / ranks)
-    wanted: Offload = "cpu" if not fitting and stage and moments <= spare else "none"
+    wanted: Offload = "cpu" if not fitting and stage and state <= spare else "none"
     settings.choose("learner.offload", wanted)
 
 
@@ -163,22 +163,21 @@ def state_bytes(settings: ProfiledSettings, inputs: ProfileInputs, *, stage: int
     count, ranks = inputs.shape.parameters, int(settings.value("learner.ranks"))
     if settings.value("learner.lora.rank"):
         return WEIGHTS * count / (ranks if stage == 3 else 1)
-    moments = 0 if settings.value("learner.offload") == "cpu" else _moments(settings)
-    whole = {0: WEIGHTS + GRADIENTS + moments, 1: WEIGHTS + GRADIENTS, 2: WEIGHTS, 3: 0}[stage]
-    split = WEIGHTS + GRADIENTS + moments - whole
-    experts = inputs.shape.experts
+    optimizer = 0 if settings.value("learner.offload") == "cpu" else _optimizer(settings)
+    whole = {0: WEIGHTS + GRADIENTS + optimizer, 1: WEIGHTS + GRADIENTS, 2: WEIGHTS, 3: 0}[stage]
+    split = WEIGHTS + GRADIENTS + optimizer - whole
+    experts = inputs.shape.expert_parameters
     held = count - experts + experts / int(settings.value("learner.expert_parallel"))
     return held * whole + count * split / ranks
 
 
-def _moments(settings: ProfiledSettings) -> int:
-    """Return the bytes a parameter of the optimiser's state, with the average of the weights if a stage keeps one."""
-    averages = any(
-        get_value(own, "optim.average") or settings.value(f"{stage.name}.optim.average")
-        for stage, own in settings.stages()
-        if stage.trains
-    )
-    return MOMENTS + AVERAGE * averages
+def _optimizer(settings: ProfiledSettings) -> int:
+    """Return the bytes per parameter of the optimiser's state, with the average of the weights if a stage keeps one."""
+    for stage, own in settings.stages():
+        decay = get_value(own, "optim.ema_decay") if stage.trains else 0
+        if settings.value(f"{stage.name}.optim.ema_decay") if decay is None else decay:
+            return OPTIMIZER + EMA
+    return OPTIMIZER
 
 
 def _passes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:

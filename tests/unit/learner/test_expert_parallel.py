@@ -146,7 +146,7 @@ def part(rank: int, port: int, folder: str, learner: LearnerConfig, source: str,
     found: Part = {}
     for family, bf16 in KINDS.items():
         worker = TrainerWorker(rank, learner.ranks, "127.0.0.1", port, replace(learner, bf16=bf16))
-        worker.load(f"{folder}/{source}{family}", optim=replace(OPTIM, average=0.5), total_steps=9)
+        worker.load(f"{folder}/{source}{family}", optim=replace(OPTIM, ema_decay=0.5), total_steps=9)
         step = batch(sequences(f"{folder}/{family}"), shared=True, ranks=learner.ranks, tokens=TOKENS).share(rank)
         if source:
             worker.restore(f"{folder}/{source}{family}")
@@ -178,7 +178,7 @@ def test_a_run_moves_between_spread_and_whole_experts(models: Path) -> None:
         assert weights is not None
         assert all(torch.equal(tensor, same[key]) for key, tensor in weights.items())
         first, *others = (optimizer_state(f"{models}/{place}-{family}") for place in "abc")
-        assert any(name.startswith("average/") and ".experts." in name for name in first)
+        assert any(name.startswith("ema/") and ".experts." in name for name in first)
         for state in others:
             assert state.keys() == first.keys()
             assert all(torch.equal(tensor, state[key]) for key, tensor in first.items())

@@ -16,12 +16,12 @@ from temper.learner.models.loading import map_file_names
 from temper.learner.training_state import STATE_FOLDER
 from temper.learner.worker import TrainerWorker
 
-KEPT = 0.7
+DECAY = 0.7
 ADAM = OptimConfig(
-    learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5, average=KEPT
+    learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5, ema_decay=DECAY
 )
 MUON = OptimConfig(
-    kind="muon", learning_rate=2e-3, muon_learning_rate=0.01, warmup_steps=2, grad_clip=0.05, average=KEPT
+    kind="muon", learning_rate=2e-3, muon_learning_rate=0.01, warmup_steps=2, grad_clip=0.05, ema_decay=DECAY
 )
 
 
@@ -59,8 +59,8 @@ def require_averages(state: dict[str, torch.Tensor], steps: list[dict[str, torch
     for name, tensor in steps[0].items():
         expected = tensor.double()
         for step in steps[1:]:
-            expected = KEPT * expected + (1 - KEPT) * step[name].double()
-        assert torch.allclose(state[f"average/{name}"].double(), expected, rtol=1e-6, atol=1e-7), name
+            expected = DECAY * expected + (1 - DECAY) * step[name].double()
+        assert torch.allclose(state[f"ema/{name}"].double(), expected, rtol=1e-6, atol=1e-7), name
 
 
 def trained_weights(checkpoint: str) -> dict[str, torch.Tensor]:
@@ -193,16 +193,16 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
         learner.close()
     for config in (LearnerConfig(), LearnerConfig(zero_stage=2), LearnerConfig(zero_stage=3)):
         other = TrainerWorker(rank, 1, "127.0.0.1", port, config)
-        for source, target, optim in (("stage 2", "off", replace(ADAM, average=0.0)), ("off", "on", ADAM)):
+        for source, target, optim in (("stage 2", "off", replace(ADAM, ema_decay=0.0)), ("off", "on", ADAM)):
             other.load(f"{folder}/{source}", optim=optim, total_steps=STEPS)
             other.restore(f"{folder}/{source}")
             other.train_step(batch(ranks=1, seed=2).share(rank), loss=POLICY)
             other.save(f"{folder}/{target}")
         other.close()
-        assert not [name for name in optimizer_state(f"{folder}/off") if name.startswith("average/")]
+        assert not [name for name in optimizer_state(f"{folder}/off") if name.startswith("ema/")]
         begun = optimizer_state(f"{folder}/on")
         for name, weight in trained_weights(f"{folder}/on").items():
-            assert torch.equal(begun[f"average/{name}"], weight), name
+            assert torch.equal(begun[f"ema/{name}"], weight), name
     other = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2))
     other.load(f"{folder}/bfloat16", optim=ADAM, total_steps=STEPS)
     with pytest.raises(ValueError, match=r"learner\.bf16=true"):

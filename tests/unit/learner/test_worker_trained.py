@@ -17,7 +17,7 @@ from unit.learner.test_worker_resume import optimizer_state
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.engine.deepspeed_engine import split_buckets
 from temper.learner.engine.optimizer import freeze
-from temper.learner.engine.saved_state import write_average
+from temper.learner.engine.saved_state import write_averaged_model
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.adapters import ADAPTER, add_adapters, merge_adapters
 from temper.learner.models.loading import map_file_names
@@ -28,8 +28,8 @@ from temper.learner.training_state import STATE_FOLDER
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.run.checkpoint import size_of
 
-OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, weight_decay=0.01, average=0.5)
-PLAIN = replace(OPTIM, average=0.0)
+OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, weight_decay=0.01, ema_decay=0.5)
+WITHOUT_EMA = replace(OPTIM, ema_decay=0.0)
 FROZEN = LearnerConfig(zero_stage=1, frozen=["embeddings", r"mixer\.A_log$"])
 LORA = LearnerConfig(lora=LoraConfig(rank=4, alpha=8))
 WITH_ADAPTERS = ("lora", "lora, stage 2", "lora, stage 3")
@@ -95,13 +95,13 @@ def from_files(rank: int, port: int, folder: str) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for name, config in kinds.items():
         learner = TrainerWorker(rank, 1, "127.0.0.1", port, config)
-        learner.load(f"{folder}/model", optim=PLAIN, total_steps=STEPS)
+        learner.load(f"{folder}/model", optim=WITHOUT_EMA, total_steps=STEPS)
         found[name] = []
         for step in range(STEPS):
             if step == 2:
                 learner.save(f"{folder}/{name}")
             found[name].append(learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)["loss"])
-        learner.load(f"{folder}/{name}", optim=PLAIN, total_steps=STEPS)
+        learner.load(f"{folder}/{name}", optim=WITHOUT_EMA, total_steps=STEPS)
         learner.restore(f"{folder}/{name}")
         steps = range(2, STEPS)
         found[f"{name}, again"] = [
@@ -148,14 +148,14 @@ def test_a_checkpoint_asks_for_the_space_that_it_takes(found, name):
 @pytest.mark.parametrize("name", ["plain", "bf16", "frozen", *WITH_ADAPTERS])
 def test_the_model_of_the_averages_has_those_of_weights_or_adapters(folder, tmp_path, found, name):
     state, names = optimizer_state(f"{folder}/{name}"), map_file_names(folder / "model")
-    write_average(folder / name, tmp_path)
+    write_averaged_model(folder / name, tmp_path)
     model, last = load_file(tmp_path / "model.safetensors"), load_file(folder / name / "model.safetensors")
     base = load_file(folder / "model" / "model.safetensors")
     assert model.keys() == last.keys()
     assert any(not torch.equal(tensor, last[key]) for key, tensor in model.items())
     for key, tensor in model.items():
-        adapters = [f"average/{names[key].removesuffix('weight')}lora_{part}.{ADAPTER}.weight" for part in "BA"]
-        expected = state.get(f"average/{names[key]}", last[key]).double()
+        adapters = [f"ema/{names[key].removesuffix('weight')}lora_{part}.{ADAPTER}.weight" for part in "BA"]
+        expected = state.get(f"ema/{names[key]}", last[key]).double()
         if adapters[0] in state:
             up, down = (state[adapter].double() for adapter in adapters)
             expected = base[key].double() + 2.0 * (up @ down)

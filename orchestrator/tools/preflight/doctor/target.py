@@ -95,7 +95,7 @@ class CheckTarget:
     @cached_property
     def plan(self) -> Plan:
         """The plan of a run on this machine."""
-        model = planned_model(self.config.model, self.config.learner, averages=self.config.averages)
+        model = planned_model(self.config.model, self.config.learner, ema=self.config.keeps_ema)
         return Plan(self.config, model, found_site(self.hardware), Assumptions())
 
 

@@ -12,6 +12,7 @@ holds as many tokens as fit. Layers form groups of the size of the rarer kind, a
 (`vllm/v1/core/kv_cache_utils.py`, `vllm/platforms/interface.py` of 0.32).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from temper.learner.config import BUCKET, LearnerConfig, OptimConfig
@@ -100,18 +101,17 @@ class RankMemory:
 def rank_memory(
     model: PlannedModel,
     learner: LearnerConfig,
-    optim: OptimConfig,
+    optims: Sequence[OptimConfig],
     *,
     pass_tokens: int,
     gpu: bool,
-    muon: bool = False,
     reference: int = 0,
     push: int = 0,
     overhead: int = 0,
 ) -> RankMemory:
     """Return the memory of a rank whose longest pass has `pass_tokens`, with a reference of so many parameters.
 
-    `optim` has the larger state. `muon` is whether any stage uses Muon.
+    `optims` are the optimizers of the stages.
     """
     stage, trained = learner.zero_stage, model.trained
     elsewhere = model.parts.get("routed experts", 0) * (learner.expert_parallel - 1) // learner.expert_parallel
@@ -120,7 +120,9 @@ def rank_memory(
     share = learner.ranks if stage else 1
     split = learner.ranks if stage == 3 else 1
     away = learner.offload != "none"
-    states = (FLOAT32 * trained // share if stage else 0) + moment_bytes(model, optim) // share
+    optimizer = max(optimizer_bytes(model, optim) for optim in optims)
+    muon = any(optim.kind == "muon" for optim in optims)
+    states = (FLOAT32 * trained // share if stage else 0) + optimizer // share
     gradients, gradients_away = _gradient_bytes(learner, trained, own=min(trained, held))
     weights, frozen = width * held // split, width * max(0, reference - elsewhere) // split
     all_away = away and stage == 3
@@ -134,7 +136,7 @@ def rank_memory(
     activations = pass_tokens * _token_activations(model, learner, width=width, gpu=gpu)
     inside = pass_tokens * width * max((3 if layer.gated else 2) * layer.mlp for layer in model.layers)
     gathered, arriving = (width * count for count in _count_gathered(model, learner, held, gpu=gpu))
-    several = muon or optim.weight_decay > 0  # groups of parameters
+    several_groups = muon or learner.expert_parallel > 1 or any(optim.weight_decay for optim in optims)
     # the sum of gradients stays in main memory, its copy for the update does not
     on_disk = moved + gradients_away // 2 if learner.offload == "nvme" else 0
     return RankMemory(
@@ -162,7 +164,9 @@ def rank_memory(
             (weights if stage == 3 or not gpu else 0) + _read_copies(model, learner, gpu=gpu) * model.largest_tensor,
             0
             if gpu
-            else _engine_bytes(learner, trained, weights=weights, width=width, gathered=arriving, several=several),
+            else _engine_bytes(
+                learner, trained, weights=weights, width=width, gathered=arriving, several_groups=several_groups
+            ),
         ),
     )
 
@@ -178,7 +182,7 @@ def _read_copies(model: PlannedModel, learner: LearnerConfig, *, gpu: bool) -> i
 
 
 def _engine_bytes(
-    learner: LearnerConfig, trained: int, *, weights: int, width: int, gathered: int, several: bool
+    learner: LearnerConfig, trained: int, *, weights: int, width: int, gathered: int, several_groups: bool
 ) -> int:
     """Return the bytes on a CPU when DeepSpeed has built its engine, without moments.
 
@@ -186,7 +190,7 @@ def _engine_bytes(
     part (`initialize_optimizer_states`). At stage 3 the gradients of all passes follow, before a short pass gathers parameters.
     Stage 1 in bfloat16 keeps the gradients of all parameters instead. Offloading keeps the zeros. If bfloat16 rounds
     weights, the part is read again, from a file that is mapped into memory. In float32 the weights are in this memory until
-    the last of `several` groups is joined. Then the parts of the others are copied already. Adapters are in no file.
+    the last of `several_groups` is joined. Then the parts of the others are copied already. Adapters are in no file.
     """
     if not learner.zero_stage:
         return weights
@@ -196,7 +200,7 @@ def _engine_bytes(
         return weights + (3 if away else 2) * part + max(part, read, gathered)
     kept = FLOAT32 * trained if _has_joined_gradients(learner) else part if away else 0
     back = width * trained // learner.ranks if away else 0  # for the updated weights
-    copied = part if several and not learner.bf16 and not learner.lora.rank else 0
+    copied = part if several_groups and not learner.bf16 and not learner.lora.rank else 0
     return weights + back + max(width * trained + copied, part + max(part, kept + read))
 
 
@@ -286,9 +290,9 @@ def _orthogonalized_bytes(model: PlannedModel, learner: LearnerConfig) -> int:
     all be in the partition of one rank.
     """
     if not learner.zero_stage:
-        return FLOAT32 * model.newton_schulz
+        return FLOAT32 * model.newton_schulz_entries
     batch = model.largest_matrix * (1 if learner.zero_stage == 3 else learner.ranks)
-    return FLOAT32 * (model.newton_schulz + model.largest_matrix + min(batch, model.matrices // learner.ranks))
+    return FLOAT32 * (model.newton_schulz_entries + model.largest_matrix + min(batch, model.matrices // learner.ranks))
 
 
 def _kept_bytes(learner: LearnerConfig, trained: int, *, passing: int) -> int:
@@ -298,10 +302,10 @@ def _kept_bytes(learner: LearnerConfig, trained: int, *, passing: int) -> int:
     return passing * (trained - BUCKET) // trained
 
 
-def moment_bytes(model: PlannedModel, optim: OptimConfig) -> int:
+def optimizer_bytes(model: PlannedModel, optim: OptimConfig) -> int:
     """Return the bytes of the optimizer's running means, and of the average of the weights."""
-    averages = FLOAT32 * model.trained if optim.average else 0
-    return MOMENTS * model.trained - _spared_bytes(model, optim) + averages
+    ema = FLOAT32 * model.trained if optim.ema_decay else 0
+    return MOMENTS * model.trained - _spared_bytes(model, optim) + ema
 
 
 def _spared_bytes(model: PlannedModel, optim: OptimConfig) -> int:
@@ -309,9 +313,9 @@ def _spared_bytes(model: PlannedModel, optim: OptimConfig) -> int:
     return MOMENTS // 2 * model.matrices if optim.kind == "muon" else 0
 
 
-def copied_bytes(model: PlannedModel, learner: LearnerConfig, optim: OptimConfig, *, ranks: int) -> int:
-    """Return the bytes of a checkpoint that so many ranks copy. At stage 0, rank 0 copies all."""
-    size = model.checkpoint_bytes - _spared_bytes(model, optim)
+def copied_bytes(model: PlannedModel, learner: LearnerConfig, optims: Sequence[OptimConfig], *, ranks: int) -> int:
+    """Return the bytes of a checkpoint that `ranks` ranks copy to main memory. At stage 0, rank 0 copies all."""
+    size = model.checkpoint_bytes - min(_spared_bytes(model, optim) for optim in optims)
     return size * ranks // learner.ranks if learner.zero_stage else size
 
 

@@ -58,7 +58,7 @@ class PlannedModel:
     matrices: int
     """Trained parameters of the matrices that Muon updates."""
     largest_matrix: int
-    newton_schulz: int
+    newton_schulz_entries: int
     """Entries that Muon's Newton-Schulz has at once (`_newton_schulz_entries`)."""
     parts: dict[str, int]
     """Parameters by part (`PART`)."""
@@ -88,14 +88,14 @@ class PlannedModel:
         return self.saved_bytes + self.state_bytes
 
 
-def planned_model(model: ModelConfig, learner: LearnerConfig, *, averages: bool = False) -> PlannedModel:
+def planned_model(model: ModelConfig, learner: LearnerConfig, *, ema: bool = False) -> PlannedModel:
     """Count the model of a run as its learner would have it.
 
     Raise `FileNotFoundError` or `ValueError` if its configuration is missing, or describes no model that can be trained.
     """
     if model.source is None:
-        return counted(hybrid_config(model.fresh, byte_tokenizer()), learner, name="a fresh hybrid", averages=averages)
-    return counted(source_config(model.source), learner, name=model.source.path, averages=averages)
+        return counted(hybrid_config(model.fresh, byte_tokenizer()), learner, name="a fresh hybrid", ema=ema)
+    return counted(source_config(model.source), learner, name=model.source.path, ema=ema)
 
 
 def source_config(source: ModelSource) -> PretrainedConfig:
@@ -118,7 +118,7 @@ def read_config(folder: Path) -> PretrainedConfig:
         ) from error
 
 
-def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str, averages: bool = False) -> PlannedModel:
+def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str, ema: bool = False) -> PlannedModel:
     """Count the model that a configuration describes, trained as a learner would. Raise as `planned_model`."""
     model = _skeleton(config)
     text = config.get_text_config(decoder=True)
@@ -135,7 +135,6 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str, aver
         freeze(model, learner.frozen)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     matrices = inner_matrices(model)
-    adapters = trained if learner.lora.rank else 0
     pushed = _push_shapes(model)
     buffers = dict(model.named_buffers())  # such as a router's bias: saved in float32
     kept = sum(buffers[name].numel() for name in model.state_dict() if name in buffers)
@@ -149,7 +148,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str, aver
         largest_tensor=max(sizes.values()),
         matrices=sum(matrix.numel() for matrix in matrices),
         largest_matrix=max((matrix.numel() for matrix in matrices), default=0),
-        newton_schulz=max((_newton_schulz_entries(*matrix.shape) for matrix in matrices), default=0),
+        newton_schulz_entries=max((_newton_schulz_entries(*matrix.shape) for matrix in matrices), default=0),
         parts=_parts(sizes),
         layers=layers,
         shape=read_shape(config, parameters=whole),
@@ -157,7 +156,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str, aver
         largest_pushed_tensor=max(math.prod(shape) for shape in pushed.values()),
         push_bytes={dtype: layout(pushed, dtype=dtype)[1] for dtype in get_args(WireDtype)},
         saved_bytes=model_bytes(sum(math.prod(shape) for shape in pushed.values()), bf16=learner.bf16, buffers=kept),
-        state_bytes=state_bytes(trained, bf16=learner.bf16, adapters=adapters, averages=averages),
+        state_bytes=state_bytes(trained, bf16=learner.bf16, adapters=trained if learner.lora.rank else 0, ema=ema),
     )
 
 

@@ -31,7 +31,6 @@ from temper.orchestrator.tools.preflight.plan.memory import (
     RankMemory,
     copied_bytes,
     engine_memory,
-    moment_bytes,
     pushed_bytes,
     rank_memory,
 )
@@ -105,22 +104,17 @@ class Plan:
         return rank_memory(
             self.model,
             learner,
-            self._optimizers[0],
+            self._optims,
             pass_tokens=max(learner.micro_batch_tokens, self.longest_shard(learner)),
             gpu=self.gpu,
-            muon=any(optim.kind == "muon" for optim in self._optimizers),
             reference=max(frozen, default=0),
             push=self.push.device_bytes if self.plays else 0,
             overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
         )
 
-    @cached_property
-    def _optimizers(self) -> list[OptimConfig]:
-        """The optimizers of all stages that train, the largest state first."""
-        found: list[OptimConfig] = [
-            self.config.settings(one).optim for one in self.config.instances if one.stage.trains
-        ]
-        return sorted(found, key=lambda optim: -moment_bytes(self.model, optim))
+    @property
+    def _optims(self) -> list[OptimConfig]:
+        return [self.config.settings(one).optim for one in self.config.instances if one.stage.trains]
 
     @property
     def rank_free_memory(self) -> int:
@@ -206,9 +200,7 @@ class Plan:
             held=held,
             passes=0 if self.gpu or rank is None else ranks * (rank.peak - rank.states),
             push=self.push.host_bytes if self.trains and self.plays else 0,
-            checkpoint=0
-            if rank is None
-            else copied_bytes(self.model, self.config.learner, self._optimizers[0], ranks=ranks),
+            checkpoint=0 if rank is None else copied_bytes(self.model, self.config.learner, self._optims, ranks=ranks),
         )
 
     @property
@@ -320,4 +312,4 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
     else:
         whole = resolve_profile(given, ask=lambda: site.hardware, shape=lambda seen: shape)
     config = make_config(whole)
-    return config, planned_model(config.model, config.learner, averages=config.averages)
+    return config, planned_model(config.model, config.learner, ema=config.keeps_ema)

@@ -2,23 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny_models
 from transformers import AutoModelForCausalLM
-from unit.orchestrator.session.test_session import Learner, on_a_run
 
-from temper.learner.engine.saved_state import write_average
+from temper.learner.engine.saved_state import write_averaged_model
 from temper.learner.training_state import STATE_FOLDER, CheckpointFacts
-from temper.orchestrator.config.run_config import ModelConfig
-from temper.orchestrator.pipeline.plan import single_instance
-from temper.orchestrator.run.checkpoint import is_whole
-from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.init import run_init
-from temper.orchestrator.stages.stage import all_stages
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -26,7 +18,7 @@ def weights(directory: Path) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def averaged(checkpoint: Path, *, frozen: str = "norm") -> Path:
+def write_checkpoint_with_averages(checkpoint: Path, *, frozen: str = "norm") -> Path:
     """A checkpoint of two ranks in bfloat16. The averages are the negative weights. Some parameters are not trained."""
     shards: list[dict[str, torch.Tensor]] = [{"step": torch.tensor(3.0)}, {}]
     places: list[dict[str, str]] = [{"ranks": "2"}, {"ranks": "2"}]
@@ -34,8 +26,8 @@ def averaged(checkpoint: Path, *, frozen: str = "norm") -> Path:
         first, half = 0, weight.numel() // 2
         for shard, place, part in zip(shards, places, weight.float().flatten().split([half, half]), strict=True):
             if frozen not in name:
-                shard[f"average/{name}"] = -part
-                place[f"average/{name}"] = json.dumps([first, list(weight.shape)])
+                shard[f"ema/{name}"] = -part
+                place[f"ema/{name}"] = json.dumps([first, list(weight.shape)])
             first += half
     (checkpoint / STATE_FOLDER).mkdir()
     for number, (shard, place) in enumerate(zip(shards, places, strict=True)):
@@ -54,9 +46,9 @@ def test_the_averages_take_the_place_of_the_trained_weights(kind: str, tmp_path:
     (model / "config.json").write_text(
         json.dumps(json.loads((model / "config.json").read_text()) | {"dtype": "bfloat16"})
     )
-    before, checkpoint, content = weights(model), averaged(model), file.read_bytes()
+    before, checkpoint, content = weights(model), write_checkpoint_with_averages(model), file.read_bytes()
     (target := tmp_path / "average").mkdir()
-    write_average(checkpoint, target)
+    write_averaged_model(checkpoint, target)
     assert file.read_bytes() == content
     after = weights(target)
     assert after.keys() == before.keys()
@@ -66,26 +58,3 @@ def test_the_averages_take_the_place_of_the_trained_weights(kind: str, tmp_path:
     assert sorted(path.name for path in target.iterdir()) == sorted(
         path.name for path in model.iterdir() if path.is_file()
     )
-
-
-def test_a_run_begins_with_the_averages_of_a_checkpoint(tmp_path: Path) -> None:
-    checkpoint = averaged(tiny_models.qwen3(tmp_path / "checkpoint"))
-
-    async def begun(run: Run) -> Path:
-        return await run_init(run, None, single_instance(all_stages()["init"]))
-
-    def first_model(folder: Path, source: Path) -> Any:
-        return on_a_run(folder, Learner(), begun, f"model.path={source}", "model.average=true")
-
-    target = first_model(tmp_path / "averaging", checkpoint)
-    assert is_whole(target)
-    assert torch.equal(weights(target)["lm_head.weight"], -weights(checkpoint)["lm_head.weight"])
-    with pytest.raises(ValueError, match=r"optim\.average"):
-        first_model(tmp_path / "without", tiny_models.qwen3(tmp_path / "plain"))
-
-
-def test_the_averages_of_no_checkpoint_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"model\.average=true"):
-        ModelConfig(average=True)
-    with pytest.raises(ValueError, match=r"model\.average=true"):
-        ModelConfig(average=True, path="runs/demo/checkpoints/rl/000010", end_of_turn=["<end>"])

@@ -256,8 +256,8 @@ def test_choices_follow_what_is_given() -> None:
     assert not chosen(gpus(8, 80.0), NANO, "learner.zero_stage=0").learner.bf16
     muon = chosen(gpus(8, 80.0), QWEN, stages=["init", {"sft": {"optim": {"kind": "muon"}}}])
     assert (muon.learner.zero_stage, muon.learner.bf16, muon.rollout.engine.dtype) == (1, True, "bfloat16")
-    for average, offload in ((0.0, "none"), (0.99, "cpu")):  # 18 or 22 bytes of each parameter
-        stages = ["init", {"sft": {"optim": {"average": average}}}]
+    for decay, offload in ((0.0, "none"), (0.99, "cpu")):  # 18 or 22 bytes of each parameter
+        stages = ["init", {"sft": {"optim": {"ema_decay": decay}}}]
         assert chosen(gpus(1, 60.0), QWEN, stages=stages).learner.offload == offload
     short = chosen(gpus(8, 80.0), NANO, "rollout.limits.total_tokens=2048")
     assert (short.rollout.limits.turn_tokens, short.rollout.engine.max_model_len) == (1536, 2048)

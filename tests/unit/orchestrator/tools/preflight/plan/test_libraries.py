@@ -75,7 +75,7 @@ def test_weights_and_states_of_two_ranks_are_those_of_deepspeed(tmp_path: Path) 
     first, _ = in_processes(measured, ranks=2, arguments=(str(tmp_path),))
     for learner, (weights, states, sent) in zip(LEARNERS, first, strict=True):
         model = counted(read_config(tmp_path), learner, name="fresh")
-        planned = rank_memory(model, learner, OptimConfig(), pass_tokens=1, gpu=False)
+        planned = rank_memory(model, learner, [OptimConfig()], pass_tokens=1, gpu=False)
         # stage 3 leaves small parameters whole; without float32 accumulation, gradients exist only within a step
         assert planned.weights == pytest.approx(weights, rel=0.2 if learner.lora.rank else 0.02), learner
         kept = planned.optimiser + (planned.gradients if learner.zero_stage == 3 or _added_up(learner) else 0)

@@ -48,8 +48,8 @@ def test_start_plan_learner_and_files_agree_on_the_bytes_of_a_checkpoint(part: s
     make_model(tmp_path, FreshModelConfig(), seed=1)
     frozen, lora = ["embed"] if part == "frozen" else [], LoraConfig(rank=4 if part == "adapters" else 0)
     learner = LearnerConfig(zero_stage=1, bf16=bf16, frozen=frozen, lora=lora)
-    averages = part != "frozen"
-    planned = counted(read_config(tmp_path), learner, name="fresh", averages=averages)
+    ema = part != "frozen"
+    planned = counted(read_config(tmp_path), learner, name="fresh", ema=ema)
     whole = read_model(tmp_path, device="cpu")
     assert planned.parameters == sum(p.numel() for p in whole.parameters())
     if not bf16:  # apart from the file's header
@@ -60,9 +60,9 @@ def test_start_plan_learner_and_files_agree_on_the_bytes_of_a_checkpoint(part: s
         assert planned.trained == sum(4 * (rows + columns) for rows, columns in inside)
         add_adapters(whole, rank=lora.rank, alpha=lora.alpha)
     freeze(whole, learner.frozen)
-    needed = checkpoint_bytes(whole, bf16=bf16, averages=averages) - HEADERS_BYTES
+    needed = checkpoint_bytes(whole, bf16=bf16, ema=ema) - HEADERS_BYTES
     assert planned.checkpoint_bytes == needed
-    size = checkpoint_size(learner, planned.parameters, averages=averages)
+    size = checkpoint_size(learner, planned.parameters, ema=ema)
     assert size == (needed if part == "all" else planned.saved_bytes)
 
 

@@ -117,7 +117,7 @@ def test_muon_and_averages_are_counted_if_any_stage_uses_them() -> None:
     wide = (
         "model.fresh={pattern: '-', hidden_size: 512, intermediate_size: 2048, attention_heads: 4, key_value_heads: 2}"
     )
-    settings = ("sft.optim.kind=muon", "sft.optim.kind=adamw", "rl.optim.average=0.99")
+    settings = ("sft.optim.kind=muon", "sft.optim.kind=adamw", "rl.optim.ema_decay=0.99")
     plans = [demo_on(24.0, wide, setting) for setting in settings]
     ranks = [known(plan.rank) for plan in plans]
     assert ranks[0].transfers == 4 * 3 * 512 * 2048  # Newton-Schulz on the matrix of the MLP
@@ -289,12 +289,12 @@ def test_a_small_model_on_cpus_is_planned_by_hand(
     config = small_config(layers=2, vocabulary=288)
     learner = LearnerConfig(zero_stage=stage, ranks=ranks, bf16=bf16)
     model = counted(config, learner, name="small")
-    rank = rank_memory(model, learner, OptimConfig(), pass_tokens=8, gpu=False)
+    rank = rank_memory(model, learner, [OptimConfig()], pass_tokens=8, gpu=False)
     assert (rank.reading, rank.transfers) == (built * model.parameters, transfers * model.parameters)
     if stage == 2 and not bf16:  # adapters alone are joined and copied; the weights stay in the memory of the file
         learner = replace(learner, lora=LoraConfig(rank=8))
         adapted = counted(config, learner, name="small")
-        rank = rank_memory(adapted, learner, OptimConfig(), pass_tokens=8, gpu=False)
+        rank = rank_memory(adapted, learner, [OptimConfig()], pass_tokens=8, gpu=False)
         assert rank.reading == 4 * model.parameters + 2 * 4 * adapted.trained
         assert rank.buckets == 4 * adapted.trained
 
@@ -306,7 +306,7 @@ def test_muon_on_two_ranks_is_planned_by_hand() -> None:
     """
     learner, mlp, square, muon = LearnerConfig(zero_stage=2, ranks=2), 64 * 256, 64 * 64, OptimConfig(kind="muon")
     model = counted(small_config(layers=1, vocabulary=32), learner, name="small")
-    rank = rank_memory(model, learner, muon, pass_tokens=8, gpu=False, muon=True)
+    rank = rank_memory(model, learner, [muon], pass_tokens=8, gpu=False)
     assert rank.transfers == 4 * (2 * mlp + 4 * square + mlp + 2 * mlp)
     assert rank.reading == (4 + 4 + 4 / 2) * model.parameters  # the file's memory, joined weights, and half a copy
     assert rank.optimiser == (4 * model.trained + 8 * model.trained - 4 * (3 * mlp + 4 * square)) // 2
