@@ -11,7 +11,7 @@ from transformers import Qwen3Config
 
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.orchestrator.tools.preflight.plan.limits import Limit, run_limits
-from temper.orchestrator.tools.preflight.plan.memory import copied_bytes, moment_bytes, rank_memory
+from temper.orchestrator.tools.preflight.plan.memory import copied_bytes, optimizer_bytes, rank_memory
 from temper.orchestrator.tools.preflight.plan.model import counted
 from temper.orchestrator.tools.preflight.plan.page import page
 from temper.orchestrator.tools.preflight.plan.plan import Plan
@@ -311,9 +311,9 @@ def test_muon_on_two_ranks_is_planned_by_hand() -> None:
     assert rank.reading == (4 + 4 + 4 / 2) * model.parameters  # the file's memory, joined weights, and half a copy
     assert rank.optimiser == (4 * model.trained + 8 * model.trained - 4 * (3 * mlp + 4 * square)) // 2
     saved = (4 + 8) * model.trained - 4 * (3 * mlp + 4 * square)  # weights, and a mean or two
-    assert copied_bytes(model, learner, muon, ranks=1) == saved // 2
+    assert copied_bytes(model, learner, [muon], ranks=1) == saved // 2
     adapted = counted(small_config(layers=1, vocabulary=32), replace(learner, lora=LoraConfig(rank=8)), name="small")
-    assert moment_bytes(adapted, muon) == 4 * adapted.trained  # all adapters are matrices
+    assert optimizer_bytes(adapted, muon) == 4 * adapted.trained  # all adapters are matrices
 
 
 def test_adapters_that_travel_alone_are_pushed_with_one_copy_of_the_weights(models: Path) -> None:
