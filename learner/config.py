@@ -17,6 +17,8 @@ Offload = Literal["none", "cpu", "nvme"]
 Recomputed = Literal["none", "selective", "full"]
 BUCKET = 500_000_000
 """Maximum number of parameters in a gradient bucket."""
+GATHER_BYTES = 256 * 2**20
+"""Bytes of parameters that are gathered (ZeRO-3) or merged with adapters at once, or one layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +244,11 @@ def require_together(optim: OptimConfig, learner: LearnerConfig, *, setting: str
         raise ValueError(
             f"{setting}.kind=muon with learner.expert_parallel={learner.expert_parallel} is not supported; set "
             f"{setting}.kind=adamw, or learner.expert_parallel=1"
+        )
+    if optim.ema_decay and learner.lora.rank and learner.bf16:
+        raise ValueError(
+            f"{setting}.ema_decay={optim.ema_decay} with learner.lora and learner.bf16=true is not supported, since the sum "
+            f"with the weights would be rounded twice; set learner.bf16=false, or {setting}.ema_decay=0"
         )
     refused = {"kind=muon": "kind=adamw"} if optim.kind == "muon" else {}
     if optim.ema_decay:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ if hide_mlflow:
 from transformers import PreTrainedModel
 from transformers.core_model_loading import dot_natural_key, revert_weight_conversion
 
-from temper.learner.config import BUCKET, LearnerConfig, OptimConfig, require_together
+from temper.learner.config import BUCKET, GATHER_BYTES, LearnerConfig, OptimConfig, require_together
 from temper.learner.engine.device_memory import DeviceMemory
 from temper.learner.engine.model_files import METADATA, split_model, write_config
 from temper.learner.engine.optimizer import GuardedAdamW, muon_groups, parameter_groups
@@ -51,6 +51,7 @@ from temper.learner.models.adapters import (
     strip_adapters,
 )
 from temper.learner.models.expert_parallel import ExpertGroup, own_experts
+from temper.learner.models.layer_types import layer_of
 from temper.learner.models.loading import reread, train_without_noise, whole_shape
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.sequence_parallel import SequenceGroup
@@ -67,8 +68,6 @@ compatible_ops["deepspeed_shm_comm"] = False  # else the first run on a CPU need
 IN_FLOAT32 = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
 """Gradients accumulate in float32, over micro-batches and over ranks. DeepSpeed's default, bfloat16, changes the norm by 0.9
 % over 64 micro-batches, as much as all bfloat16 rounding in the passes."""
-GATHER_BYTES = 256 * 2**20
-"""Bytes of parameters that are gathered (ZeRO-3) or merged with adapters at once."""
 
 
 def join_ranks(*, timeout_seconds: float) -> None:
@@ -285,17 +284,25 @@ class DeepSpeedEngine:
 
 
 def split_buckets(parameters: dict[str, Any], *, most_bytes: int) -> list[dict[str, Any]]:
-    """Return the parameters in buckets of up to `most_bytes`, or of one weight. Adapters stay with their weight."""
+    """Return the parameters in buckets of whole layers, of up to `most_bytes` or one layer.
+
+    A checkpoint may join the weights of a layer to one tensor, and adapters are merged into their weight.
+    """
     buckets: list[dict[str, Any]] = [{}]
     held = 0
-    for name, parameter in parameters.items():
-        nbytes = whole_shape(parameter).numel() * parameter.element_size()
-        if held and held + nbytes > most_bytes and not is_adapter(name):
+    for _, layer in groupby(parameters, key=_layer_of_parameter):
+        names = list(layer)
+        nbytes = sum(whole_shape(parameters[name]).numel() * parameters[name].element_size() for name in names)
+        if held and held + nbytes > most_bytes:
             buckets.append({})
             held = 0
-        buckets[-1][name] = parameter
+        buckets[-1] |= {name: parameters[name] for name in names}
         held += nbytes
     return buckets
+
+
+def _layer_of_parameter(name: str) -> str:
+    return layer_of(name.partition(".lora_")[0] if is_adapter(name) else name.replace(".base_layer.", "."))
 
 
 def _in_order(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -24,12 +24,11 @@ from deepspeed.utils import (
     safe_set_local_fp32_param,
     safe_set_local_optimizer_state,
 )
-from safetensors import safe_open
 from torch.nn import functional
 
 from temper.learner.engine.optimizer import EMA, GuardedAdamW, MatrixPart
 from temper.learner.engine.piece import SHARD_BYTES, Piece, copy_to_cpu, file_piece
-from temper.learner.engine.saved_state import SHARDS, SavedTensor, open_state
+from temper.learner.engine.saved_state import RANKS, SHARDS, SavedTensor, open_state, require_all_ranks
 from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.loading import whole_shape
 
@@ -37,7 +36,6 @@ MASTER = "master"
 STEP = "step"
 MOMENTUM = "momentum_buffer"
 """Muon's running mean, its only state."""
-RANKS = "ranks"
 
 
 class OptimizerState:
@@ -80,7 +78,7 @@ class OptimizerState:
 
     def load(self, directory: Path) -> None:
         """Read the files. Raises `ValueError` if they belong to another model or optimiser."""
-        _require_all_ranks(directory)
+        require_all_ranks(directory)
         with ExitStack() as stack:
             self._load(directory, open_state(directory.glob(SHARDS), stack))
 
@@ -228,19 +226,6 @@ class OptimizerState:
         if self._zero is not None and self._stage < 3 and self._optimizer.state:
             self._zero._hp_optimizer_states_linked = False
             self._zero._lazy_init_hp_params_optimizer_state()
-
-
-def _require_all_ranks(directory: Path) -> None:
-    ranks, found = 1, set()
-    for number, path in ((int(path.stem.rpartition("-")[2]), path) for path in directory.glob(SHARDS)):
-        with safe_open(path, framework="pt") as file:
-            ranks = int((file.metadata() or {}).get(RANKS, 1))
-        found.add(number % ranks)
-    if found and len(found) < ranks:
-        raise ValueError(
-            f"{directory} has optimiser state of {len(found)} of {ranks} ranks; use a runs_dir on storage that all machines "
-            "share, and remove this checkpoint to resume from the previous one"
-        )
 
 
 def _shard(number: int) -> str:

@@ -22,6 +22,8 @@ from temper.learner.training_state import STATE_FOLDER, CheckpointFacts
 from temper.rollout.weights.weight_files import INDEX
 
 SHARDS = "optimizer-*.safetensors"
+RANKS = "ranks"
+"""The number of ranks that wrote a file, in its metadata."""
 ADAPTERS_FILE = "adapters.safetensors"
 
 
@@ -62,12 +64,28 @@ def open_state(files: Iterable[Path], stack: ExitStack) -> dict[str, SavedTensor
     return tensors
 
 
+def require_all_ranks(directory: Path) -> None:
+    """Raise `ValueError` if the files of a rank are missing."""
+    ranks, found = 1, set()
+    for number, path in ((int(path.stem.rpartition("-")[2]), path) for path in directory.glob(SHARDS)):
+        with safe_open(path, framework="pt") as file:
+            ranks = int((file.metadata() or {}).get(RANKS, 1))
+        found.add(number % ranks)
+    if found and len(found) < ranks:
+        raise ValueError(
+            f"{directory} has optimiser state of {len(found)} of {ranks} ranks; use a runs_dir on storage that all machines "
+            "share, and remove this checkpoint to resume from the previous one"
+        )
+
+
 def write_averaged_model(checkpoint: Path, directory: Path) -> None:
     """Write the model of a checkpoint into an empty directory, with the averages of its trained weights or adapters.
 
-    Memory holds one file and one parameter at a time. Raises `ValueError` if the checkpoint has no averages.
+    Memory holds one file and one parameter at a time. Raises `ValueError` if the checkpoint has no averages, lacks the files of
+    a rank, or joins or names tensors in a way that is not that of its configuration.
     """
     state = checkpoint / STATE_FOLDER
+    require_all_ranks(state)
     with ExitStack() as stack:
         saved = open_state([*state.glob(SHARDS), *state.glob(ADAPTERS_FILE)], stack)
         names = [name.removeprefix(f"{EMA}/") for name in saved if name.startswith(f"{EMA}/")]
@@ -81,12 +99,18 @@ def write_averaged_model(checkpoint: Path, directory: Path) -> None:
         places = {key: name for name in trained for key in revert_weight_conversion(model, {name: parameters[name]})}
         for path in checkpoint.glob("*.safetensors"):
             tensors = load_file(path)
-            for name in {places[key] for key in tensors if key in places}:
+            for name in sorted({places[key] for key in tensors if key in places}):
                 average = _adapter_change(saved, name, scale=scale) if scale else saved[f"{EMA}/{name}"].whole()
                 in_file = revert_weight_conversion(model, {name: average})
                 for key in in_file.keys() & tensors.keys():
-                    tensors[key].copy_(tensors[key] + in_file[key] if scale else in_file[key])
+                    if tensors[key].shape == in_file[key].shape:
+                        tensors[key].copy_(tensors[key] + in_file[key] if scale else in_file[key])
+                        del places[key]
             save_file(tensors, directory / path.name, metadata=METADATA)
+        if places:
+            raise ValueError(
+                f"{checkpoint} has other tensors than {min(places)}; model.ema does not support its {model.config.model_type}"
+            )
     for path in (path for pattern in (*TOKENIZER_FILES, "*config.json", INDEX) for path in checkpoint.glob(pattern)):
         shutil.copyfile(path, directory / path.name)
 

@@ -72,6 +72,8 @@ def _of_model_or_run(given: argparse.Namespace, asked: EvalRequest) -> RawConfig
         base, label = of_model(source), slug(given.what if source.on_hub else source.folder.name)
         longest, own = base["rollout"]["limits"]["turn_tokens"], overridden({}, given.overrides)
         base = merged(base, preset_answer_limit(asked, given=own, longest=longest))
+    if overridden({}, given.overrides).get("model", {}).get("ema"):
+        label += "-ema"
     found = with_evaluation(base, asked, label=label)
     found |= {"name": given.name or fresh_name(label), "runs_dir": runs_dir}
     return overridden(found, given.overrides)

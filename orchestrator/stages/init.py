@@ -5,7 +5,7 @@ from pathlib import Path
 
 from temper.learner.models.fresh import make_model
 from temper.orchestrator.loop.deadline import in_thread
-from temper.orchestrator.run.checkpoint import begin, commit
+from temper.orchestrator.run.checkpoint import begin, commit, discarded_on_failure
 from temper.orchestrator.run.declared_model import generation_file, write_declared
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, Stage, StageInstance
@@ -24,7 +24,8 @@ async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
         if run.config.model.ema:
             from temper.learner.engine.saved_state import write_averaged_model  # imports slowly
 
-            await in_thread(partial(write_averaged_model, model, directory))
+            with discarded_on_failure(directory, needed_bytes=copied):
+                await in_thread(partial(write_averaged_model, model, directory))
         else:
             await in_thread(partial(write_declared, model, directory, run.config.model.declared()))
         return await in_thread(commit, directory)

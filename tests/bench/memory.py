@@ -21,8 +21,7 @@ from support.fresh_qwen3 import fresh_qwen3
 from unit.learner.test_worker import in_processes
 
 from temper.learner.batches.micro_batches import TrainBatch, build_batch
-from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
-from temper.learner.engine.deepspeed_engine import GATHER_BYTES
+from temper.learner.config import GATHER_BYTES, LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.tools.preflight.plan.memory import copied_bytes, pushed_bytes, rank_memory
@@ -125,12 +124,10 @@ def planned_bytes(folder: Path, case: Case) -> dict[str, float]:
     )
     once, each = pushed_bytes(model, learner)
     gathered = min(once or each, GATHER_BYTES) if rank.gathered else 0
-    merged = min(model.saved_bytes, GATHER_BYTES) if learner.lora.rank else 0
-    copied = copied_bytes(model, learner, [case.optim], ranks=1)
     return {
         "load": rank.reading,
         "step": max(rank.peak + rank.offloaded, rank.reading),
-        "checkpoint": max(copied, merged + model.saved_bytes / (learner.ranks if learner.zero_stage else 1)),
+        "checkpoint": copied_bytes(model, learner, [case.optim], ranks=1),
         "push": once + COPIES * each + gathered,
     }
 

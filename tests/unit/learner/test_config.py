@@ -73,6 +73,10 @@ def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(kind,
             ["sft.optim={kind: adamw, ema_decay: 0.9}", "learner={zero_stage: 3, offload: nvme, offload_dir: /fast}"],
             "^sft.optim.ema_decay=0.9 .* or sft.optim.ema_decay=0",
         ),
+        (
+            ["sft.optim={kind: adamw, ema_decay: 0.9}", "learner={zero_stage: 1, bf16: true, lora: {rank: 4}}"],
+            "^sft.optim.ema_decay=0.9 .* set learner.bf16=false",
+        ),
         (["model.fresh.pattern=X"], "^model.fresh.pattern='X'"),
         (["stages=[{rl: {name: rl_tools, loss: {beta: 0}}}]"], "rl_tools: rl_tools.loss.beta=0.0"),
         (

@@ -145,7 +145,7 @@ def test_a_checkpoint_asks_for_the_space_that_it_takes(found, name):
     assert written <= asked < 1.05 * written + HEADERS_BYTES
 
 
-@pytest.mark.parametrize("name", ["plain", "bf16", "frozen", *WITH_ADAPTERS])
+@pytest.mark.parametrize("name", ["plain", "offload", "offload, stage 3", "bf16", "frozen", *WITH_ADAPTERS])
 def test_the_model_of_the_averages_has_those_of_weights_or_adapters(folder, tmp_path, found, name):
     state, names = optimizer_state(f"{folder}/{name}"), map_file_names(folder / "model")
     write_averaged_model(folder / name, tmp_path)
@@ -266,8 +266,11 @@ def test_adapters_are_added_to_weights_in_bfloat16_with_one_rounding(folder: Pat
     assert torch.equal(found, exact.float().bfloat16())
 
 
-def test_a_bucket_is_limited_and_keeps_adapters_with_their_weight():
-    sizes = {"a.base_layer.weight": 40, "a.lora_A.default.weight": 20, "b": 30, "c": 20, "d": 60}
+def test_a_bucket_is_limited_and_keeps_layers_whole():
+    first, second = "layers.0.a", "layers.0.b"
+    sizes = {f"{first}.base_layer.weight": 30, f"{first}.lora_A.default.weight": 20, f"{second}.weight": 10}
+    sizes |= {"layers.1.weight": 30, "layers.2.weight": 20, "norm.weight": 60}
     parameters = {name: torch.nn.Parameter(torch.zeros(size)) for name, size in sizes.items()}
     names = [list(bucket) for bucket in split_buckets(parameters, most_bytes=4 * 50)]
-    assert names == [["a.base_layer.weight", "a.lora_A.default.weight"], ["b", "c"], ["d"]]
+    assert [len(bucket) for bucket in names] == [3, 2, 1]
+    assert [name for bucket in names for name in bucket] == list(sizes)

@@ -15,7 +15,7 @@ holds as many tokens as fit. Layers form groups of the size of the rarer kind, a
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from temper.learner.config import BUCKET, LearnerConfig, OptimConfig
+from temper.learner.config import BUCKET, GATHER_BYTES, LearnerConfig, OptimConfig
 from temper.orchestrator.tools.preflight.plan.layers import FLOAT32
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel
 from temper.rollout.engines.config import EngineConfig
@@ -314,9 +314,14 @@ def _spared_bytes(model: PlannedModel, optim: OptimConfig) -> int:
 
 
 def copied_bytes(model: PlannedModel, learner: LearnerConfig, optims: Sequence[OptimConfig], *, ranks: int) -> int:
-    """Return the bytes of a checkpoint that `ranks` ranks copy to main memory. At stage 0, rank 0 copies all."""
+    """Return the bytes of a checkpoint that `ranks` ranks copy to main memory. At stage 0, rank 0 copies all.
+
+    While a rank copies the weights, it merges adapters into a bucket of them.
+    """
     size = model.checkpoint_bytes - min(_spared_bytes(model, optim) for optim in optims)
-    return size * ranks // learner.ranks if learner.zero_stage else size
+    copying, of_all = (ranks, learner.ranks) if learner.zero_stage else (1, 1)
+    merged = copying * min(model.saved_bytes, GATHER_BYTES) if learner.lora.rank else 0
+    return max(size * copying // of_all, model.saved_bytes * copying // of_all + merged)
 
 
 def pushed_bytes(model: PlannedModel, learner: LearnerConfig) -> tuple[int, int]:

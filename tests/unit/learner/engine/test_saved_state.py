@@ -58,3 +58,18 @@ def test_the_averages_take_the_place_of_the_trained_weights(kind: str, tmp_path:
     assert sorted(path.name for path in target.iterdir()) == sorted(
         path.name for path in model.iterdir() if path.is_file()
     )
+
+
+def test_averages_that_would_be_left_out_are_refused(tmp_path: Path) -> None:
+    """If a rank's files are missing, or the model's file stacks or names a tensor otherwise."""
+    for change, named in (("rank", "1 of 2 ranks"), ("tensor", "lm_head")):
+        checkpoint = write_checkpoint_with_averages(tiny_models.qwen3(tmp_path / change))
+        if change == "rank":
+            (checkpoint / STATE_FOLDER / "optimizer-00001.safetensors").unlink()
+        else:
+            tensors = load_file(checkpoint / "model.safetensors")
+            tensors["other.weight"] = tensors.pop("lm_head.weight")
+            save_file(tensors, checkpoint / "model.safetensors", metadata={"format": "pt"})
+        (target := tmp_path / f"{change}-averaged").mkdir()
+        with pytest.raises(ValueError, match=named):
+            write_averaged_model(checkpoint, target)

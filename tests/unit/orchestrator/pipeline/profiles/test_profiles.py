@@ -129,7 +129,9 @@ def test_shared_gpus_have_a_rank_and_an_engine_each() -> None:
 def test_states_of_shared_experts_are_those_worked_out_by_hand() -> None:
     """Of 30 billion parameters, 28 are experts. Four ranks share them, and eight share all partitions."""
     shared = ProfiledSettings({"learner": {"ranks": 8, "expert_parallel": 4}})
-    inputs = make_inputs(gpus(8, 80.0), replace(NANO, parameters=30_000_000_000, expert_parameters=28_000_000_000), shared)
+    inputs = make_inputs(
+        gpus(8, 80.0), replace(NANO, parameters=30_000_000_000, expert_parameters=28_000_000_000), shared
+    )
     found = [state_bytes(shared, inputs, stage=stage) for stage in (1, 2)]
     assert found == [(2 + 7) * 6e9 + 30 * 12e9 / 8, (2 + 7) * 2e9 + 30 * 16e9 / 8]
     whole = ProfiledSettings({"learner": {"ranks": 8}})

@@ -312,7 +312,11 @@ def test_muon_on_two_ranks_is_planned_by_hand() -> None:
     assert rank.optimiser == (4 * model.trained + 8 * model.trained - 4 * (3 * mlp + 4 * square)) // 2
     saved = (4 + 8) * model.trained - 4 * (3 * mlp + 4 * square)  # weights, and a mean or two
     assert copied_bytes(model, learner, [muon], ranks=1) == saved // 2
-    adapted = counted(small_config(layers=1, vocabulary=32), replace(learner, lora=LoraConfig(rank=8)), name="small")
+    with_adapters = replace(learner, lora=LoraConfig(rank=8))
+    adapted = counted(small_config(layers=1, vocabulary=32), with_adapters, name="small")
+    assert (
+        copied_bytes(adapted, with_adapters, [muon], ranks=2) == 3 * adapted.saved_bytes
+    )  # a merged copy in each rank
     assert optimizer_bytes(adapted, muon) == 4 * adapted.trained  # all adapters are matrices
 
 
