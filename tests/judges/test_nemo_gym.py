@@ -261,7 +261,7 @@ def test_an_agent_ends_with_its_episode(setup: Setup) -> None:
 
 
 @pytest.mark.judges(
-    suite="NeMo-Gym agents", run="its `simple_agent` trains on its counter: held-out reward, 20 steps of RL"
+    suite="NeMo-Gym agents", run="its `simple_agent` trains on its counter: held-out reward, 30 steps of RL"
 )
 @pytest.mark.timeout(3600)
 def test_a_model_learns_with_it(python: str, tmp_path: Path, record_property: Any) -> None:
