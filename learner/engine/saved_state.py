@@ -81,8 +81,8 @@ def require_all_ranks(directory: Path) -> None:
 def write_averaged_model(checkpoint: Path, directory: Path) -> None:
     """Write the model of a checkpoint into an empty directory, with the averages of its trained weights or adapters.
 
-    Memory holds one file and one parameter at a time. Raises `ValueError` if the checkpoint has no averages, lacks the files of
-    a rank, or joins or names tensors in a way that is not that of its configuration.
+    Memory holds one file and one parameter at a time. Raises `ValueError` if the checkpoint has no averages or lacks the files
+    of a rank. It also does if an average has no tensor of its name and shape.
     """
     state = checkpoint / STATE_FOLDER
     require_all_ranks(state)

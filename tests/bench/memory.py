@@ -115,13 +115,7 @@ def bench_memory(folder: Path) -> list[MemoryFigure]:
 def planned_bytes(folder: Path, case: Case) -> dict[str, float]:
     learner = case.learner
     model = counted(read_config(folder / case.model), learner, name="fresh")
-    rank = rank_memory(
-        model,
-        learner,
-        [case.optim],
-        pass_tokens=case.answers * (PROMPT + ANSWER),
-        gpu=False,
-    )
+    rank = rank_memory(model, learner, [case.optim], pass_tokens=case.answers * (PROMPT + ANSWER), gpu=False)
     once, each = pushed_bytes(model, learner)
     gathered = min(once or each, GATHER_BYTES) if rank.gathered else 0
     return {

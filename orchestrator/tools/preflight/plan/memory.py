@@ -137,6 +137,9 @@ def rank_memory(
     inside = pass_tokens * width * max((3 if layer.gated else 2) * layer.mlp for layer in model.layers)
     gathered, arriving = (width * count for count in _count_gathered(model, learner, held, gpu=gpu))
     several_groups = muon or learner.expert_parallel > 1 or any(optim.weight_decay for optim in optims)
+    built = _engine_bytes(
+        learner, trained, weights=weights, width=width, gathered=arriving, several_groups=several_groups
+    )
     # the sum of gradients stays in main memory, its copy for the update does not
     on_disk = moved + gradients_away // 2 if learner.offload == "nvme" else 0
     return RankMemory(
@@ -162,11 +165,7 @@ def rank_memory(
         loading=overhead + loaded + (2 * FLOAT32 + width) * model.largest_tensor if gpu else 0,
         reading=max(
             (weights if stage == 3 or not gpu else 0) + _read_copies(model, learner, gpu=gpu) * model.largest_tensor,
-            0
-            if gpu
-            else _engine_bytes(
-                learner, trained, weights=weights, width=width, gathered=arriving, several_groups=several_groups
-            ),
+            0 if gpu else built,
         ),
     )
 

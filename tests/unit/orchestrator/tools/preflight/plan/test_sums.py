@@ -314,9 +314,8 @@ def test_muon_on_two_ranks_is_planned_by_hand() -> None:
     assert copied_bytes(model, learner, [muon], ranks=1) == saved // 2
     with_adapters = replace(learner, lora=LoraConfig(rank=8))
     adapted = counted(small_config(layers=1, vocabulary=32), with_adapters, name="small")
-    assert (
-        copied_bytes(adapted, with_adapters, [muon], ranks=2) == 3 * adapted.saved_bytes
-    )  # a merged copy in each rank
+    # each of two ranks has a merged copy, next to its half of the checkpoint
+    assert copied_bytes(adapted, with_adapters, [muon], ranks=2) == 3 * adapted.saved_bytes
     assert optimizer_bytes(adapted, muon) == 4 * adapted.trained  # all adapters are matrices
 
 
