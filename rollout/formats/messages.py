@@ -1,7 +1,7 @@
 """Messages in the form that a chat template needs, and probes for its format."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
@@ -49,6 +49,12 @@ SYSTEM_TEXT_MODES = (("/think", "/no_think"),)
 def thinking_variables(*, thinks: bool) -> dict[str, bool]:
     """Return the template variables that switch thinking, of Qwen 3 and most others, and of DeepSeek V3.1."""
     return {"enable_thinking": thinks, "thinking": thinks}
+
+
+def mode_of_variables(variables: Mapping[str, Any]) -> bool | None:
+    """Return whether template variables switch thinking on or off. None if they set no mode."""
+    names = thinking_variables(thinks=True)
+    return next((variables[name] for name in names if isinstance(variables.get(name), bool)), None)
 
 
 def call_id(number: int) -> str:
@@ -145,7 +151,7 @@ def set_mode(messages: Sequence[Message], text: str) -> list[Message]:
 
 def with_line(message: Message, text: str, *, kind: str = "text") -> Message:
     """Return a message with one more line. Its content may be text, or a list of parts. Then `kind` is the new part's type."""
-    content = message["content"]
+    content = message.get("content") or ""
     changed = [*content, {"type": kind, "text": text}] if isinstance(content, list) else f"{content}\n{text}"
     return {**message, "content": changed}
 

@@ -117,8 +117,7 @@ class TurnFormat:
         """
         if self.channels:
             return read_channels(text, thinks=thinks)
-        bare = text.rstrip().removesuffix(self.behind_answer) if self.behind_answer else text
-        parts = split_turn(bare, self.tags, thinks=thinks, opened=opened)
+        parts = split_turn(self.without_end(text), self.tags, thinks=thinks, opened=opened)
         calls, content = ((), parts.answer) if self.calls is None else self.calls.read(parts.answer, tools)
         return ParsedTurn(
             text=text,
@@ -129,6 +128,10 @@ class TurnFormat:
             well_formed=parts.well_formed,
             calls=calls,
         )
+
+    def without_end(self, text: str) -> str:
+        """Return a text without the family's text between an answer and its end."""
+        return text.rstrip().removesuffix(self.behind_answer) if self.behind_answer else text
 
 
 def opens_thinking(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, context_ids: Sequence[int]) -> bool:

@@ -23,18 +23,16 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from temper.envs.agents import Endpoint
 from temper.envs.core.task import Tool
-from temper.envs.core.thinking_mode import Mode
 from temper.envs.core.turn_text import BLANK_LINES
 from temper.rollout.budget.config import ThinkingConfig
-from temper.rollout.budget.rule import BUDGET, RefusedRequest
+from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.episodes.agent_session import AgentRequest, AgentSession
 from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
-from temper.rollout.formats.messages import thinking_variables, with_line
+from temper.rollout.formats.messages import with_line
 from temper.rollout.formats.turn_format import TurnFormat
 from temper.rollout.sampling import PLAIN
 from temper.rollout.serving.middleware import (
-    CHAT,
     RESPONSES,
     App,
     Scope,
@@ -42,7 +40,7 @@ from temper.rollout.serving.middleware import (
     read_conversation,
     to_json_bytes,
 )
-from temper.rollout.serving.request import LOW, THINKING, ThinkingRules, load_thinking_rules, rewrite_request
+from temper.rollout.serving.request import ThinkingRules, load_thinking_rules, require_callable, with_variables
 from temper.rollout.serving.server import GRACE_S, READY_CHECK_S, app_arguments, build_routes
 from temper.rollout.tokenizer import load_tokenizer
 
@@ -102,7 +100,7 @@ class VllmAgentServer:
         arguments.api_key = [""]  # each episode has a key, so that of a served model does not count
         tasks = await self._llm.get_supported_tasks()
         engine: Any = EpisodeEngine(self._llm, form)
-        app = await build_routes(engine, arguments, tasks, guard)
+        app = await build_routes(engine, arguments, tasks, guard, form)
         listener = socket.create_server((HOST, 0))
         server = NoSignalServer(
             uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
@@ -167,8 +165,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
     """Gives each request to the episode of its key, and sets the episode's mode of thinking."""
 
     def __init__(self, app: App, sessions: dict[str, AgentSession], rules: ThinkingRules, escaper: Escaper) -> None:
-        quiet = replace(rules.thinking, announce=False, low_effort_marker="")  # `with_first_notice` adds it
-        super().__init__(app, replace(rules, thinking=quiet), escaper, raw_prompts=False)
+        super().__init__(app, rules, escaper, raw_prompts=False)
         self._notice = rules.thinking.notice
         self._sessions = sessions
 
@@ -187,14 +184,11 @@ class EpisodeMiddleware(ThinkingMiddleware):
         if body is None:
             return content
         require_plain(body)
+        require_callable(body, self._rules)
         thinking = SESSION.get().thinking
         TOOLS.set(read_tools(body))
         body = with_first_notice(body, INPUT if path == RESPONSES else MESSAGES, self._notice(thinking))
-        if path == CHAT:
-            mode = LOW if thinking.mode is Mode.LOW_EFFORT else thinking.on
-            limit = {} if thinking.budget is None else {BUDGET: thinking.budget}
-            return to_json_bytes(rewrite_request(body | {THINKING: mode} | limit, self._rules))
-        return to_json_bytes(body | {"chat_template_kwargs": thinking_variables(thinks=thinking.on)})
+        return to_json_bytes(with_variables(body, thinks=thinking.on))
 
 
 def with_first_notice(body: dict[str, Any], key: str, notice: str) -> dict[str, Any]:

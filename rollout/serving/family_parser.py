@@ -35,9 +35,9 @@ def tool_parser(form: TurnFormat) -> str:
 
 
 class FamilyParser(ToolParser):
-    """Parses calls as rollouts do. An answer with an unreadable call stays text.
+    """Parses calls as rollouts do. An answer with an unreadable call stays text, and so does any answer without tools.
 
-    A streamed call is sent whole, once it is closed.
+    A stream has the text before the first call at once, and the rest as in the whole answer, once it is complete.
     """
 
     form: ClassVar[TurnFormat]
@@ -45,7 +45,8 @@ class FamilyParser(ToolParser):
     def __init__(self, tokenizer: Any, tools: list[Any] | None = None) -> None:
         super().__init__(tokenizer, tools)
         self._schemas = [_schema(tool) for tool in self.tools]
-        self._said = 0
+        self._text = ""
+        self._sent = 0
 
     def adjust_request(self, request: Any) -> Any:
         """Keep the tokens that mark a call in the text, if there may be one."""
@@ -56,12 +57,17 @@ class FamilyParser(ToolParser):
 
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
         """Return the calls of an answer, and the remaining text."""
-        turn = self.form.parse(model_output, thinks=False, tools=self._schemas)
-        calls = [call for call in turn.calls if isinstance(call, Call)]
-        if not calls or len(calls) < len(turn.calls):
-            return ExtractedToolCallInformation(tools_called=False, tool_calls=[], content=model_output)
+        calls, content = self._read(model_output)
         made = [_made(call) for call in calls]
-        return ExtractedToolCallInformation(tools_called=True, tool_calls=made, content=turn.content or None)
+        return ExtractedToolCallInformation(tools_called=bool(made), tool_calls=made, content=content)
+
+    def _read(self, text: str) -> tuple[list[Call], str | None]:
+        assert self.form.calls is not None
+        found, content = self.form.calls.read(self.form.without_end(text), self._schemas) if self.tools else ((), text)
+        calls = [call for call in found if isinstance(call, Call)]
+        if not calls or len(calls) < len(found):
+            return [], text
+        return calls, content if content.strip() else None
 
     def extract_tool_calls_streaming(
         self,
@@ -73,19 +79,21 @@ class FamilyParser(ToolParser):
         delta_token_ids: Sequence[int],
         request: Any,
     ) -> DeltaMessage | None:
-        """Return the new part of a streamed answer: text before any call, and closed calls."""
+        """Return the new text before any call. Blank text waits: with calls it is left out."""
         assert self.form.calls is not None
-        found, remaining = self.form.calls.read(current_text, self._schemas)
-        opened_call = self.form.calls.mark.search(remaining, partial=True)
-        ready = remaining if opened_call is None else remaining[: opened_call.start()]
-        content, self._said = ready[self._said :], max(self._said, len(ready))
-        calls = [call for call in found if isinstance(call, Call)]
-        new = range(len(self.prev_tool_call_arr), len(calls))
-        deltas = [_delta(number, calls[number]) for number in new]
-        for number in new:  # vLLM compares with it at the end of a stream
-            self.prev_tool_call_arr.append({"name": calls[number].name, "arguments": calls[number].arguments})
-            self.streamed_args_for_tool.append(_text(calls[number]))
-        self.current_tool_id = len(self.prev_tool_call_arr) - 1
+        self.engine_based_streaming = True  # from now on, so that vLLM calls `finish_streaming`
+        self._text = current_text
+        mark = self.form.calls.mark.search(current_text, partial=True) if self.tools else None
+        ready = current_text if mark is None else current_text[: mark.start()]
+        return self._send(ready, []) if ready.strip() else None
+
+    def finish_streaming(self) -> DeltaMessage | None:
+        """Return the rest of the complete answer."""
+        calls, content = self._read(self._text)
+        return self._send(content or "", [_delta(number, call) for number, call in enumerate(calls)])
+
+    def _send(self, ready: str, deltas: list[DeltaToolCall]) -> DeltaMessage | None:
+        content, self._sent = ready[self._sent :], max(self._sent, len(ready))
         return DeltaMessage(content=content or None, tool_calls=deltas) if content or deltas else None
 
 

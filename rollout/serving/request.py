@@ -20,7 +20,7 @@ from temper.envs.core.thinking_mode import LOW_EFFORT, up_to
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import BUDGET, GRACE, RefusedRequest, ThinkingTags, check_extra_args, format_value
 from temper.rollout.episodes.renderer import Renderer, with_notice
-from temper.rollout.formats.messages import set_mode, thinking_variables
+from temper.rollout.formats.messages import thinking_variables
 
 THINKING, LOW = "thinking", "low"
 Body = dict[str, Any]
@@ -41,9 +41,6 @@ class ThinkingRules:
     """Why thinking can't be switched off, or ""."""
     no_calls: str = ""
     """Why tool calls are not available, or ""."""
-    think: str = ""
-    no_think: str = ""
-    """System texts that set the mode, or ""."""
 
 
 def load_thinking_rules(tokenizer: PreTrainedTokenizerBase, thinking: ThinkingConfig) -> ThinkingRules:
@@ -69,8 +66,6 @@ def load_thinking_rules(tokenizer: PreTrainedTokenizerBase, thinking: ThinkingCo
         no_budget=no_budget,
         no_switch=no_switch,
         no_calls="" if form.reads_calls else form.no_calls,
-        think=form.think,
-        no_think=form.no_think,
     )
 
 
@@ -79,17 +74,22 @@ def _reason(error: ValueError) -> str:
     return str(error).partition(";")[0]
 
 
-def rewrite_request(body: Body, rules: ThinkingRules) -> Body:
-    """Return the body with vLLM's arguments; the same object if it does not mention thinking.
-
-    Raises `RefusedRequest` for an invalid value, and for missing capabilities.
-    """
+def require_callable(body: Body, rules: ThinkingRules) -> None:
+    """Raise `RefusedRequest` for tools that the model can't call."""
     if rules.no_calls and body.get("tools") and body.get("tool_choice") != "none":
         raise RefusedRequest(
             f"tools are given, but {rules.no_calls}; remove them, or start the server with a --tool-call-parser",
             parameter="tools",
         )
-    thinks = _mode(body, rules)
+
+
+def rewrite_request(body: Body, rules: ThinkingRules) -> Body:
+    """Return the body with vLLM's arguments; the same object if it does not mention thinking.
+
+    Raises `RefusedRequest` for an invalid value, and for missing capabilities.
+    """
+    require_callable(body, rules)
+    thinks = body.get(THINKING)
     if not (thinks is None or isinstance(thinks, bool) or thinks == LOW):
         raise RefusedRequest(
             f'{THINKING} is {format_value(thinks)}; it must be true, false or "{LOW}"', parameter=THINKING
@@ -102,11 +102,7 @@ def rewrite_request(body: Body, rules: ThinkingRules) -> Body:
     if thinks is not None:
         if thinks is False and rules.no_switch:
             raise RefusedRequest(f"{THINKING} is false, but {rules.no_switch}", parameter=THINKING)
-        new["chat_template_kwargs"] = {
-            **_mapping(body, "chat_template_kwargs"),
-            **thinking_variables(thinks=bool(thinks)),
-        }
-        messages = _set_mode(messages, rules.think if thinks else rules.no_think)
+        new = with_variables(new, thinks=bool(thinks))
         if thinks == LOW:
             messages = _add_notice(messages, rules.thinking.notice(LOW_EFFORT))
     if limit is not None:
@@ -116,13 +112,10 @@ def rewrite_request(body: Body, rules: ThinkingRules) -> Body:
     return {**new, "messages": messages}
 
 
-def _mode(body: Body, rules: ThinkingRules) -> Any:
-    """Return the request's thinking mode. If the mode needs a system text, template variables set it too."""
-    mode = body.get(THINKING)
-    if mode is not None or not (rules.think or rules.no_think):
-        return mode
-    given = _mapping(body, "chat_template_kwargs")
-    return next((given[name] for name in thinking_variables(thinks=True) if isinstance(given.get(name), bool)), None)
+def with_variables(body: Body, *, thinks: bool) -> Body:
+    """Return the body with the template variables of a mode. `set_modes` adds the system text of families that need one."""
+    variables = {**_mapping(body, "chat_template_kwargs"), **thinking_variables(thinks=thinks)}
+    return body | {"chat_template_kwargs": variables}
 
 
 def _limit(body: Body, rules: ThinkingRules, thinks: bool | str | None) -> dict[str, Any] | None:
@@ -167,16 +160,6 @@ def _mapping(body: Body, key: str) -> Mapping[str, Any]:
     if not (value is None or isinstance(value, dict)):
         raise RefusedRequest(f"{key} is {format_value(value)}; it must be an object", parameter=key)
     return value or {}
-
-
-def _set_mode(messages: Any, text: str) -> Any:
-    """Return the messages with the system text; unchanged if the first message can't take it."""
-    match messages:
-        case [{"role": "system", "content": str() | list()}, *_]:
-            return set_mode(messages, text)
-        case [dict() as first, *_] if first.get("role") != "system":
-            return set_mode(messages, text)
-    return messages
 
 
 def _add_notice(messages: Any, notice: str) -> Any:

@@ -5,9 +5,12 @@ import os
 import signal
 import socket
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -19,6 +22,7 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.launchers.launcher import serve_http, setup_server
 from vllm.logger import configure_logging_from_args
+from vllm.renderers import BaseRenderer, ChatParams
 from vllm.tasks import SupportedTask
 from vllm.triton_utils import HAS_TRITON
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -32,6 +36,7 @@ from temper.rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit
 from temper.rollout.engines.vllm_worker import WorkerExtension
 from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import GENERATION, find_format, generation_text
+from temper.rollout.formats.messages import mode_of_variables, set_mode
 from temper.rollout.formats.turn_format import TurnFormat
 from temper.rollout.serving import thought_parser
 from temper.rollout.serving.family_parser import tool_parser
@@ -94,10 +99,12 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
     with closing(ScratchFolder()) as scratch, scratch.used():
         (scratch.path / GENERATION).write_text(generation_text(model, tokenizer), encoding="utf-8")
         arguments = _arguments(model, config, rules, form, name=name, generation=scratch.path)
-        return _listen(arguments, config, rules, Escaper(tokenizer), name=name)
+        return _listen(arguments, config, rules, form, Escaper(tokenizer), name=name)
 
 
-def _listen(arguments: Namespace, config: ServerConfig, rules: ThinkingRules, escaper: Escaper, *, name: str) -> int:
+def _listen(
+    arguments: Namespace, config: ServerConfig, rules: ThinkingRules, form: TurnFormat, escaper: Escaper, *, name: str
+) -> int:
     try:
         address, listener = setup_server(arguments, reuse_port=False)
     except KeyError as error:
@@ -107,7 +114,7 @@ def _listen(arguments: Namespace, config: ServerConfig, rules: ThinkingRules, es
     key = os.environ.get("VLLM_API_KEY") or None
     guard = Middleware(ThinkingMiddleware, rules=rules, escaper=escaper, raw_prompts=config.raw_prompts, key=key)
     line = _ready_line(name, address, budgets=not rules.no_budget)
-    return asyncio.run(_serve(arguments, guard, listener, line=line))
+    return asyncio.run(_serve(arguments, guard, listener, form, line=line))
 
 
 def app_arguments(
@@ -126,14 +133,31 @@ def app_arguments(
 
 
 async def build_routes(
-    engine: EngineClient, arguments: Namespace, tasks: tuple[SupportedTask, ...], guard: Middleware
+    engine: EngineClient, arguments: Namespace, tasks: tuple[SupportedTask, ...], guard: Middleware, form: TurnFormat
 ) -> FastAPI:
     """Return vLLM's application over an engine. `guard` is its innermost middleware, after authentication."""
+    engine.renderer = set_modes(engine.renderer, form)
     app = build_app(arguments, tasks, engine.model_config)
     app.user_middleware.append(guard)
     app.middleware_stack = app.build_middleware_stack()  # vLLM has already built it
     await init_app_state(engine, app.state, arguments, tasks)
     return app
+
+
+def set_modes(renderer: BaseRenderer[Any], form: TurnFormat) -> BaseRenderer[Any]:
+    """Return vLLM's renderer, which all routes share, with the family's system text for the mode in template variables."""
+    if not (form.think or form.no_think):
+        return renderer
+    changed, render = copy(renderer), renderer.render_chat_async
+
+    async def render_chat_async(conversations: Sequence[Any], chat_params: ChatParams, *more: Any, **named: Any) -> Any:
+        thinks = mode_of_variables(chat_params.chat_template_kwargs)
+        if thinks is not None:
+            conversations = [set_mode(one, form.think if thinks else form.no_think) for one in conversations]
+        return await render(conversations, chat_params, *more, **named)
+
+    changed.render_chat_async = render_chat_async
+    return changed
 
 
 def _arguments(
@@ -164,12 +188,14 @@ def _arguments(
     return arguments
 
 
-async def _serve(arguments: Namespace, guard: Middleware, listener: socket.socket, *, line: str) -> int:
+async def _serve(
+    arguments: Namespace, guard: Middleware, listener: socket.socket, form: TurnFormat, *, line: str
+) -> int:
     stopped = asyncio.Event()
     async with build_async_engine_client(arguments) as engine:
         await engine.collective_rpc("end_with_parent")
         tasks = await engine.get_supported_tasks()
-        app = await build_routes(engine, arguments, tasks, guard)
+        app = await build_routes(engine, arguments, tasks, guard, form)
         watch = asyncio.create_task(_run_until_stopped(app, stopped, line))
         ended = await serve_http(
             app,
