@@ -122,10 +122,10 @@ class Turn:
     training sequence is `context_1 + sampled_1 + context_2 + sampled_2`.
 
     `injected_T` marks inserted tokens: their log-probability is NaN and they carry no loss. `text` is the whole sampled
-    text, `reasoning` and `answer` are its parts. `thinking` measures both, `faults` names errors in the form. `experts` are
-    the recorded choices, shape (ids, expert layers, experts per token), one row for each id of `context_ids` and
-    `sampled_ids`; -1 if the engine did not process the id. `times` cover this turn. `tool_spans` are tool calls within
-    `step_s`.
+    text, `reasoning` and `answer` are its parts. `thinking` measures both, `faults` names errors in the form. `truncated`
+    is true if a token limit ended it. `experts` are the recorded choices, shape (ids, expert layers, experts per token), one
+    row for each id of `context_ids` and `sampled_ids`; -1 if the engine did not process the id. `times` cover this turn.
+    `tool_spans` are tool calls within `step_s`.
     """
 
     context_ids: Ids
@@ -139,6 +139,7 @@ class Turn:
     observation: tuple[Message, ...] = field(default=())
     thinking: ThinkingStats = NO_THINKING
     faults: tuple[TurnFault, ...] = ()
+    truncated: bool = False
     experts: Choices | None = field(default=None, compare=False)
     times: Times = field(default=NO_TIME, compare=False)
     tool_spans: tuple[ToolSpan, ...] = field(default=(), compare=False)
@@ -256,8 +257,7 @@ class Trajectory:
         """The indices of the turns of each sequence that the engine has seen, from the prompt to a last turn."""
         if not self.parents:
             return [list(range(len(self.turns)))]
-        lasts = sorted(set(range(len(self.turns))) - set(self.parents))
-        return [self._branch(last) for last in lasts]
+        return [self._branch(last) for last in last_turns(self.parents)]
 
     def _branch(self, last: int) -> list[int]:
         found = []
@@ -330,6 +330,18 @@ class Trajectory:
     def truncated(self) -> bool:
         """Whether a token limit truncated it."""
         return self.stop in TOKEN_LIMITS
+
+    @property
+    def truncated_branches(self) -> list[list[int]]:
+        """The branches whose last turn a token limit truncated. All of them if the limit was reached between two turns."""
+        if not self.truncated:
+            return []
+        return [branch for branch in self.branches if self.turns[branch[-1]].truncated] or self.branches
+
+
+def last_turns(parents: Sequence[int]) -> list[int]:
+    """Return the turns that no other turn continues."""
+    return sorted(set(range(len(parents))) - set(parents))
 
 
 def well_formed_share(trajectories: Sequence[Trajectory]) -> float:

@@ -62,6 +62,7 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
         "answer_tokens": turn.thinking.answer_tokens,
         "closed": turn.thinking.closed.value,
         "faults": [fault.value for fault in turn.faults],
+        "truncated": turn.truncated,
         "experts": to_json(turn.experts),
         "times": times_to_json(turn.times),
         "tool_spans": [tool_span_to_json(span) for span in turn.tool_spans],
@@ -69,7 +70,7 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
 
 
 def turn_from_json(data: dict[str, Any]) -> Turn:
-    """Return what `turn_to_json` wrote. Files of earlier versions have no `tool_spans`."""
+    """Return what `turn_to_json` wrote. Files of earlier versions have no `tool_spans` or `truncated`."""
     return Turn(
         context_ids=as_ids(data["context_ids"]),
         sampled_ids=as_ids(data["sampled_ids"]),
@@ -84,6 +85,7 @@ def turn_from_json(data: dict[str, Any]) -> Turn:
             tokens=data["thinking_tokens"], answer_tokens=data["answer_tokens"], closed=Closed(data["closed"])
         ),
         faults=tuple(TurnFault(fault) for fault in data["faults"]),
+        truncated=data.get("truncated", False),
         experts=from_json(data["experts"]),
         times=Times(**data["times"]),
         tool_spans=tuple(ToolSpan(**span) for span in data.get("tool_spans", ())),

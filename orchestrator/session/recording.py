@@ -290,6 +290,8 @@ def _turn_head(turn: Turn, arrays: Arrays) -> dict[str, Any]:
         head["injected"] = _runs(turn.injected_T.tolist())
     if turn.faults:
         head["faults"] = [fault.value for fault in turn.faults]
+    if turn.truncated:
+        head["truncated"] = True
     if turn.experts is not None:
         head["experts"] = list(turn.experts.shape)
         arrays["experts"].append(turn.experts)
@@ -345,6 +347,7 @@ def _turn(head: dict[str, Any], parts: _Parts) -> Turn:
         text="",
         thinking=replace(NO_THINKING, answer_tokens=head["answer_tokens"]),
         faults=tuple(TurnFault(fault) for fault in head.get("faults", ())),
+        truncated=head.get("truncated", False),
         experts=None if shape is None else parts.next("experts", int(np.prod(shape))).reshape(shape),
     )
 

@@ -12,7 +12,6 @@ from temper.envs.core.task import Task, Tool
 from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Stop
 
 
@@ -69,6 +68,14 @@ class AgentRequest:
     stop: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReply:
+    """The turn that answers a request: the sampled tokens, and their text up to a stop string."""
+
+    completion: Completion
+    text: str
+
+
 class LimitReached(RefusedRequest):
     """A request beyond a limit of its episode."""
 
@@ -84,19 +91,14 @@ class PlayedEpisode(Protocol):
     def task(self) -> Task: ...
 
     @property
-    def sampling(self) -> Sampling: ...
-
-    @property
     def clock(self) -> Clock: ...
 
 
 class AgentSession:
     """The requests of one agent's episode, answered one at a time. Meanwhile the clock of the episode stops."""
 
-    def __init__(self, episode: PlayedEpisode, sample: Callable[[AgentRequest], Awaitable[Completion]]) -> None:
+    def __init__(self, episode: PlayedEpisode, sample: Callable[[AgentRequest], Awaitable[AgentReply]]) -> None:
         self.thinking = episode.task.thinking
-        self.stop = tuple(episode.sampling.stop)
-        """Texts that end each turn."""
         self._clock = episode.clock
         self._sample = sample
         self._one_at_a_time = asyncio.Lock()
@@ -107,7 +109,7 @@ class AgentSession:
         self._faults: dict[tuple[int, ...], Exception] = {}
         """Errors of requests by their ids, which were not answered later."""
 
-    async def answer(self, request: AgentRequest) -> Completion:
+    async def answer(self, request: AgentRequest) -> AgentReply:
         """Return the turn that answers a request. Raise `LimitReached` if the episode has no turn or no token left."""
         async with self._one_at_a_time:
             if self._over:

@@ -34,7 +34,14 @@ from temper.envs.env_episode import EnvEpisode, MakeEnv
 from temper.envs.judge import JUDGED, Verdict, compared
 from temper.rewards.score import JUDGE
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.agent_session import AgentRequest, AgentServer, AgentSession, LimitReached, TurnTree
+from temper.rollout.episodes.agent_session import (
+    AgentReply,
+    AgentRequest,
+    AgentServer,
+    AgentSession,
+    LimitReached,
+    TurnTree,
+)
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, PartialTurn
@@ -52,6 +59,7 @@ from temper.rollout.trajectory import (
     Trajectory,
     Turn,
     TurnFault,
+    last_turns,
 )
 
 LOG = logging.getLogger(__name__)
@@ -86,6 +94,8 @@ class Episode:
     turns: list[Turn] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     """The turns that an agent's turns continue, as in `Trajectory`. Empty without an agent."""
+    stops: list[Stop] = field(default_factory=list)
+    """The limit that ended each of an agent's turns, or `Stop.ENV`."""
     context: tuple[int, ...] | None = None
     """The current turn's new ids. None between two turns."""
     before: Completion | None = None
@@ -126,6 +136,11 @@ class Episode:
         """Add a turn with the environment's response."""
         self.turns.append(turn)
         self.context = self.before = self.completion = None
+
+    def agent_end(self, otherwise: Stop) -> tuple[Stop, str]:
+        """Return the token limit that truncated the last turn of a branch, with the turn's text, or else `otherwise`."""
+        cut = [at for at in last_turns(self.parents) if self.turns[at].truncated]
+        return (self.stops[cut[-1]], self.turns[cut[-1]].text) if cut else (otherwise, "")
 
     def to_partial(self, of_engine: PartialOf) -> PartialEpisode | None:
         """Return the data from which another process can continue, or None before the first token."""
@@ -340,7 +355,8 @@ class EpisodeRunner:
             parsed = self._renderer.parse(text, task, context)
             stop = self._stop(sampled.completion, room, turns=len(turns) + 1)
             result = await self._in_thread(episode, functools.partial(episode.env.step, parsed, limit=LIMITS[stop]))
-            episode.end_turn(build_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
+            turn = build_turn(task, context, sampled, parsed, result, times=episode.watch.lap())
+            episode.end_turn(replace(turn, truncated=stop in TOKEN_LIMITS))
             if stop in TOKEN_LIMITS:
                 return stop, result
             if result.done:
@@ -377,7 +393,7 @@ class EpisodeRunner:
                     raise
                 if not episode.turns:
                     raise PromptTooLong(str(session.limit)) from error
-                stop = session.limit.stop
+                stop, _ = episode.agent_end(session.limit.stop)
                 return stop, await self._in_thread(episode, functools.partial(episode.env.truncate, LIMITS[stop]))
             finally:
                 session.close()
@@ -386,14 +402,15 @@ class EpisodeRunner:
             raise session.fault  # the agent took it for an answer
         if not episode.turns:
             raise EnvironmentFault(f"{name} ended without a request to {endpoint.url}")
+        stop, unfinished = episode.agent_end(Stop.ENV)
         if not isinstance(returned, str):
-            return Stop.ENV, end_with_reward(task, returned)
-        result = await self._in_thread(episode, functools.partial(episode.env.step, to_parsed_turn(returned)))
-        if not result.done:
-            result = await self._in_thread(episode, functools.partial(episode.env.truncate, "after the agent's answer"))
-        return Stop.ENV, result
+            return stop, end_with_reward(task, returned)
+        parsed, limit = to_parsed_turn(returned), LIMITS[stop] or "after the agent's answer"
+        if unfinished and not returned.strip():  # its thinking has no end, so there is no answer
+            parsed = replace(parsed, text=unfinished, readable=False)
+        return stop, await self._in_thread(episode, functools.partial(episode.env.step, parsed, limit=limit))
 
-    async def _answer_request(self, episode: Episode, tree: TurnTree, request: AgentRequest) -> Completion:
+    async def _answer_request(self, episode: Episode, tree: TurnTree, request: AgentRequest) -> AgentReply:
         """Sample the turn that answers an agent's request. Raise `LimitReached` if no turn or no token is left."""
         parent, context = tree.find_parent(request.ids)
         ids = tree.prompt_ids(parent, context)
@@ -411,11 +428,14 @@ class EpisodeRunner:
         if parent >= 0:
             episode.turns[parent] = fill_last_experts(episode.turns[parent], context, completion)
         task = replace(episode.task, tools=request.tools)
-        parsed = self._renderer.parse(sampling.cut_at_stop_string(self._renderer.text(completion.token_ids)), task, ids)
+        text = sampling.cut_at_stop_string(self._renderer.text(completion.token_ids))
+        parsed = self._renderer.parse(text, task, ids)
+        stop = self._stop(completion, room, turns=len(episode.turns) + 1)
         turn = build_turn(task, context, sampled, parsed, StepResult(), times=episode.watch.lap())
-        tree.add(parent, (*ids, *completion.token_ids))
-        episode.end_turn(turn)
-        return completion
+        tree.add(parent, (*ids, *completion.token_ids), text=self._renderer.decode(ids) + text)
+        episode.end_turn(replace(turn, truncated=stop in TOKEN_LIMITS))
+        episode.stops.append(stop)
+        return AgentReply(completion=completion, text=text)
 
     def _sampling(self, own: Sampling, thinking: Thinking, request: AgentRequest) -> Sampling:
         """Return the episode's sampling with the request's stop strings, and with its limit if that is lower."""

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import with_line
 from temper.rollout.formats.turn_format import TurnFormat
-from temper.rollout.sampling import PLAIN
 from temper.rollout.serving.middleware import (
     RESPONSES,
     App,
@@ -141,22 +139,18 @@ class EpisodeEngine:
             max_tokens=None if sampling_params.max_tokens > UNLIMITED_LENGTH // 2 else sampling_params.max_tokens,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
         )
-        session = SESSION.get()
-        completion = await session.answer(request)
-        ids = list(completion.token_ids)
-        kept = [token for token in ids if token not in self._form.end_ids]  # a client would send the end back as text
-        text = self._llm.get_tokenizer().decode(kept, skip_special_tokens=sampling_params.skip_special_tokens)
-        if self._form.tags is not None and self._form.tags.closing in text:
-            thought, answer = text.rsplit(self._form.tags.closing, 1)
-            text = thought + self._form.tags.closing + BLANK_LINES.sub("", answer)
-        text = replace(PLAIN, stop=[*session.stop, *request.stop]).cut_at_stop_string(text)
+        reply = await SESSION.get().answer(request)
+        text, tags = reply.text, self._form.tags
+        if tags is not None and tags.closing in text:
+            thought, answer = text.rsplit(tags.closing, 1)
+            text = thought + tags.closing + BLANK_LINES.sub("", answer)
         output = CompletionOutput(
             index=0,
             text=text,
-            token_ids=ids,
+            token_ids=list(reply.completion.token_ids),
             cumulative_logprob=None,
             logprobs=None,
-            finish_reason="stop" if completion.finished else "length",
+            finish_reason="stop" if reply.completion.finished else "length",
         )
         yield RequestOutput(request_id, None, list(request.ids), None, [output], finished=True)
 

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 
 from temper.envs.agents import AgentEpisode, Endpoint
 from temper.envs.core.task import Tool
-from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.agent_session import AgentRequest, AgentSession
+from temper.rollout.episodes.agent_session import AgentReply, AgentRequest, AgentSession
 
 GET: Tool = {
     "type": "function",
@@ -30,7 +29,7 @@ class DirectServer:
         return
 
 
-def ask(episode: AgentEpisode, *ids: int, tools: tuple[Tool, ...] = ()) -> Completion:
+def ask(episode: AgentEpisode, *ids: int, tools: tuple[Tool, ...] = ()) -> AgentReply:
     session, loop = SESSIONS[episode.key]
     return asyncio.run_coroutine_threadsafe(session.answer(AgentRequest(ids=ids, tools=tools)), loop).result(10)
 
