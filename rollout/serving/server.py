@@ -8,6 +8,7 @@ from argparse import Namespace
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -43,6 +44,14 @@ READY_CHECK_S = 0.05
 """Seconds between two checks whether the server listens."""
 GRACE_S = 5
 """Seconds in which requests may finish when the server stops."""
+CONNECTIONS: dict[str, Any] = {
+    "access_log": False,
+    "timeout_graceful_shutdown": GRACE_S,
+    "timeout_keep_alive": 24 * 3600,
+}
+"""uvicorn's settings of connections. They stay open for a day, because agents and judges work between two requests. If the
+server closed one meanwhile, the next request would fail.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +186,7 @@ async def _serve(arguments: Namespace, guard: Middleware, listener: socket.socke
             host=arguments.host,
             port=arguments.port,
             log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=GRACE_S,
+            **CONNECTIONS,
         )
         watch.cancel()
     await ended
