@@ -5,9 +5,13 @@ Tags are the tokenizer's special tokens, the tags of reasoning and tool calls, a
 the added tokens and in the chat template. Ordinary words stay unchanged.
 """
 
+import hashlib
 import json
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -19,8 +23,8 @@ BREAK = "\u200b"
 TAG = re.compile(r"<+[^<>\s]+>+|\[/?[A-Z][A-Z_]*\]")
 XML_TAG = re.compile(r"</?\w[\w.:-]*/?>")
 OWN_TAGS = frozenset((OPEN_THINKING, CLOSE_THINKING, OPEN_CALL, CLOSE_CALL))
-SHORT, REMEMBERED = 16, 4096
-"""Length limit in characters, and size, of the cache of encoded texts."""
+REMEMBERED_BYTES, ENTRY_BYTES = 32 * 2**20, 256
+"""Memory of the texts that are known, and of one of them besides its escaped form."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of content parts that hold text."""
 
@@ -39,27 +43,33 @@ class Escaper:
         if tokenizer.unk_token != tokenizer.eos_token:  # an unknown token is no forged tag
             vocabulary.pop(str(tokenizer.unk_token), None)
         self._longest = max(map(len, tags))
-        self._short: dict[str, list[int]] = {}
-        self._tags, self._tag_ids = _any_of(tags), frozenset(vocabulary.values())
-        self._turns, self._turn_ids = _any_of(turns), frozenset(vocabulary[tag] for tag in turns & vocabulary.keys())
+        self._tags = _Tags(pattern=_any_of(tags), ids=frozenset(vocabulary.values()))
+        turn_ids = frozenset(vocabulary[tag] for tag in turns & vocabulary.keys())
+        self._turns = _Tags(pattern=_any_of(turns), ids=turn_ids)
 
     def text(self, text: str) -> str:
         """Return the text without tags. Raises `ValueError` if the tokenizer still finds one."""
-        return self._safe(text, self._tags, self._tag_ids)
+        return self._safe(text, self._tags)
 
     def assistant_text(self, text: str) -> str:
         """Return an assistant's text without turn tags. Reasoning and tool calls may stay in it."""
-        return self._safe(text, self._turns, self._turn_ids)
+        return self._safe(text, self._turns)
 
-    def _safe(self, text: str, tags: re.Pattern[str], ids: frozenset[int]) -> str:
+    def _safe(self, text: str, tags: "_Tags") -> str:
         text = writable(text)
-        broken = _break_tags(text, tags)
-        if ids.isdisjoint(self._encode(broken)):
+        known, digest = tags.recall(text)
+        if known is None:
+            known = self._escape(text, tags)
+            tags.remember(digest, None if known == text else known)
+        return known
+
+    def _escape(self, text: str, tags: "_Tags") -> str:
+        broken = _break_tags(text, tags.pattern)
+        if tags.ids.isdisjoint(self._encode(broken)):
             return broken
-        apart = BREAK.join(
-            text
-        )  # the tokenizer normalizes characters of the text into a tag, for example full-width letters
-        if not ids.isdisjoint(self._encode(apart)):
+        # the tokenizer normalizes characters of the text into a tag, for example full-width letters
+        apart = BREAK.join(text)
+        if not tags.ids.isdisjoint(self._encode(apart)):
             raise ValueError(f"{text[:80]!r} can't be escaped: the tokenizer encodes it as a tag of the chat template")
         return apart
 
@@ -129,19 +139,49 @@ class Escaper:
     def _completes(self, before: str, text: str) -> bool:
         """Return whether a tag spans the border of two texts."""
         near = before + text[: self._longest]
-        return any(found.start() < len(before) < found.end() for found in self._tags.finditer(near))
+        return any(found.start() < len(before) < found.end() for found in self._tags.pattern.finditer(near))
 
-    def _encode(self, text: str) -> Iterable[int]:
-        """Return the ids of a text. A cache holds short texts: keys and roles are in every message."""
-        known = self._short.get(text)
-        if known is not None:
-            return known
+    def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(text) <= SHORT:
-            if len(self._short) == REMEMBERED:
-                self._short.clear()
-            self._short[text] = ids
         return ids
+
+
+@dataclass(kw_only=True, slots=True)
+class _Tags:
+    """Tags to break, and the texts that were escaped last. Thread-safe.
+
+    Each request of an agent repeats its history, so texts are known by their digests.
+    """
+
+    pattern: re.Pattern[str]
+    ids: frozenset[int]
+    _known: OrderedDict[bytes, str | None] = field(default_factory=OrderedDict)
+    """The escaped form of a text by its digest, None if it is the text itself."""
+    _size: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def recall(self, text: str) -> tuple[str | None, bytes]:
+        """Return the escaped form of a text, None if it is not known, and its digest."""
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        with self._lock:
+            if digest not in self._known:
+                return None, digest
+            self._known.move_to_end(digest)
+            known = self._known[digest]
+        return text if known is None else known, digest
+
+    def remember(self, digest: bytes, escaped: str | None) -> None:
+        """Add an escaped form, None if it is the text itself. Drop the oldest ones above `REMEMBERED_BYTES`."""
+        with self._lock:
+            if digest not in self._known:
+                self._known[digest] = escaped
+                self._size += _size(escaped)
+            while self._size > REMEMBERED_BYTES:
+                self._size -= _size(self._known.popitem(last=False)[1])
+
+
+def _size(escaped: str | None) -> int:
+    return ENTRY_BYTES + 4 * len(escaped or "")
 
 
 def _any_of(tags: Iterable[str]) -> re.Pattern[str]:

@@ -17,6 +17,8 @@ class Clock:
         self._lock = threading.Lock()
         self._left = seconds
         self._since: float | None = None
+        self._on = False
+        self._parts: list[_Part] = []
 
     @property
     def left_s(self) -> float:
@@ -35,10 +37,48 @@ class Clock:
 
     def turn(self, *, on: bool) -> bool:
         with self._lock:
-            now, before = time.monotonic(), self._since is not None
-            if self._since is not None:
-                self._left -= now - self._since
-            self._since = now if on else None
+            before, self._on = self._on, on
+            self._apply()
+            return before
+
+    @contextmanager
+    def part(self) -> Iterator["Clock"]:
+        """Yield a stopped clock of the same seconds. Parts may overlap: until the last one ends, this clock runs only while
+        one of them runs.
+        """
+        part = _Part(self)
+        with self._lock:
+            self._parts.append(part)
+            self._apply()
+        try:
+            yield part
+        finally:
+            with self._lock:
+                self._parts.remove(part)
+                self._apply()
+
+    def _apply(self) -> None:
+        """Run or stop as set. The caller holds the lock."""
+        now = time.monotonic()
+        if self._since is not None:
+            self._left -= now - self._since
+        runs = any(part.on for part in self._parts) if self._parts else self._on
+        self._since = now if runs else None
+
+
+class _Part(Clock):
+    def __init__(self, whole: Clock) -> None:
+        self._whole = whole
+        self.on = False
+
+    @property
+    def left_s(self) -> float:
+        return self._whole.left_s
+
+    def turn(self, *, on: bool) -> bool:
+        with self._whole._lock:
+            before, self.on = self.on, on
+            self._whole._apply()
             return before
 
 

@@ -1,10 +1,13 @@
 """The requests of one agent's episode as turns: each continues the longest turn whose tokens its prompt begins with."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import count
+from typing import Any, AnyStr, Protocol
+
+import numpy as np
 
 from temper.envs.agents import Endpoint
 from temper.envs.core.clock import Clock
@@ -12,50 +15,95 @@ from temper.envs.core.task import Task, Tool
 from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.token_arrays import as_ids
 from temper.rollout.trajectory import Stop
+
+BLANKS = 16
+"""Characters in which the end of a turn is searched: templates write blanks before it."""
 
 
 class TurnTree:
-    """The turns of an episode by their token ids. A prompt that continues no turn starts a branch."""
+    """The turns of an episode by their token ids. A prompt that continues no turn starts a branch.
+
+    Each turn keeps the ids and the text from the end of its parent on, so memory is linear in tokens.
+    """
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._sequences: list[tuple[int, ...]] = []
-        """All ids up to the end of each turn."""
-        self._texts: list[str | None] = []
-        """The decoded ids of each turn, None until first used."""
+        self._ids: list[bytes] = []
+        """The ids of each turn after its parent, as int32."""
+        self._texts: list[str] = []
+        """Their text."""
+        self._unsent: list[int] = []
+        """Characters at the end of each turn that its client did not get."""
         self.parents: list[int] = []
         """The index of the turn that each turn continues, -1 for none."""
 
-    def find_parent(self, prompt: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        """Return the index of the turn that a prompt continues, -1 for none, and the ids after it.
+    def split(self, prompt: str) -> tuple[list[int], str]:
+        """Return the ids of the longest turn whose text a prompt continues, and the text after it, which is not encoded yet.
 
-        A client sends text, whose tokens may differ from the sampled ones. So equal text continues a turn too, and the
-        sampled tokens are kept.
+        A client sends text, whose tokens may differ from the sampled ones, which are kept. A stop string is kept too, as in
+        an environment: the client did not get it, so its prompt has the end of the turn there.
         """
-        text = ""
-        for at in sorted(range(len(self._sequences)), key=lambda at: -len(self._sequences[at])):
-            ids = self._sequences[at]
-            if len(prompt) > len(ids) and prompt[: len(ids)] == ids:
-                return at, prompt[len(ids) :]
-            text = text or self._renderer.decode(prompt)
-            rest = text.removeprefix(self._text(at))
-            if len(rest) < len(text) and rest:
-                return at, self._renderer.encode(rest)
-        return -1, prompt
 
-    def prompt_ids(self, parent: int, context: tuple[int, ...]) -> tuple[int, ...]:
-        return (*self._sequences[parent], *context) if parent >= 0 else context
+        def end_of_turn(at: int, start: int) -> int | None:
+            text, unsent = self._texts[at], self._unsent[at]
+            end = _end_of(text, prompt, start)
+            if end is None and unsent:
+                end = _end_of(text[:-unsent], prompt, start)
+                parted = end is not None and prompt[end : end + BLANKS].lstrip().startswith(
+                    self._renderer.format.parted_by
+                )
+                return end if parted else None
+            return end
 
-    def add(self, parent: int, ids: tuple[int, ...]) -> None:
-        """Add a turn with all ids up to its end."""
-        self._sequences.append(ids)
-        self._texts.append(None)
+        parent, end = self._longest(end_of_turn)
+        before = b"".join(self._path(self._ids, parent))
+        return np.frombuffer(before, dtype=np.int32).tolist(), prompt[end:]
+
+    def find_parent(self, prompt: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        """Return the index of the turn that a prompt continues, -1 for none, and the ids after it."""
+        ids = as_ids(prompt)
+        whole = ids.tobytes()
+        parent, end = self._longest(lambda at, start: _end_of(self._ids[at], whole, start))
+        return parent, prompt[end // ids.itemsize :]
+
+    def add(
+        self, parent: int, context: tuple[int, ...], sampled: tuple[int, ...], *, text: str = "", unsent: int = 0
+    ) -> None:
+        """Add a turn. `text` is the text of its prompt, or "" if only its ids are known. The client does not get the last
+        `unsent` characters of the turn, which a stop string begins.
+        """
+        before = "".join(self._path(self._texts, parent))
+        known = text[len(before) :] if text.startswith(before) else ""
+        self._texts.append((known or self._renderer.decode(context)) + self._renderer.decode(sampled))
+        self._unsent.append(unsent)
+        self._ids.append(as_ids((*context, *sampled)).tobytes())
         self.parents.append(parent)
 
-    def _text(self, at: int) -> str:
-        text = self._texts[at] = self._texts[at] or self._renderer.decode(self._sequences[at])
-        return text
+    def _longest(self, end_of_turn: Callable[[int, int], int | None]) -> tuple[int, int]:
+        """Return the turn with the longest path that a prompt continues, and the end of that path. `end_of_turn` returns the
+        end of a turn that starts at a place of the prompt, or None.
+        """
+        ends = {-1: 0}
+        for at, parent in enumerate(self.parents):
+            if parent in ends and (end := end_of_turn(at, ends[parent])) is not None:
+                ends[at] = end
+        return max(ends.items(), key=lambda found: (found[1], -found[0]))
+
+    def _path(self, parts: Sequence[AnyStr], at: int) -> list[AnyStr]:
+        """Return the parts from the first turn to a turn."""
+        path = []
+        while at >= 0:
+            path.append(parts[at])
+            at = self.parents[at]
+        return path[::-1]
+
+
+def _end_of(part: AnyStr, whole: AnyStr, start: int) -> int | None:
+    """Return the end of a part that begins at `start`, or None if it does not, or if nothing follows."""
+    end = start + len(part)
+    return end if end < len(whole) and whole.startswith(part, start) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +111,8 @@ class AgentRequest:
     """A request of an agent: its prompt, the tools that it offers, and limits besides the episode's own."""
 
     ids: tuple[int, ...]
+    text: str = ""
+    """The text of the prompt, "" if it is not known."""
     tools: tuple[Tool, ...] = ()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -94,41 +144,87 @@ class PlayedEpisode(Protocol):
     def clock(self) -> Clock: ...
 
 
-class AgentSession:
-    """The requests of one agent's episode, answered one at a time. Meanwhile the clock of the episode stops."""
+class Sample(Protocol):
+    """Samples the turn that answers a request."""
 
-    def __init__(self, episode: PlayedEpisode, sample: Callable[[AgentRequest], Awaitable[AgentReply]]) -> None:
+    async def __call__(self, request: AgentRequest, *, number: int, clock: Clock) -> AgentReply: ...
+
+
+class AgentSession:
+    """The requests of one agent's episode, which may overlap. Until they are answered, the clock of the episode runs only
+    while the engine samples.
+    """
+
+    def __init__(
+        self, episode: PlayedEpisode, tree: TurnTree, *, sample: Sample, check: Callable[[int, int], None]
+    ) -> None:
+        """`check` raises `LimitReached` for a prompt of a number of tokens or a turn of a number that the episode does not
+        allow.
+        """
         self.thinking = episode.task.thinking
+        self.split = tree.split
         self._clock = episode.clock
         self._sample = sample
-        self._one_at_a_time = asyncio.Lock()
-        self._running: asyncio.Task[Any] | None = None
+        self._check = check
+        self._running: set[asyncio.Task[Any]] = set()
+        self._numbers: set[int] = set()
+        """The numbers of finished and running turns."""
         self._over = False
         self.limit: LimitReached | None = None
         """The refusal of the last request, None if it was answered."""
         self._faults: dict[tuple[int, ...], Exception] = {}
         """Errors of requests by their ids, which were not answered later."""
 
+    def check(self, tokens: int, *, is_turn: bool = True) -> None:
+        """Raise `LimitReached` if the episode has no room after a prompt of so many tokens, or no turn left for it."""
+        with self._recorded_limit():
+            self._check(tokens, self._free_number if is_turn else 0)
+
     async def answer(self, request: AgentRequest) -> AgentReply:
-        """Return the turn that answers a request. Raise `LimitReached` if the episode has no turn or no token left."""
-        async with self._one_at_a_time:
-            if self._over:
-                raise RefusedRequest("the episode is over")
-            self._running = asyncio.current_task()
-            with self._clock.turned(on=False):
-                self.limit = None
-                try:
-                    answer = await self._sample(request)
-                except LimitReached as error:
-                    self.limit = error
-                    raise
-                except Exception as error:
-                    self._faults[request.ids] = error
-                    raise
-                finally:
-                    self._running = None
-                self._faults.pop(request.ids, None)
-                return answer
+        """Return the turn that answers a request. Raise `LimitReached` as `check`."""
+        if self._over:
+            raise RefusedRequest("the episode is over")
+        if not self._running:
+            self.limit = None
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            with self._clock.part() as clock, self._recorded_limit(), self._numbered() as number:
+                self._check(len(request.ids), number)
+                answer = await self._sample(request, number=number, clock=clock)
+        except LimitReached:
+            raise
+        except Exception as error:
+            self._faults[request.ids] = error
+            raise
+        finally:
+            self._running.discard(task)
+        self._faults.pop(request.ids, None)
+        return answer
+
+    @property
+    def _free_number(self) -> int:
+        return next(number for number in count() if number not in self._numbers)
+
+    @contextmanager
+    def _numbered(self) -> Iterator[int]:
+        """Yield the lowest number that no other turn has. A turn that fails gives it back."""
+        number = self._free_number
+        self._numbers.add(number)
+        try:
+            yield number
+        except BaseException:
+            self._numbers.discard(number)
+            raise
+
+    @contextmanager
+    def _recorded_limit(self) -> Iterator[None]:
+        try:
+            yield
+        except LimitReached as error:
+            self.limit = error
+            raise
 
     @property
     def fault(self) -> Exception | None:
@@ -137,13 +233,13 @@ class AgentSession:
 
     @property
     def is_answering(self) -> bool:
-        return self._running is not None
+        return bool(self._running)
 
     def close(self) -> None:
-        """Cancel the running request and refuse all others: the agent has ended."""
+        """Cancel the running requests and refuse all others: the agent has ended."""
         self._over = True
-        if self._running is not None:
-            self._running.cancel()
+        for task in self._running:
+            task.cancel()
 
 
 class AgentServer(Protocol):

@@ -106,9 +106,8 @@ class Episode:
     earlier_s: float = 0.0
     earlier: Times = NO_TIME
 
-    @property
-    def request(self) -> str:
-        return f"{self.name}.{len(self.turns)}"
+    def turn_name(self, number: int) -> str:
+        return f"{self.name}.{number}"
 
     @property
     def seconds(self) -> float:
@@ -143,13 +142,17 @@ class Episode:
         return (self.stops[cut[-1]], self.turns[cut[-1]].text) if cut else (otherwise, "")
 
     def to_partial(self, of_engine: PartialOf) -> PartialEpisode | None:
-        """Return the data from which another process can continue, or None before the first token."""
+        """Return the data from which another process can continue. None before the first token, and for an agent's episode,
+        which starts anew.
+        """
+        if self.task.env.settings.agent:
+            return None
         if self.partial is not None:
             return self.partial
         turn = None
         if (
             self.context is not None
-            and (completion := self.completion or self._sampled(of_engine(self.request))) is not None
+            and (completion := self.completion or self._sampled(of_engine(self.turn_name(len(self.turns))))) is not None
         ):
             turn = PartialTurn(context_ids=self.context, completion=completion, whole=self.completion is not None)
         if turn is None and not self.turns:
@@ -347,7 +350,7 @@ class EpisodeRunner:
                 stop = Stop.EPISODE_LENGTH
                 return stop, await self._in_thread(episode, functools.partial(episode.env.truncate, LIMITS[stop]))
             episode.context = context
-            sampled = await self._sample(episode, ids, room=room)
+            sampled = await self._sample(episode, ids, room=room, number=len(turns), clock=episode.clock)
             episode.completion = sampled.completion
             if turns:
                 turns[-1] = fill_last_experts(turns[-1], context, sampled.completion)
@@ -373,12 +376,12 @@ class EpisodeRunner:
         assert name is not None
         if self._agents is None:
             raise EnvironmentFault(f"{name} needs a vLLM engine, whose endpoint it calls")
-        if episode.partial is not None:  # agents do not replay
-            episode.restart(episode.env)
         first = await self._in_thread(episode, episode.env.begin)
         tree = TurnTree(self._renderer)
         episode.parents = tree.parents
-        session = AgentSession(episode, functools.partial(self._answer_request, episode, tree))
+        answering = functools.partial(self._answer_request, episode, tree)
+        checking = functools.partial(self._check_limits, episode)
+        session = AgentSession(episode, tree, sample=answering, check=checking)
         async with self._agents.open(session) as endpoint:
             agent = AgentEpisode.of(task, first, endpoint)
             try:
@@ -410,29 +413,33 @@ class EpisodeRunner:
             parsed = replace(parsed, text=unfinished, readable=False)
         return stop, await self._in_thread(episode, functools.partial(episode.env.step, parsed, limit=limit))
 
-    async def _answer_request(self, episode: Episode, tree: TurnTree, request: AgentRequest) -> AgentReply:
-        """Sample the turn that answers an agent's request. Raise `LimitReached` if no turn or no token is left."""
-        parent, context = tree.find_parent(request.ids)
-        ids = tree.prompt_ids(parent, context)
-        room = self._limits.total_tokens - len(ids)
+    def _check_limits(self, episode: Episode, tokens: int, turn: int) -> None:
+        """Raise `LimitReached` if a prompt of so many tokens has no room, or an episode has no turn of this number."""
         most_turns = (self._limits.turns, episode.task.env.settings.max_turns)
-        if any(most is not None and len(episode.turns) >= most for most in most_turns):
+        if any(most is not None and turn >= most for most in most_turns):
             raise LimitReached(f"this request is {LIMITS[Stop.TURNS]}", Stop.TURNS)
-        if room <= 0:
-            message = f"this request has {len(ids)} tokens and is {LIMITS[Stop.EPISODE_LENGTH]}"
+        if tokens >= self._limits.total_tokens:
+            message = f"this request has at least {tokens} tokens and is {LIMITS[Stop.EPISODE_LENGTH]}"
             raise LimitReached(message, Stop.EPISODE_LENGTH)
+
+    async def _answer_request(
+        self, episode: Episode, tree: TurnTree, request: AgentRequest, *, number: int, clock: Clock
+    ) -> AgentReply:
+        """Sample the turn that answers an agent's request. Others may be sampled meanwhile."""
+        ids, room = request.ids, self._limits.total_tokens - len(request.ids)
         sampling = self._sampling(episode.sampling, episode.task.thinking, request)
-        episode.context = context
-        sampled = await self._sample(episode, ids, room=room, sampling=sampling)
+        sampled = await self._sample(episode, ids, room=room, number=number, clock=clock, sampling=sampling)
         completion = sampled.completion
+        parent, context = tree.find_parent(ids)
         if parent >= 0:
             episode.turns[parent] = fill_last_experts(episode.turns[parent], context, completion)
         task = replace(episode.task, tools=request.tools)
-        text = sampling.cut_at_stop_string(self._renderer.text(completion.token_ids))
+        whole = self._renderer.text(completion.token_ids)
+        text = sampling.cut_at_stop_string(whole)
         parsed = self._renderer.parse(text, task, ids)
         stop = self._stop(completion, room, turns=len(episode.turns) + 1)
         turn = build_turn(task, context, sampled, parsed, StepResult(), times=episode.watch.lap())
-        tree.add(parent, (*ids, *completion.token_ids), text=self._renderer.decode(ids) + text)
+        tree.add(parent, context, completion.token_ids, text=request.text, unsent=len(whole) - len(text))
         episode.end_turn(replace(turn, truncated=stop in TOKEN_LIMITS))
         episode.stops.append(stop)
         return AgentReply(completion=completion, text=text)
@@ -492,18 +499,25 @@ class EpisodeRunner:
         return ids
 
     async def _sample(
-        self, episode: Episode, ids: tuple[int, ...], *, room: int, sampling: Sampling | None = None
+        self,
+        episode: Episode,
+        ids: tuple[int, ...],
+        *,
+        room: int,
+        number: int,
+        clock: Clock,
+        sampling: Sampling | None = None,
     ) -> SampledTurn:
-        """Sample a turn after `ids`. `sampling` replaces the episode's."""
+        """Sample the turn of this number after `ids`. `sampling` replaces the episode's."""
         if episode.completion is not None:  # an earlier process sampled it
             return self._sampler.measure_turn(episode.completion, episode.task.thinking, ids)
         thinking_so_far = sum(turn.thinking.tokens for turn in episode.turns)
-        seed = _turn_seed(episode.seed, len(episode.turns))
+        seed = _turn_seed(episode.seed, number)
         async with episode.watch.place(self._places):
-            with episode.clock.turned(on=True), episode.watch.running("generate_s"):
+            with clock.turned(on=True), episode.watch.running("generate_s"):
                 try:
                     async with asyncio.timeout(None) as deadline:
-                        with call_at_end(episode.clock, functools.partial(deadline.reschedule, 0.0)):
+                        with call_at_end(clock, functools.partial(deadline.reschedule, 0.0)):
                             return await self._sampler.sample(
                                 ids,
                                 episode.task.thinking,
@@ -512,8 +526,8 @@ class EpisodeRunner:
                                 seed=seed,
                                 sampling=sampling or episode.sampling,
                                 partial=episode.before,
-                                request=episode.request,
-                                clock=episode.clock,
+                                request=episode.turn_name(number),
+                                clock=clock,
                             )
                 except WorkerDied:
                     raise

@@ -17,6 +17,7 @@ import uvicorn
 from starlette.middleware import Middleware
 from vllm.entrypoints.launchers.launcher import NoSignalServer
 from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.renderers.params import TokenizeParams
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -35,11 +36,9 @@ from temper.rollout.serving.middleware import (
     App,
     Scope,
     ThinkingMiddleware,
-    read_conversation,
-    to_json_bytes,
 )
 from temper.rollout.serving.request import ThinkingRules, load_thinking_rules, require_callable, with_variables
-from temper.rollout.serving.server import GRACE_S, READY_CHECK_S, app_arguments, build_routes
+from temper.rollout.serving.server import CONNECTIONS, READY_CHECK_S, app_arguments, build_routes
 from temper.rollout.tokenizer import load_tokenizer
 
 HOST = "127.0.0.1"
@@ -92,6 +91,7 @@ class VllmAgentServer:
             sessions=self._sessions,
             rules=load_thinking_rules(tokenizer, self._thinking),
             escaper=Escaper(tokenizer),
+            longest_token=self._llm.get_tokenizer().max_chars_per_token,
         )
         form = find_format(tokenizer)
         arguments = app_arguments(self._model, form, name=NAME)
@@ -100,9 +100,7 @@ class VllmAgentServer:
         engine: Any = EpisodeEngine(self._llm, form)
         app = await build_routes(engine, arguments, tasks, guard, form)
         listener = socket.create_server((HOST, 0))
-        server = NoSignalServer(
-            uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
-        )
+        server = NoSignalServer(uvicorn.Config(app, log_level="error", lifespan="off", **CONNECTIONS))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             if task.done():
@@ -123,17 +121,32 @@ class EpisodeEngine:
         self._form = form
         self.model_config = copy(llm.model_config)
         self.model_config.max_model_len = UNLIMITED_LENGTH
+        self.renderer = copy(llm.renderer)
+        self.renderer._tokenize_prompt_async = self._tokenize
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
 
-    async def generate(
+    async def _tokenize(self, prompt: dict[str, Any], params: TokenizeParams) -> dict[str, Any]:
+        """Tokenize a prompt in vLLM's thread, except for the turn that it continues, whose tokens are known."""
+        before, rest = ([], prompt["prompt"]) if params.add_special_tokens else SESSION.get().split(prompt["prompt"])
+        made = await self._llm.renderer._tokenize_prompt_async({**prompt, "prompt": rest}, params)
+        return {**made, "prompt": prompt["prompt"], "prompt_token_ids": before + made["prompt_token_ids"]}
+
+    def generate(
         self, prompt: dict[str, Any], sampling_params: SamplingParams, request_id: str, **_: Any
     ) -> AsyncIterator[RequestOutput]:
-        """Yield the whole turn."""
+        """Yield the whole turn. Raise `LimitReached` at once, before a stream starts."""
+        SESSION.get().check(len(prompt["prompt_token_ids"]))
+        return self._answer(prompt, sampling_params, request_id)
+
+    async def _answer(
+        self, prompt: dict[str, Any], sampling_params: SamplingParams, request_id: str
+    ) -> AsyncIterator[RequestOutput]:
         stop = sampling_params.stop or ()
         request = AgentRequest(
             ids=tuple(prompt["prompt_token_ids"]),
+            text=prompt["prompt"],
             tools=TOOLS.get(),
             # Without a limit vLLM sets the rest of the longest sequence.
             max_tokens=None if sampling_params.max_tokens > UNLIMITED_LENGTH // 2 else sampling_params.max_tokens,
@@ -152,16 +165,20 @@ class EpisodeEngine:
             logprobs=None,
             finish_reason="stop" if reply.completion.finished else "length",
         )
-        yield RequestOutput(request_id, None, list(request.ids), None, [output], finished=True)
+        yield RequestOutput(request_id, None, prompt["prompt_token_ids"], None, [output], finished=True)
 
 
 class EpisodeMiddleware(ThinkingMiddleware):
     """Gives each request to the episode of its key, and sets the episode's mode of thinking."""
 
-    def __init__(self, app: App, sessions: dict[str, AgentSession], rules: ThinkingRules, escaper: Escaper) -> None:
+    def __init__(
+        self, app: App, sessions: dict[str, AgentSession], rules: ThinkingRules, escaper: Escaper, longest_token: int
+    ) -> None:
+        """`longest_token` is the most characters of a token."""
         super().__init__(app, rules, escaper, raw_prompts=False)
         self._notice = rules.thinking.notice
         self._sessions = sessions
+        self._longest_token = longest_token
 
     def _has_key(self, scope: Scope) -> bool:
         headers = dict(scope["headers"])
@@ -173,16 +190,31 @@ class EpisodeMiddleware(ThinkingMiddleware):
         SESSION.set(session)
         return True
 
-    def _prepared(self, content: bytes, path: str) -> bytes:
-        body = read_conversation(content, self._escaper)
-        if body is None:
-            return content
+    def _check(self, body: dict[str, Any]) -> None:
+        given = body.get(MESSAGES) or body.get(INPUT)
+        SESSION.get().check(count_characters(given) // self._longest_token, is_turn=False)
+
+    def _prepared(self, body: dict[str, Any], path: str) -> dict[str, Any]:
         require_plain(body)
         require_callable(body, self._rules)
         thinking = SESSION.get().thinking
         TOOLS.set(read_tools(body))
         body = with_first_notice(body, INPUT if path == RESPONSES else MESSAGES, self._notice(thinking))
-        return to_json_bytes(with_variables(body, thinks=thinking.on))
+        return with_variables(body, thinks=thinking.on)
+
+
+def count_characters(messages: Any) -> int:
+    """Return the number of characters of the texts in messages of others than the model.
+
+    A template writes all of them, but may drop earlier reasoning of the model.
+    """
+    if isinstance(messages, str):
+        return len(messages)
+    if isinstance(messages, list):
+        return sum(map(count_characters, messages))
+    if not isinstance(messages, dict) or messages.get("role") == "assistant":
+        return 0
+    return sum(count_characters(messages.get(key)) for key in ("content", "text", "output"))
 
 
 def with_first_notice(body: dict[str, Any], key: str, notice: str) -> dict[str, Any]:

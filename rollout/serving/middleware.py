@@ -4,6 +4,7 @@ The server writes the turns of a conversation, so all client texts are escaped a
 token ids, holds the turns itself and can't be escaped. It is answered only if the operator trusts the clients.
 """
 
+import asyncio
 import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -24,6 +25,7 @@ EXACT = ("model", "stop", "stop_sequences", "bad_words", "response_format", "str
 """Keys of a body that never become a part of a prompt, and must not change."""
 MESSAGES = ("messages", "input")
 READS = ("GET", "HEAD", "OPTIONS")
+Check = Callable[[dict[str, Any]], None]
 
 
 def require_served(method: str, path: str, *, raw_prompts: bool) -> None:
@@ -42,10 +44,10 @@ def require_served(method: str, path: str, *, raw_prompts: bool) -> None:
     raise RefusedRequest(f"{method} {path} is not served", status=HTTPStatus.NOT_FOUND)
 
 
-def read_conversation(content: bytes, escaper: Escaper) -> dict[str, Any] | None:
+def read_conversation(content: bytes, escaper: Escaper, check: Check = lambda body: None) -> dict[str, Any] | None:
     """Return an escaped conversation. None if it is no JSON object, which vLLM refuses.
 
-    Raises `RefusedRequest` if it can't be parsed or escaped.
+    Raises `RefusedRequest` if it can't be parsed or escaped, or if `check` refuses it before it is escaped.
     """
     try:
         body = json.loads(content)
@@ -55,6 +57,7 @@ def read_conversation(content: bytes, escaper: Escaper) -> dict[str, Any] | None
         return None
     if not isinstance(body, dict):
         return None
+    check(body)
     try:
         return {key: _escaped(key, value, escaper) for key, value in body.items()}
     except RecursionError as error:
@@ -116,7 +119,8 @@ class ThinkingMiddleware:
             if content is None:
                 return
             if scope["path"] in CONVERSATIONS:
-                content = self._prepared(content, scope["path"])
+                body = await asyncio.to_thread(read_conversation, content, self._escaper, self._check)
+                content = content if body is None else to_json_bytes(self._prepared(body, scope["path"]))
         except RefusedRequest as error:
             await _refuse(send, error)
             return
@@ -133,12 +137,12 @@ class ThinkingMiddleware:
         scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
         return scheme.lower() == b"bearer" and secrets.compare_digest(given, self._key)
 
-    def _prepared(self, content: bytes, path: str) -> bytes:
+    def _check(self, body: dict[str, Any]) -> None:
+        """Raise `RefusedRequest` for a conversation that is not worth escaping. A thread calls it."""
+
+    def _prepared(self, body: dict[str, Any], path: str) -> dict[str, Any]:
         """Return the body for vLLM."""
-        body = read_conversation(content, self._escaper)
-        if body is None:
-            return content
-        return to_json_bytes(rewrite_request(body, self._rules) if path == CHAT else body)
+        return rewrite_request(body, self._rules) if path == CHAT else body
 
 
 def to_json_bytes(body: dict[str, Any]) -> bytes:

@@ -48,6 +48,14 @@ READY_CHECK_S = 0.05
 """Seconds between two checks whether the server listens."""
 GRACE_S = 5
 """Seconds in which requests may finish when the server stops."""
+CONNECTIONS: dict[str, Any] = {
+    "access_log": False,
+    "timeout_graceful_shutdown": GRACE_S,
+    "timeout_keep_alive": 24 * 3600,
+}
+"""uvicorn's settings of connections. They stay open for a day, because agents and judges work between two requests. If the
+server closed one meanwhile, the next request would fail.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +211,7 @@ async def _serve(
             host=arguments.host,
             port=arguments.port,
             log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=GRACE_S,
+            **CONNECTIONS,
         )
         watch.cancel()
     await ended
