@@ -55,7 +55,7 @@ class ShapingConfig:
     accuracy_margin: float | None = immutable(None, unit="share")
     """Accepted drop of an environment's mean accuracy below its best, for shorter thinking. Within it the penalty of thinking
     tokens rises, below it the penalty falls (A-DLP). Null is off."""
-    penalty_step: float = immutable(0.5)
+    penalty_step: float = immutable(1.0)
     """Change of the penalty in a step, for each 1.0 of accuracy above the bound. The penalty is what an answer loses whose
     thinking is as long as the environment's mean in the first step. No answer loses more than 0.5. Needs accuracy_margin."""
 
@@ -70,7 +70,7 @@ class ShapingConfig:
                     f"would rise by {rise:g} a step, before a fall of the accuracy shows; lower one of them, so that their "
                     f"product is at most {FASTEST_RISE:g}"
                 )
-        elif self.penalty_step != 0.5:
+        elif self.penalty_step != 1.0:
             raise ValueError(
                 f"rl.shaping.penalty_step={self.penalty_step} has no effect without accuracy_margin; set both"
             )

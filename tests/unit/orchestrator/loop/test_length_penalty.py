@@ -39,19 +39,19 @@ def test_a_penalty_rises_while_the_accuracy_stays_and_falls_below_its_bound() ->
 @pytest.mark.parametrize("scale", [1, 100])
 def test_the_loss_of_an_answer_is_relative_and_bounded(scale: int) -> None:
     """50 tokens or 5,000: an answer of the first step's mean length loses the penalty, and none loses more than 0.5."""
-    penalty = AdaptivePenalty(0.02, step=0.5)
+    penalty = AdaptivePenalty(0.02, step=1.0)
     for step in range(100):
         penalty.add([answers(6, thinking_tokens=50 * scale if step == 0 else 10)])
         found = penalty.of("math")
-        assert found.loss(25 * scale) == pytest.approx(min(0.01 * (step + 1), 0.5) / 2)
+        assert found.loss(25 * scale) == pytest.approx(min(0.02 * (step + 1), 0.5) / 2)
         assert found.loss(5000 * scale) <= 0.5
     assert found.loss(50 * scale) == 0.5
 
 
 def test_a_penalty_that_outruns_the_accuracy_is_refused() -> None:
-    assert ShapingConfig(accuracy_margin=0.1).penalty_step == 0.5
+    ShapingConfig(accuracy_margin=0.1, penalty_step=0.5)
     with pytest.raises(ValueError, match="penalty_step"):
-        ShapingConfig(accuracy_margin=0.11)
+        ShapingConfig(accuracy_margin=0.1)
 
 
 def test_only_unlimited_thinking_counts() -> None:
