@@ -110,20 +110,17 @@ def samples_from_groups(
 ) -> list[TrainingSample]:
     """Return a sample for each branch of the scored trajectories of a batch and of their forced answers.
 
-    A turn in several branches is trained only in the first.
+    A turn in several branches is trained only in the first that is not masked.
 
     `normalise` is as in `normalise_and_clip`. A token is trained if it was sampled, not injected, and, with `mask_truncated`,
-    its trajectory is not truncated. `overrides` replace the advantage of turns with a fault. The lowest override counts. Other
-    turns keep the trajectory's. `nested_weights` are as in `credit_group`.
+    in a branch that is not truncated. `overrides` replace the advantage of turns with a fault. The lowest override counts.
+    Other turns keep the trajectory's. `nested_weights` are as in `credit_group`.
     """
     rule = advantage_function(advantage)
     credits_N = [credit_group(group, rule, nested_weights=nested_weights) for group in groups]
     values_N = normalise_and_clip(
         [[part.advantage for one in credits for part in one.parts] for credits in credits_N],
-        [
-            [0 if mask_truncated and one.answer.truncated else part.tokens for one in credits for part in one.parts]
-            for credits in credits_N
-        ],
+        [[tokens for one in credits for tokens in _trained_tokens(one, mask_truncated)] for credits in credits_N],
         kind=advantage,
         clip=advantage_clip,
         normalise=normalise,
@@ -134,7 +131,7 @@ def samples_from_groups(
             first, *others = _branch_samples(
                 one,
                 advantages=list(islice(values, len(one.parts))),
-                masked=mask_truncated and one.answer.truncated,
+                masked=_masked(one, mask_truncated),
                 overrides=overrides,
                 ticket=group.ticket,
                 episode=before + one.episode,
@@ -149,20 +146,36 @@ def _branch_samples(
     credit: AnswerCredit,
     *,
     advantages: Sequence[float],
-    masked: bool,
+    masked: Sequence[list[int]],
     overrides: Mapping[TurnFault, float],
     ticket: Ticket,
     episode: int,
 ) -> Iterator[TrainingSample]:
-    """Yield a sample for each branch of an answer whose parts have these advantages. Each turn is trained once."""
+    """Yield a sample for each branch of an answer whose parts have these advantages. Each turn is trained once, if it has a
+    branch that is not `masked`.
+    """
     seen = set[int]()
     for branch in credit.answer.branches:
-        untrained = set(branch) if masked else seen
+        untrained = set(branch) if branch in masked else seen
         sample = _branch_sample(
             credit, branch, advantages=advantages, untrained=untrained, overrides=overrides, ticket=ticket
         )
         yield replace(sample, episode=episode)
-        seen.update(branch)
+        seen.update(() if branch in masked else branch)
+
+
+def _masked(credit: AnswerCredit, mask_truncated: bool) -> Sequence[list[int]]:
+    return credit.answer.truncated_branches if mask_truncated else []
+
+
+def _trained_tokens(credit: AnswerCredit, mask_truncated: bool) -> list[int]:
+    """Return the number of trained tokens of each part. An answer of several branches has one part."""
+    answer, masked = credit.answer, _masked(credit, mask_truncated)
+    if not masked:
+        return [part.tokens for part in credit.parts]
+    kept = {at for branch in answer.branches if branch not in masked for at in branch}
+    tokens = sum(int((~answer.turns[at].injected_T).sum()) for at in kept)
+    return [min(part.tokens, tokens) for part in credit.parts]
 
 
 def _branch_sample(

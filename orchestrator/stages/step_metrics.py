@@ -94,6 +94,7 @@ def _of_all_groups(groups: list[Group]) -> dict[str, float]:
         return {}
     return {
         "rollout/truncated": fmean([t.truncated for group in answered for t in group.trajectories]),
+        "rollout/branches": fmean([len(t.branches) for group in answered for t in group.trajectories]),
         "rollout/nonzero_advantage": fmean([has_different_rewards(earned_rewards(group)) for group in answered]),
     }
 
@@ -197,7 +198,7 @@ def training_rows(
     rows: list[dict[str, Any] | None] = []
     for place, trajectory in enumerate(t for group in groups for t in group.trajectories):
         made = by_place.get(place)
-        if made is None and mask_truncated and trajectory.truncated:
+        if made is None and mask_truncated and trajectory.truncated_branches == trajectory.branches:
             made = {"untrained": TRUNCATED}
         rows.append(None if made is None else {"version": version.step} | made)
     return rows
