@@ -120,10 +120,14 @@ class AgentRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentReply:
-    """The turn that answers a request: the sampled tokens, and their text up to a stop string."""
+    """The turn that answers a request: the sampled tokens, and their text up to a stop string.
+
+    `readable` as in `ParsedTurn`.
+    """
 
     completion: Completion
     text: str
+    readable: bool
 
 
 class LimitReached(RefusedRequest):

@@ -442,7 +442,7 @@ class EpisodeRunner:
         tree.add(parent, context, completion.token_ids, text=request.text, unsent=len(whole) - len(text))
         episode.end_turn(replace(turn, truncated=stop in TOKEN_LIMITS))
         episode.stops.append(stop)
-        return AgentReply(completion=completion, text=text)
+        return AgentReply(completion=completion, text=text, readable=parsed.readable)
 
     def _sampling(self, own: Sampling, thinking: Thinking, request: AgentRequest) -> Sampling:
         """Return the episode's sampling with the request's stop strings, and with its limit if that is lower."""

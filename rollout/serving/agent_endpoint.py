@@ -48,6 +48,17 @@ UNLIMITED_LENGTH = 2**30
 """The longest sequence for vLLM's routes: the episode's own limit counts."""
 INPUT, MESSAGES = "input", "messages"
 """The keys of a conversation in a request to `RESPONSES`, and in any other."""
+FORMS = (
+    "use_beam_search",
+    "logprobs",
+    "structured_outputs",
+    "bad_words",
+    "allowed_token_ids",
+    "stop_token_ids",
+    "min_tokens",
+    "ignore_eos",
+)
+"""Options that change the form of an answer. They and vLLM's former `guided_` options are refused if they are set."""
 SESSION: ContextVar[AgentSession] = ContextVar("SESSION")
 TOOLS: ContextVar[tuple[Tool, ...]] = ContextVar("TOOLS", default=())
 """The episode of the request that this task serves, and the tools that the request offers."""
@@ -152,15 +163,22 @@ class EpisodeEngine:
             max_tokens=None if sampling_params.max_tokens > UNLIMITED_LENGTH // 2 else sampling_params.max_tokens,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
         )
-        reply = await SESSION.get().answer(request)
-        text, tags = reply.text, self._form.tags
+        session = SESSION.get()
+        reply = await session.answer(request)
+        text, ids, tags = reply.text, list(reply.completion.token_ids), self._form.tags
+        if tags is not None and session.thinking.on and reply.readable and tags.closing not in text:
+            # An answer without a thought: vLLM's parsers would take it for a thought without an end.
+            text, ids = (
+                tags.closing + text,
+                [*self._llm.get_tokenizer().encode(tags.closing, add_special_tokens=False), *ids],
+            )
         if tags is not None and tags.closing in text:
             thought, answer = text.rsplit(tags.closing, 1)
             text = thought + tags.closing + BLANK_LINES.sub("", answer)
         output = CompletionOutput(
             index=0,
             text=text,
-            token_ids=list(reply.completion.token_ids),
+            token_ids=ids,
             cumulative_logprob=None,
             logprobs=None,
             finish_reason="stop" if reply.completion.finished else "length",
@@ -238,12 +256,11 @@ def require_plain(body: dict[str, Any]) -> None:
     choice = body.get("tool_choice")
     forms = [body.get("response_format"), *(_inner(body, key, "format") for key in ("text", "output_config"))]
     refused = {
+        **{key: bool(value) for key, value in body.items() if key in FORMS or key.startswith("guided_")},
         "n": body.get("n") not in (None, 1),
-        "use_beam_search": bool(body.get("use_beam_search")),
-        "logprobs": bool(body.get("logprobs")),
+        "prompt_logprobs": body.get("prompt_logprobs") is not None,
         "tool_choice": (choice.get("type") if isinstance(choice, dict) else choice) not in (None, "auto", "none"),
         "response_format": any(isinstance(form, dict) and form.get("type") != "text" for form in forms),
-        "structured_outputs": bool(body.get("structured_outputs")),
     }
     if any(refused.values()):
         name = next(key for key, value in refused.items() if value)

@@ -69,7 +69,7 @@ class ScriptedEndpoint:
         self._runner = EpisodeRunner(sampler=sampler, renderer=Renderer(tokenizer), limits=LIMITS, agents=self._agents)
 
     def play(
-        self, task: Task, agent: str, *, env: str | EnvDefinition = "math", max_turns: int = MOST_REQUESTS
+        self, task: Task, agent: str | None, *, env: str | EnvDefinition = "math", max_turns: int = MOST_REQUESTS
     ) -> Trajectory:
         return self._loop.run(self._runner.run(bound(task, env, agent=agent, max_turns=max_turns), seed=1))
 

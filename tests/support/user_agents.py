@@ -48,10 +48,14 @@ def chat(episode: AgentEpisode) -> str:
 
 
 def stopped(episode: AgentEpisode) -> float:
-    """Whether the text has no stop string. One of them comes early."""
-    stop = ["ab", "ba", "aaa", "bbb"]
-    made = openai(episode).chat.completions.create(model=episode.model, messages=prompt(episode), stop=stop)
-    return float(not any(one in (made.choices[0].message.content or "") for one in stop))
+    """Whether the texts of two turns have no stop string. One of them comes early."""
+    stop, history, texts = ["ab", "ba", "aaa", "bbb"], prompt(episode), ""
+    for _ in range(2):
+        made = openai(episode).chat.completions.create(model=episode.model, messages=history, stop=stop)
+        text = made.choices[0].message.content or ""
+        history = [*history, {"role": "assistant", "content": text}, {"role": "user", "content": "go on"}]
+        texts += f"{text} "
+    return float(not any(one in texts for one in stop))
 
 
 def streamed(episode: AgentEpisode) -> str:

@@ -84,6 +84,17 @@ def test_truncated_trajectories_carry_no_loss_where_they_are_masked():
     assert samples_from_groups([cut], advantage="dr_grpo")[0].trained_tokens == 2
 
 
+def test_a_truncated_branch_carries_no_loss_and_the_others_do() -> None:
+    shared, cut, whole = turn_of([5, 6]), replace(turn_of([7, 8, 9]), truncated=True), turn_of([10])
+    one = replace(trajectory(shared, cut, whole, reward=1.0, stop=Stop.LENGTH), parents=(-1, 0, 0))
+    first, second = samples_from_groups([group(one)], advantage="dr_grpo", mask_truncated=True)
+    assert (first.trained_tokens, second.trained_tokens) == (0, 3)
+    between = replace(one, turns=(shared, whole, whole), stop=Stop.EPISODE_LENGTH)
+    assert not any(
+        s.trained_tokens for s in samples_from_groups([group(between)], advantage="dr_grpo", mask_truncated=True)
+    )
+
+
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
 def test_branches_do_not_change_the_weight_of_an_episode(aggregation: Aggregation) -> None:
     """12 tokens in one branch or in three, with 7 other episodes of 12 tokens: an eighth of the batch."""

@@ -114,6 +114,11 @@ def test_a_request_of_each_client_is_a_turn_and_its_text_is_the_answer(agent: st
         assert turn.answer
         assert len(turn.sampled_ids) == CONFIG.limits.turn_tokens
         assert one.reward == 0.0  # the environment has judged these letters
+        assert (one.stop, turn.truncated) == (Stop.LENGTH, True)
+    assert [one.trained_tokens for one in samples_from_groups([group], advantage="dr_grpo", mask_truncated=True)] == [
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize(("agent", "reward"), [("repair", 1.0), ("ignore_files", 0.0), ("fill_the_folder", 0.0)])
@@ -221,10 +226,23 @@ def test_tools_of_each_dialect_are_read(offered: dict[str, Any]) -> None:
         ({"tool_choice": {"type": "function", "function": {"name": "get"}}}, "tool_choice"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"bad_words": ["a"]}, "bad_words"),
+        ({"allowed_token_ids": [97]}, "allowed_token_ids"),
+        ({"stop_token_ids": [97]}, "stop_token_ids"),
+        ({"min_tokens": 20}, "min_tokens"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
     ],
 )
 def test_forms_that_sampling_would_enforce_are_refused(body: dict[str, Any], refused: str) -> None:
-    require_plain({"n": 1, "tool_choice": {"type": "auto"}, "response_format": {"type": "text"}, "logprobs": False})
+    plain = {
+        "n": 1,
+        "tool_choice": {"type": "auto"},
+        "response_format": {"type": "text"},
+        "logprobs": False,
+        "min_tokens": 0,
+    }
+    require_plain(plain)
     with pytest.raises(RefusedRequest) as caught:
         require_plain(body)
     assert caught.value.parameter == refused
@@ -232,8 +250,8 @@ def test_forms_that_sampling_would_enforce_are_refused(body: dict[str, Any], ref
 
 def test_the_text_ends_before_a_stop_string_and_the_tokens_with_it(setup: Setup) -> None:
     for one in setup.play("stopped").trajectories:
-        assert one.reward == 1.0
-        assert len(one.turns[0].sampled_ids) < CONFIG.limits.turn_tokens
+        assert (one.reward, one.parents) == (1.0, (-1, 0))  # the stop string is no reason for a branch
+        assert max(len(turn.sampled_ids) for turn in one.turns) < CONFIG.limits.turn_tokens
 
 
 def test_an_answer_is_judged_by_the_environment(setup: Setup) -> None:

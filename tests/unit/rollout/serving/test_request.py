@@ -62,19 +62,6 @@ def test_thinking_becomes_an_argument_of_the_chat_template() -> None:
     assert on["chat_template_kwargs"] == {"a": 1, "enable_thinking": True, "thinking": True}
 
 
-def test_a_system_message_switches_thinking_off() -> None:
-    rules = load_thinking_rules(tokenizer_of("nemotron_nano_v2"), ThinkingConfig())
-    assert (rules.no_switch, rules.no_think) == ("", "/no_think")
-    for said in ({"thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}):
-        assert rewrite_request(body(**said), rules)["messages"] == [
-            {"role": "system", "content": "/no_think"},
-            *QUESTION,
-        ]
-    assert rewrite_request(body(thinking=True), rules)["messages"] == QUESTION
-    for malformed in (["x"], [{"role": "system"}], [{"role": "system", "content": None}], [], "x"):
-        assert rewrite_request({"messages": malformed, "thinking": False}, rules)["messages"] == malformed
-
-
 def test_notices_end_the_last_user_message() -> None:
     assert last_text(RULES, thinking="low") == "2+2=?\n{low effort}"
     assert last_text(RULES, thinking_budget=5) == "2+2=?"
