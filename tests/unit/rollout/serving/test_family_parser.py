@@ -73,7 +73,8 @@ def test_text_without_calls_is_streamed_as_it_comes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", ['x <tool_call>{"name": 3}</tool_call>', 'x <tool_call>{"name"', "{}<tool_call>{oops</tool_call> y"]
+    "broken",
+    ['x <tool_call>{"name": 3}</tool_call>', 'x <tool_call>{"name"', "{}<tool_call>{oops</tool_call> y"],
 )
 def test_a_call_that_can_not_be_read_stays_in_the_text(broken: str) -> None:
     text = broken.replace("{}", reference("qwen3"))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.model_families import tokenizer_of
 
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThinkingConfig
