@@ -38,11 +38,15 @@ class TurnTree:
     def split(self, prompt: str) -> tuple[list[int], str]:
         """Return the ids of the longest turn whose text a prompt continues, and the text after it, which is not encoded yet.
 
-        A client sends text, whose tokens may differ from the sampled ones, which are kept.
+        A client sends text, whose tokens may differ from the sampled ones, which are kept. The end of the turn is a part of
+        the text, so that the ids are those of the whole prompt: a tokenizer splits a text at such tokens, and may strip the
+        white space after them.
         """
         parent, end = self._longest(self._texts, prompt)
-        before = b"".join(self._path(self._ids, parent))
-        return np.frombuffer(before, dtype=np.int32).tolist(), prompt[end:]
+        ids = np.frombuffer(b"".join(self._path(self._ids, parent)), dtype=np.int32).tolist()
+        if ids and ids[-1] in self._renderer.format.end_ids:
+            return ids[:-1], self._renderer.decode(ids[-1:]) + prompt[end:]
+        return ids, prompt[end:]
 
     def find_parent(self, prompt: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         """Return the index of the turn that a prompt continues, -1 for none, and the ids after it."""

@@ -4,6 +4,7 @@ It listens on loopback. Each episode has its own key, which identifies it.
 """
 
 import asyncio
+import logging
 import secrets
 import socket
 from collections.abc import AsyncIterator
@@ -54,7 +55,12 @@ INPUT, MESSAGES = "input", "messages"
 """The keys of a conversation in a request to `RESPONSES`, and in any other."""
 SESSION: ContextVar[AgentSession] = ContextVar("SESSION")
 TOOLS: ContextVar[tuple[Tool, ...]] = ContextVar("TOOLS", default=())
-"""The episode of the request that this task serves, and the tools that the request offers."""
+IS_TURN: ContextVar[bool] = ContextVar("IS_TURN", default=False)
+"""The episode of the request that this task serves, the tools that the request offers, and whether it samples a turn."""
+TURNS = (CHAT, RESPONSES, "/v1/messages")
+logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], RefusedRequest))
+)  # it logs each refusal with its traceback
 
 
 class VllmAgentServer:
@@ -132,21 +138,21 @@ class EpisodeEngine:
         return getattr(self._llm, name)
 
     async def _tokenize(self, prompt: dict[str, Any], params: TokenizeParams) -> dict[str, Any]:
-        """Tokenize a prompt in vLLM's thread, except for the turn that it continues, whose tokens are known."""
+        """Tokenize a prompt in vLLM's thread, except for the turn that it continues, whose tokens are known.
+
+        Raise `LimitReached` here, because a stream that has started can't have a status any more.
+        """
         before, rest = ([], prompt["prompt"]) if params.add_special_tokens else SESSION.get().split(prompt["prompt"])
         made = await self._llm.renderer._tokenize_prompt_async({**prompt, "prompt": rest}, params)
-        return {**made, "prompt": prompt["prompt"], "prompt_token_ids": before + made["prompt_token_ids"]}
+        ids = before + made["prompt_token_ids"]
+        if IS_TURN.get():
+            SESSION.get().check(len(ids))
+        return {**made, "prompt": prompt["prompt"], "prompt_token_ids": ids}
 
-    def generate(
+    async def generate(
         self, prompt: dict[str, Any], sampling_params: SamplingParams, request_id: str, **_: Any
     ) -> AsyncIterator[RequestOutput]:
-        """Yield the whole turn. Raise `LimitReached` at once, before a stream starts."""
-        SESSION.get().check(len(prompt["prompt_token_ids"]))
-        return self._answer(prompt, sampling_params, request_id)
-
-    async def _answer(
-        self, prompt: dict[str, Any], sampling_params: SamplingParams, request_id: str
-    ) -> AsyncIterator[RequestOutput]:
+        """Yield the whole turn."""
         stop = sampling_params.stop or ()
         request = AgentRequest(
             ids=tuple(prompt["prompt_token_ids"]),
@@ -207,6 +213,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
         require_plain(body)
         thinking = SESSION.get().thinking
         TOOLS.set(read_tools(body))
+        IS_TURN.set(path in TURNS)
         body = with_first_notice(body, INPUT if path == RESPONSES else MESSAGES, self._notice(thinking))
         if path == CHAT:
             mode = LOW if thinking.mode is Mode.LOW_EFFORT else thinking.on
