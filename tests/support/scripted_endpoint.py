@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from support.bound import bound
 from support.replay_engine import ReplayEngine
 from transformers import PreTrainedTokenizerBase
@@ -81,6 +82,12 @@ class ScriptedEndpoint:
             return await asyncio.gather(*(self._runner.run(own, seed=seed) for seed in range(episodes)))
 
         return self._loop.run(play())
+
+    @property
+    def server(self) -> uvicorn.Server:
+        """The running server, after the first episode."""
+        assert self._agents._server is not None
+        return self._agents._server
 
     def close(self) -> None:
         self._loop.run(self._agents.close())
