@@ -5,13 +5,12 @@ Tags are the tokenizer's special tokens, the tags of reasoning and tool calls, a
 the added tokens and in the chat template. Ordinary words stay unchanged.
 """
 
-import hashlib
 import json
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -25,6 +24,8 @@ XML_TAG = re.compile(r"</?\w[\w.:-]*/?>")
 OWN_TAGS = frozenset((OPEN_THINKING, CLOSE_THINKING, OPEN_CALL, CLOSE_CALL))
 REMEMBERED_BYTES, ENTRY_BYTES = 32 * 2**20, 256
 """Memory of the texts that are known, and of one of them besides its escaped form."""
+SHORT = 32
+"""Characters up to which a text is its own key."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of content parts that hold text."""
 
@@ -43,9 +44,9 @@ class Escaper:
         if tokenizer.unk_token != tokenizer.eos_token:  # an unknown token is no forged tag
             vocabulary.pop(str(tokenizer.unk_token), None)
         self._longest = max(map(len, tags))
-        self._tags = _Tags(pattern=_any_of(tags), ids=frozenset(vocabulary.values()))
+        self._tags = Tags(pattern=_any_of(tags), ids=frozenset(vocabulary.values()))
         turn_ids = frozenset(vocabulary[tag] for tag in turns & vocabulary.keys())
-        self._turns = _Tags(pattern=_any_of(turns), ids=turn_ids)
+        self._turns = Tags(pattern=_any_of(turns), ids=turn_ids)
 
     def text(self, text: str) -> str:
         """Return the text without tags. Raises `ValueError` if the tokenizer still finds one."""
@@ -55,15 +56,15 @@ class Escaper:
         """Return an assistant's text without turn tags. Reasoning and tool calls may stay in it."""
         return self._safe(text, self._turns)
 
-    def _safe(self, text: str, tags: "_Tags") -> str:
-        text = writable(text)
-        known, digest = tags.recall(text)
+    def _safe(self, text: str, tags: "Tags") -> str:
+        known, key = tags.recall(text)
         if known is None:
             known = self._escape(text, tags)
-            tags.remember(digest, None if known == text else known)
+            tags.remember(key, "" if known == text else known)
         return known
 
-    def _escape(self, text: str, tags: "_Tags") -> str:
+    def _escape(self, text: str, tags: "Tags") -> str:
+        text = writable(text)
         broken = _break_tags(text, tags.pattern)
         if tags.ids.isdisjoint(self._encode(broken)):
             return broken
@@ -147,41 +148,37 @@ class Escaper:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Tags:
+class Tags:
     """Tags to break, and the texts that were escaped last. Thread-safe.
 
-    Each request of an agent repeats its history, so texts are known by their digests.
+    Each request of an agent repeats its history, so texts are known, the long ones by their digests.
     """
 
     pattern: re.Pattern[str]
     ids: frozenset[int]
-    _known: OrderedDict[bytes, str | None] = field(default_factory=OrderedDict)
-    """The escaped form of a text by its digest, None if it is the text itself."""
+    _known: dict[str | bytes, str] = field(default_factory=dict)
+    """The escaped form of each text, "" if it is the text itself."""
     _size: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def recall(self, text: str) -> tuple[str | None, bytes]:
-        """Return the escaped form of a text, None if it is not known, and its digest."""
-        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        with self._lock:
-            if digest not in self._known:
-                return None, digest
-            self._known.move_to_end(digest)
-            known = self._known[digest]
-        return text if known is None else known, digest
+    def recall(self, text: str) -> tuple[str | None, str | bytes]:
+        """Return the escaped form of a text, None if it is not known, and the key for `remember`."""
+        key = text if len(text) <= SHORT else blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+        known = self._known.get(key)
+        return known if known is None else known or text, key
 
-    def remember(self, digest: bytes, escaped: str | None) -> None:
-        """Add an escaped form, None if it is the text itself. Drop the oldest ones above `REMEMBERED_BYTES`."""
+    def remember(self, key: str | bytes, escaped: str) -> None:
+        """Add an escaped form, "" if it is the text itself. Drop the oldest ones above `REMEMBERED_BYTES`."""
         with self._lock:
-            if digest not in self._known:
-                self._known[digest] = escaped
+            if key not in self._known:
+                self._known[key] = escaped
                 self._size += _size(escaped)
             while self._size > REMEMBERED_BYTES:
-                self._size -= _size(self._known.popitem(last=False)[1])
+                self._size -= _size(self._known.pop(next(iter(self._known))))
 
 
-def _size(escaped: str | None) -> int:
-    return ENTRY_BYTES + 4 * len(escaped or "")
+def _size(escaped: str) -> int:
+    return ENTRY_BYTES + 4 * len(escaped)
 
 
 def _any_of(tags: Iterable[str]) -> re.Pattern[str]:

@@ -1,6 +1,7 @@
 """The requests of one agent's episode as turns: each continues the longest turn whose tokens its prompt begins with."""
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.token_arrays import as_ids
 from temper.rollout.trajectory import Stop
 
-BLANKS = 16
-"""Characters in which the end of a turn is searched: templates write blanks before it."""
+END_WITHIN = 64
+"""Characters in which the end of a turn is searched, after blanks of the template."""
 
 
 class TurnTree:
@@ -43,23 +44,25 @@ class TurnTree:
         """Return the ids of the longest turn whose text a prompt continues, and the text after it, which is not encoded yet.
 
         A client sends text, whose tokens may differ from the sampled ones, which are kept. A stop string is kept too, as in
-        an environment: the client did not get it, so its prompt has the end of the turn there.
+        an environment: the client did not get it, so its prompt has the end of the turn there. The end of the turn is a part
+        of the text, so that the ids are those of the whole prompt: a tokenizer splits a text at such tokens, and may strip
+        the white space after them.
         """
+        parent, end = self._longest(functools.partial(self._end_of_turn, prompt))
+        ids = np.frombuffer(b"".join(self._path(self._ids, parent)), dtype=np.int32).tolist()
+        if ids and ids[-1] in self._renderer.format.end_ids:
+            return ids[:-1], self._renderer.decode(ids[-1:]) + prompt[end:]
+        return ids, prompt[end:]
 
-        def end_of_turn(at: int, start: int) -> int | None:
-            text, unsent = self._texts[at], self._unsent[at]
-            end = _end_of(text, prompt, start)
-            if end is None and unsent:
-                end = _end_of(text[:-unsent], prompt, start)
-                parted = end is not None and prompt[end : end + BLANKS].lstrip().startswith(
-                    self._renderer.format.parted_by
-                )
-                return end if parted else None
+    def _end_of_turn(self, prompt: str, at: int, start: int) -> int | None:
+        """Return the end of a turn that begins at a place of a prompt, or None. The stop string at its end may be missing."""
+        text, unsent = self._texts[at], self._unsent[at]
+        end = _end_of(text, prompt, start)
+        if end is not None or not unsent:
             return end
-
-        parent, end = self._longest(end_of_turn)
-        before = b"".join(self._path(self._ids, parent))
-        return np.frombuffer(before, dtype=np.int32).tolist(), prompt[end:]
+        end = _end_of(text[:-unsent], prompt, start)
+        after = "" if end is None else prompt[end : end + END_WITHIN].lstrip()
+        return end if after.startswith(self._renderer.format.parted_by) else None
 
     def find_parent(self, prompt: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         """Return the index of the turn that a prompt continues, -1 for none, and the ids after it."""

@@ -4,6 +4,7 @@ It listens on loopback. Each episode has its own key, which identifies it.
 """
 
 import asyncio
+import logging
 import secrets
 import socket
 from collections.abc import AsyncIterator
@@ -32,6 +33,7 @@ from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import with_line
 from temper.rollout.formats.turn_format import TurnFormat
 from temper.rollout.serving.middleware import (
+    CHAT,
     RESPONSES,
     App,
     Scope,
@@ -61,7 +63,12 @@ FORMS = (
 """Options that change the form of an answer. They and vLLM's former `guided_` options are refused if they are set."""
 SESSION: ContextVar[AgentSession] = ContextVar("SESSION")
 TOOLS: ContextVar[tuple[Tool, ...]] = ContextVar("TOOLS", default=())
-"""The episode of the request that this task serves, and the tools that the request offers."""
+IS_TURN: ContextVar[bool] = ContextVar("IS_TURN", default=False)
+"""The episode of the request that this task serves, the tools that the request offers, and whether it samples a turn."""
+TURNS = (CHAT, RESPONSES, "/v1/messages")
+logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], RefusedRequest))
+)  # it logs each refusal with its traceback
 
 
 class VllmAgentServer:
@@ -139,21 +146,21 @@ class EpisodeEngine:
         return getattr(self._llm, name)
 
     async def _tokenize(self, prompt: dict[str, Any], params: TokenizeParams) -> dict[str, Any]:
-        """Tokenize a prompt in vLLM's thread, except for the turn that it continues, whose tokens are known."""
+        """Tokenize a prompt in vLLM's thread, except for the turn that it continues, whose tokens are known.
+
+        Raise `LimitReached` here, because a stream that has started can't have a status any more.
+        """
         before, rest = ([], prompt["prompt"]) if params.add_special_tokens else SESSION.get().split(prompt["prompt"])
         made = await self._llm.renderer._tokenize_prompt_async({**prompt, "prompt": rest}, params)
-        return {**made, "prompt": prompt["prompt"], "prompt_token_ids": before + made["prompt_token_ids"]}
+        ids = before + made["prompt_token_ids"]
+        if IS_TURN.get():
+            SESSION.get().check(len(ids))
+        return {**made, "prompt": prompt["prompt"], "prompt_token_ids": ids}
 
-    def generate(
+    async def generate(
         self, prompt: dict[str, Any], sampling_params: SamplingParams, request_id: str, **_: Any
     ) -> AsyncIterator[RequestOutput]:
-        """Yield the whole turn. Raise `LimitReached` at once, before a stream starts."""
-        SESSION.get().check(len(prompt["prompt_token_ids"]))
-        return self._answer(prompt, sampling_params, request_id)
-
-    async def _answer(
-        self, prompt: dict[str, Any], sampling_params: SamplingParams, request_id: str
-    ) -> AsyncIterator[RequestOutput]:
+        """Yield the whole turn."""
         stop = sampling_params.stop or ()
         request = AgentRequest(
             ids=tuple(prompt["prompt_token_ids"]),
@@ -168,10 +175,8 @@ class EpisodeEngine:
         text, ids, tags = reply.text, list(reply.completion.token_ids), self._form.tags
         if tags is not None and session.thinking.on and reply.readable and tags.closing not in text:
             # An answer without a thought: vLLM's parsers would take it for a thought without an end.
-            text, ids = (
-                tags.closing + text,
-                [*self._llm.get_tokenizer().encode(tags.closing, add_special_tokens=False), *ids],
-            )
+            text = tags.closing + text
+            ids = self._llm.get_tokenizer().encode(tags.closing, add_special_tokens=False) + ids
         if tags is not None and tags.closing in text:
             thought, answer = text.rsplit(tags.closing, 1)
             text = thought + tags.closing + BLANK_LINES.sub("", answer)
@@ -217,6 +222,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
         require_callable(body, self._rules)
         thinking = SESSION.get().thinking
         TOOLS.set(read_tools(body))
+        IS_TURN.set(path in TURNS)
         body = with_first_notice(body, INPUT if path == RESPONSES else MESSAGES, self._notice(thinking))
         return with_variables(body, thinks=thinking.on)
 

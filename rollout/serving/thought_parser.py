@@ -7,6 +7,7 @@ process of vLLM imports this module by its name.
 
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from vllm.parser.engine.adapters import make_adapters
 from vllm.parser.engine.parser_engine import ParserEngine
@@ -27,17 +28,33 @@ PARSERS = {
 """Names of reasoning parsers, by the opening tag."""
 
 
+TOKEN_TEXTS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
+"""The texts of single tokens by tokenizer. vLLM decodes each token of each request to count those of thoughts."""
+
+CONFIGS: dict[int, tuple[ParserEngineConfig, ParserEngineConfig]] = {}
+"""vLLM's configurations, which it makes once, and those of closed thoughts."""
+
+
 class ClosedThoughts(ParserEngine):
     """Drops the transitions from a thought to a call, and the white space after a thought."""
 
     def __init__(self, *given: Any, parser_engine_config: ParserEngineConfig, **more: Any) -> None:
+        super().__init__(*given, parser_engine_config=_closed_config(parser_engine_config), **more)
+        self._engine._scanner._token_text_cache = TOKEN_TEXTS.setdefault(self.model_tokenizer, {})
+
+
+def _closed_config(config: ParserEngineConfig) -> ParserEngineConfig:
+    """Return the configuration of closed thoughts, the same one for the same one: it holds the compiled marks."""
+    known = CONFIGS.get(id(config))
+    if known is None:
         kept = {
             (state, mark): to
-            for (state, mark), to in parser_engine_config.transitions.items()
+            for (state, mark), to in config.transitions.items()
             if state != ParserState.REASONING or to.next_state in (ParserState.REASONING, ParserState.CONTENT)
         }
-        config = replace(parser_engine_config, transitions=kept, strip_trailing_reasoning_whitespace=True)
-        super().__init__(*given, parser_engine_config=config, **more)
+        closed = replace(config, transitions=kept, strip_trailing_reasoning_whitespace=True)
+        known = CONFIGS[id(config)] = config, closed
+    return known[1]
 
 
 for _name, _parser in (("qwen3", Qwen3Parser), ("gemma4", Gemma4Parser), ("seed_oss", SeedOssParser)):

@@ -1,7 +1,9 @@
 """An endpoint without a server: agents in this process call the session of their episode."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from temper.envs.agents import AgentEpisode, Endpoint
@@ -77,4 +79,22 @@ def hides_an_error(episode: AgentEpisode) -> float:
 
 def too_long(episode: AgentEpisode) -> float:
     ask(episode, *range(100_000))
+    return 1.0
+
+
+def asks_three(episode: AgentEpisode) -> float:
+    for token in range(3):
+        ask(episode, token)
+    return 1.0
+
+
+def asks_three_at_once(episode: AgentEpisode) -> float:
+    """Send the next request while the others are answered."""
+
+    def ask_later(token: int) -> None:
+        time.sleep(0.01 * token)
+        ask(episode, token)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(ask_later, range(3)))
     return 1.0

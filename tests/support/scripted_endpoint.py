@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from support.bound import bound
 from support.replay_engine import ReplayEngine
 from transformers import PreTrainedTokenizerBase
@@ -72,6 +73,21 @@ class ScriptedEndpoint:
         self, task: Task, agent: str | None, *, env: str | EnvDefinition = "math", max_turns: int = MOST_REQUESTS
     ) -> Trajectory:
         return self._loop.run(self._runner.run(bound(task, env, agent=agent, max_turns=max_turns), seed=1))
+
+    def play_together(self, task: Task, agent: str, *, episodes: int) -> list[Trajectory]:
+        """Play episodes at once."""
+        own = bound(task, "math", agent=agent, max_turns=MOST_REQUESTS)
+
+        async def play() -> list[Trajectory]:
+            return await asyncio.gather(*(self._runner.run(own, seed=seed) for seed in range(episodes)))
+
+        return self._loop.run(play())
+
+    @property
+    def server(self) -> uvicorn.Server:
+        """The running server, after the first episode."""
+        assert self._agents._server is not None
+        return self._agents._server
 
     def close(self) -> None:
         self._loop.run(self._agents.close())

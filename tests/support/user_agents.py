@@ -1,11 +1,13 @@
 """Agents as users write them, for the tests of the endpoint."""
 
+import asyncio
 import json
 import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx
 from anthropic import Anthropic
 from openai import AsyncOpenAI, OpenAI
 
@@ -139,3 +141,30 @@ def fill_the_folder(episode: AgentEpisode) -> str:
     repair(episode)
     (episode.folder / "large.py").write_text("#" * 2**20, encoding="utf-8")
     return chat(episode)
+
+
+async def at_once(episode: AgentEpisode) -> float:
+    """Sub-agents ask at once."""
+    async with AsyncOpenAI(base_url=episode.url, api_key=episode.key, max_retries=0) as client:
+        asking = (
+            client.chat.completions.create(
+                model=episode.model, messages=[{"role": "user", "content": f"part {number}"}], max_tokens=8
+            )
+            for number in range(4)
+        )
+        await asyncio.gather(*asking)
+    return 1.0
+
+
+def ask_too_much(episode: AgentEpisode) -> dict[str, float]:
+    """After an answer, send more than fits on each route. Return the statuses."""
+    chat(episode)
+    found = {}
+    for route, key in (("chat/completions", "messages"), ("messages", "messages"), ("responses", "input")):
+        for stream in (False, True):
+            text = "more " * episode.row["words"]
+            body = {"model": episode.model, key: [{"role": "user", "content": text}], "stream": stream, "max_tokens": 8}
+            headers = {"Authorization": f"Bearer {episode.key}"}
+            made = httpx.post(f"{episode.url}/{route}", json=body, headers=headers, timeout=60)
+            found[f"{route} {stream}"] = float(made.status_code)
+    return found

@@ -1,6 +1,8 @@
 """Untrusted text forges no turn, reasoning or call, with the tags of several families. Counted in token ids."""
 
 import json
+import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.escaping import BREAK, Escaper
+from temper.rollout.escaping import BREAK, ENTRY_BYTES, REMEMBERED_BYTES, Escaper, Tags
 
 WHOLE = """
 {%- macro said(content) -%}
@@ -178,3 +180,38 @@ def test_characters_normalized_to_a_tag_are_escaped() -> None:
     end = tokenizer.eos_token_id
     assert end in tokenizer(wide)["input_ids"]
     assert end not in tokenizer(Escaper(tokenizer).text(f"a{wide}b"))["input_ids"]
+
+
+class Counting(PreTrainedTokenizerFast):
+    """Counts the characters that it encodes."""
+
+    characters = 0
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        self.characters += len(text)
+        return super().__call__(text, **options)
+
+
+def test_a_text_that_comes_again_is_not_encoded_again() -> None:
+    tokenizer = Counting(tokenizer_object=FAMILIES["ours"].backend_tokenizer, eos_token="<|im_end|>")
+    escaper = Escaper(tokenizer)
+    history = [{"role": role, "content": f"{role} <think> " * 99} for role in ("user", "assistant", "tool")]
+    first = escaper.messages(history)
+    before = tokenizer.characters
+    assert escaper.messages([*history, {"role": "user", "content": "more"}]) == [
+        *first,
+        {"role": "user", "content": "more"},
+    ]
+    assert tokenizer.characters == before + len("more")
+
+
+def test_the_memory_of_known_texts_is_bounded() -> None:
+    tags = Tags(pattern=re.compile("a"), ids=frozenset())
+    tracemalloc.start()
+    texts = REMEMBERED_BYTES // (ENTRY_BYTES + 4000)
+    for number in range(2 * texts):
+        tags.remember(tags.recall(f"{number:100}")[1], f"{number:1000}")
+    assert tracemalloc.get_traced_memory()[0] < REMEMBERED_BYTES
+    tracemalloc.stop()
+    assert tags.recall(f"{0:100}")[0] is None
+    assert tags.recall(f"{2 * texts - 1:100}")[0] == f"{2 * texts - 1:1000}"

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -240,3 +241,31 @@ def test_a_clock_runs_and_stands_still_by_turns() -> None:
         time.sleep(0.1)
     CURRENT.set(None)
     assert 10.0 - (time.monotonic() - began - 0.1) <= clock.left_s <= 9.8
+
+
+def test_a_clock_runs_while_one_of_its_overlapping_parts_runs() -> None:
+    clock = Clock(10.0)
+    clock.turn(on=True)
+
+    def runs() -> bool:
+        before = clock.left_s
+        time.sleep(0.01)
+        return clock.left_s < before
+
+    with ExitStack() as one, ExitStack() as other:
+        first = one.enter_context(clock.part())
+        second = other.enter_context(clock.part())
+        assert not runs()
+        one.enter_context(first.turned(on=True))
+        other.enter_context(second.turned(on=True))
+        one.close()  # the first part ends before the second
+        assert runs()
+        assert second.left_s == pytest.approx(clock.left_s, abs=0.1)
+        second.turn(on=False)
+        clock.turn(on=False)  # the episode ends before its last part
+        assert not runs()
+    assert not runs()
+    with clock.turned(on=True):
+        with clock.part():
+            pass
+        assert runs()

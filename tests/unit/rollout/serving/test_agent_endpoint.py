@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import tiny_models
 from support.documents import blocks
-from support.scripted_endpoint import ScriptedEndpoint
+from support.scripted_endpoint import LONGEST, ScriptedEndpoint
 from support.scripted_engine import TOKENIZER, ScriptedEngine
 
 from temper.envs.binding import EnvConfig, bind
@@ -102,6 +102,13 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
         yield Setup(runner=runner, worker=worker, rank=rank)
         runner.run(worker.close())
     rank.close()
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedEndpoint]:
+    engine = ScriptedEngine(["</think>17"])
+    with closing(ScriptedEndpoint(tmp_path_factory.mktemp("scripted"), TOKENIZER, engine)) as endpoint:
+        yield endpoint
 
 
 @pytest.mark.parametrize("agent", ["chat", "streamed", "responses", "messages"])
@@ -316,3 +323,32 @@ def test_a_key_serves_its_episode_only(setup: Setup, tmp_path: Path) -> None:
             return [answer.status_code for answer in answers]
 
     assert setup.runner.run(statuses()) == [401] * 3
+
+
+def test_sub_agents_are_answered_at_once(setup: Setup) -> None:
+    group = setup.play("at_once")
+    assert [(one.failure, one.parents, one.reward) for one in group.trajectories] == [(None, (-1,) * 4, 1.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "most_turns"),
+    [
+        (1, 1),
+        (LONGEST // 5, 100),  # too many tokens
+        (2**19, 100),  # too many characters, so that nothing reads them
+    ],
+)
+def test_a_request_beyond_a_limit_has_a_status_on_each_route(
+    words: int, most_turns: int, scripted: ScriptedEndpoint, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = Task(key="t", messages=({"role": "user", "content": "a=?"},), spec={"answer": "17", "words": words})
+    one = scripted.play(task, "support.user_agents.ask_too_much", max_turns=most_turns)
+    statuses = one.score.parts
+    assert (len(one.turns), set(statuses.values()), len(statuses)) == (1, {400.0}, 6)
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+def test_connections_survive_long_tool_calls(scripted: ScriptedEndpoint) -> None:
+    """uvicorn closes a connection that is idle for longer than this many seconds."""
+    scripted.play(Task(key="t", messages=({"role": "user", "content": "a=?"},), spec={}), "support.user_agents.silent")
+    assert scripted.server.config.timeout_keep_alive >= 3600
