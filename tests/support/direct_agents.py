@@ -46,6 +46,12 @@ def offers_nothing(episode: AgentEpisode) -> float:
     return 1.0
 
 
+def gets_no_answer(episode: AgentEpisode) -> str:
+    """A client gets an empty answer if the thought has no end."""
+    ask(episode, 1, 2, 3)
+    return ""
+
+
 def repeats(episode: AgentEpisode) -> dict[str, float]:
     """The engine fails, then it answers the same request, then the agent fails."""
     try:

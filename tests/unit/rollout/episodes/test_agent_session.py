@@ -14,7 +14,7 @@ from support.scripted_engine import RENDERER, ROOM, TAGS, ScriptedEngine
 
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
-from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.agent_session import TurnTree
@@ -139,6 +139,15 @@ def test_calls_are_checked_against_the_tools_of_the_request(agent: str, faults: 
     answer = play(agent, ScriptedEngine([CALL]))
     assert answer.reward == 1.0
     assert answer.turns[0].faults == faults
+
+
+def test_a_cut_thought_is_judged_as_without_an_agent() -> None:
+    engine = ScriptedEngine(["I think " * ROOM.turn_tokens])
+    task = Task(key="t", messages=({"role": "user", "content": "-"},), spec={"answer": "4"}, thinking=UNLIMITED)
+    named = bound(task, "math", agent="support.direct_agents.gets_no_answer")
+    agent, own = (asyncio.run(runner_of(engine).run(one, seed=1)) for one in (named, bound(task, "math")))
+    assert agent.truncated
+    assert (agent.stop, agent.reward, agent.score) == (own.stop, own.reward, own.score)
 
 
 class FailingOnce(ScriptedEngine):

@@ -13,7 +13,7 @@ from support.scripted_endpoint import LIMITS, ScriptedEndpoint
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.task import Task
-from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking
+from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
 from temper.envs.core.turn_text import Call
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.renderer import Renderer
@@ -80,7 +80,7 @@ def modes_of(family: Family) -> list[tuple[Thinking, str]]:
         return [(OFF, "")]
     reasoning = {"role": "assistant", "content": "-", "reasoning_content": "I look"}
     thought, closing, _ = family.renderer.answer_text(reasoning, thinks=True).partition(tags.closing)
-    return [(OFF, ""), (UNLIMITED, f"{thought}{closing}\n")]
+    return [(OFF, ""), *((mode, f"{thought}{closing}\n") for mode in (UNLIMITED, LOW_EFFORT))]
 
 
 @pytest.mark.parametrize("tools", [(), PROBE_TOOLS], ids=["", "tools"])
@@ -94,7 +94,7 @@ def test_a_turn_is_the_same_by_each_route_and_without_an_agent(family: Family, t
             tools=tools,
         )
         for name, text in texts_of(family, thought).items():
-            if not tools and name not in ("call", "bad call"):
+            if (not tools or thinking is LOW_EFFORT) and name not in ("call", "bad call"):
                 continue
             family.engine.text = text
             (own,) = (alone := family.endpoint.play(task, None)).turns
