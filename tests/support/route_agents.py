@@ -5,15 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 from anthropic import Anthropic
 from openai import OpenAI
 
 from temper.envs.agents import AgentEpisode
 
 MOST_TOKENS = 10_000
-HTTP = httpx.Client(timeout=60.0)
-"""Shared, since making one takes longer than a request."""
+OPENAI, ANTHROPIC = OpenAI(api_key="-", max_retries=0), Anthropic(api_key="-", max_retries=0)
+"""Clients with connections for all episodes, since making one takes longer than a request."""
 
 
 @dataclass(kw_only=True)
@@ -47,9 +46,8 @@ REPLIES: list[tuple[Reply, Reply]] = []
 
 def ask_all(episode: AgentEpisode) -> float:
     """Ask for six turns."""
-    url = episode.url
-    shared: dict[str, Any] = {"api_key": episode.key, "max_retries": 0, "http_client": HTTP}
-    openai, anthropic = OpenAI(base_url=url, **shared), Anthropic(base_url=url.removesuffix("/v1"), **shared)
+    openai = OPENAI.with_options(base_url=episode.url, api_key=episode.key)
+    anthropic = ANTHROPIC.with_options(base_url=episode.url.removesuffix("/v1"), api_key=episode.key)
     functions = [tool["function"] for tool in episode.tools]
     prompt: Any = episode.messages
     asked: list[tuple[Any, Any, dict[str, Any]]] = [

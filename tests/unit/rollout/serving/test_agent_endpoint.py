@@ -300,7 +300,8 @@ def test_an_agent_without_a_request_is_a_failure(setup: Setup) -> None:
 
 def test_the_limit_of_turns_truncates_an_agent(setup: Setup) -> None:
     group = setup.play("many", max_turns=3)
-    assert [(one.stop, len(one.turns), one.reward) for one in group.trajectories] == [(Stop.TURNS, 3, 0.0)] * 2
+    ends = [(one.stop, len(one.turns), one.reward) for one in group.trajectories]
+    assert ends == [(Stop.LENGTH, 3, 0.0)] * 2  # each turn was cut too
 
 
 def test_the_deadline_ends_an_agent_and_its_programs(setup: Setup) -> None:
