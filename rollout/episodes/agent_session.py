@@ -171,7 +171,8 @@ class AgentSession:
             raise
         finally:
             self._running.discard(task)
-        self._faults.pop(request.ids, None)
+        if self._faults:
+            self._faults.pop(request.ids, None)
         return answer
 
     @property
