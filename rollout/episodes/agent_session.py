@@ -38,9 +38,8 @@ class TurnTree:
     def split(self, prompt: str) -> tuple[list[int], str]:
         """Return the ids of the longest turn whose text a prompt continues, and the text after it, which is not encoded yet.
 
-        A client sends text, whose tokens may differ from the sampled ones, which are kept. The end of the turn is a part of
-        the text, so that the ids are those of the whole prompt: a tokenizer splits a text at such tokens, and may strip the
-        white space after them.
+        A client sends text, whose tokens may differ from the sampled ones, which are kept. The end of the turn stays in
+        the text: a tokenizer splits there and may strip white space, so the ids become equal to the whole prompt's.
         """
         parent, end = self._longest(self._texts, prompt)
         ids = np.frombuffer(b"".join(self._path(self._ids, parent)), dtype=np.int32).tolist()
