@@ -44,9 +44,8 @@ class TurnTree:
         """Return the ids of the longest turn whose text a prompt continues, and the text after it, which is not encoded yet.
 
         A client sends text, whose tokens may differ from the sampled ones, which are kept. A stop string is kept too, as in
-        an environment: the client did not get it, so its prompt has the end of the turn there. The end of the turn is a part
-        of the text, so that the ids are those of the whole prompt: a tokenizer splits a text at such tokens, and may strip
-        the white space after them.
+        an environment: the client did not get it, so its prompt ends the turn there. The end of the turn stays in the text: a
+        tokenizer splits there and may strip white space, so the ids become equal to the whole prompt's.
         """
         parent, end = self._longest(functools.partial(self._end_of_turn, prompt))
         ids = np.frombuffer(b"".join(self._path(self._ids, parent)), dtype=np.int32).tolist()
@@ -207,7 +206,8 @@ class AgentSession:
             raise
         finally:
             self._running.discard(task)
-        self._faults.pop(request.ids, None)
+        if self._faults:
+            self._faults.pop(request.ids, None)
         return answer
 
     @property

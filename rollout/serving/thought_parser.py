@@ -29,10 +29,10 @@ PARSERS = {
 
 
 TOKEN_TEXTS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
-"""The texts of single tokens by tokenizer. vLLM decodes each token of each request to count those of thoughts."""
+"""The texts of single tokens by tokenizer. vLLM decodes each token of each request to count the tokens of thoughts."""
 
 CONFIGS: dict[int, tuple[ParserEngineConfig, ParserEngineConfig]] = {}
-"""vLLM's configurations, which it makes once, and those of closed thoughts."""
+"""vLLM's configurations, which it makes once, each with the one for closed thoughts."""
 
 
 class ClosedThoughts(ParserEngine):

@@ -1,7 +1,7 @@
 """`bench`, the endpoint of agents: requests a second of one rollout worker by the length of their history.
 
 `python -m bench.endpoint [--lengths 1000 8000 26000]`, a part of `make bench`. Agents continue conversations by vLLM's routes,
-with an engine that costs nothing. The CPU time of the worker's process counts, without that of the agents. It bounds the
+with an engine that costs nothing. The CPU time of the worker's process counts, without the agents' own. It bounds the
 requests a second, because one core runs Python.
 """
 
