@@ -43,11 +43,11 @@ def credit_group(group: Group, advantage: GroupAdvantage) -> list[AnswerCredit]:
         _credit_answer(answer, parts_S, own) for answer, parts_S, own in zip(answers, parts_GS, own_G, strict=True)
     ]
     for budget in budgets:
-        forced = [one for answer in answers if (one := answer.forced_answer(budget)) is not None and not one.failure]
-        forced_G = advantage([one.reward for one in forced if one.reward is not None])
-        for one, own in zip(forced, forced_G, strict=True):
-            start = one.turns[0].forced_end_start
-            assert start is not None
+        pairs = ((answer, answer.forced_answer(budget)) for answer in answers)
+        forced = [(answer, one) for answer, one in pairs if one is not None and not one.failure]
+        forced_G = advantage([one.reward for _, one in forced if one.reward is not None])
+        for (answer, one), own in zip(forced, forced_G, strict=True):
+            start = answer.shared_tokens(one)
             shared = _model_tokens(one, 0, start)
             part = PartCredit(start=start, advantage=own, tokens=one.model_tokens - shared)
             credits.append(AnswerCredit(answer=one, parts=(part,)))
