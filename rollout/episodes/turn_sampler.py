@@ -92,7 +92,7 @@ class TurnSampler:
     ) -> PartialTurn | None:
         """Return the beginning of an unlimited turn after `context` that a turn with a budget has too. None for all of it.
 
-        It ends where the budget ends the reasoning. If the reasoning ended before, it ends at the limit of the answer, or
+        It ends with the reasoning that the budget ends. If the reasoning ended before, it ends at the limit of the answer, or
         it is the turn itself if that was cut and has tokens left under the budget. `room` and `sampling` are as in `sample`.
         """
         if self._tags is None:

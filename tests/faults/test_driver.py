@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 import shutil
 import signal
 import time
@@ -262,9 +263,15 @@ def terminated_early(found: Runs) -> None:
     """Send SIGTERM to starts of a run in their imports, and while Ray starts."""
     for name, text in (("imports", ""), ("ray", "what libraries print")):
         job = found.start(name, *ARGUMENTS)
+        job.wait_until(lambda job=job: _handles_sigterm(job), "its command line is read")  # type: ignore[misc]
         job.wait_until(job.said(text), text)
         wait_a_moment(random.Random(name), 3.0)
         terminate(job)
+
+
+def _handles_sigterm(job: Job) -> bool:
+    (caught,) = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{job.process.pid}/status").read_text())
+    return bool(int(caught, 16) >> signal.SIGTERM - 1 & 1)
 
 
 def under_another_clock(found: Runs, plain: Path) -> float:

@@ -49,9 +49,14 @@ def test_workers_get_the_drivers_variables_but_for_those_of_a_submitted_job(monk
 
 def test_rays_handler_of_sigterm_does_not_stay_and_its_exit_is_an_interrupt() -> None:
     own = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), _own_sigterm():
+
+    @_own_sigterm()
+    def init() -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
         signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        init()
     assert signal.getsignal(signal.SIGTERM) is own
 
 

@@ -1,4 +1,4 @@
-"""The report on a driver that ends without one of its own."""
+"""The report on a driver that ends without reporting it."""
 
 import subprocess
 import sys
