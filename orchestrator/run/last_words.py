@@ -42,8 +42,8 @@ def last_words(faults: Path, log: Path, command: str) -> Iterator[None]:
 
 def watch(faults: Path, log: Path, start: int, command: str) -> None:
     """Wait for the driver's end, which closes standard input, and report it. Its log begins at the byte `start`."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a scheduler sends them to all processes
-        signal.signal(number, signal.SIG_IGN)
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a scheduler sends them to all processes
+        signal.signal(one, signal.SIG_IGN)
     if sys.stdin.buffer.read() == ENDED:
         return
     lines = [

@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,8 +47,12 @@ def test_an_end_by_an_error_is_a_status_and_a_line(
 
 
 def test_sigterm_ends_a_command_as_ctrl_c_does(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
     before = signal.getsignal(signal.SIGTERM)
-    assert exit_status(partial(signal.raise_signal, signal.SIGTERM)) == 130
+    assert exit_status(work) == 130
     assert capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -258,8 +258,8 @@ class RolloutPool:
             return group(task, [self.said(task)] * (samples - 1), failed=1)
         said = self.said(task)
         at = (replace(task, thinking=up_to(budget)) for budget in task.thinking.nested_budgets if budget < 8)
-        closing = {"injected_T": as_marks((True,))}
-        forced = tuple(replace(one, turns=(replace(one.turns[0], **closing),)) for one in map(self.said, at))
+        closing = as_marks((True,))
+        forced = tuple(replace(one, turns=(replace(one.turns[0], injected_T=closing),)) for one in map(self.said, at))
         return Group(ticket=ticket, trajectories=(replace(said, forced_answers=forced),) * samples)
 
     def said(self, task: Task) -> Trajectory:
