@@ -33,6 +33,7 @@ def build_samples(loss: LossConfig, groups: Sequence[Group]) -> list[TrainingSam
         mask_truncated=loss.mask_truncated,
         overrides=loss.overrides,
         normalise=not loss.normalises_divergence,
+        nested_weights=loss.nested_weights,
     )
 
 

@@ -3,6 +3,7 @@
 Suffixes: `_B` one entry per sample of a micro-batch, `_BT` per sample and token (padded on the right).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from temper.learner.batches.packing import BatchPlan, MicroBatchPlan, cheapest_plan
 from temper.learner.batches.pass_experts import PassExperts, build_passes
-from temper.learner.batches.samples import TrainingSample
+from temper.learner.batches.samples import TrainingSample, episodes_of
 from temper.learner.batches.shared_prefixes import Prompts, shared_prefixes
 from temper.learner.losses.config import Aggregation
 from temper.rollout.trajectory import WeightVersion
@@ -58,14 +59,15 @@ class TrainBatch:
     """One optimiser step: a plan over the trained sequences, `rows`. The arrays of a rank are built when it needs them.
 
     A rank here is also a group of ranks that share sequences. The sum of the loss over all ranks is divided by `denominator`.
-    If no token is trained, there are no micro-batches. `by_sample`: see `build_micro_batch`. A filler has `filler_rows` rows.
+    If no token is trained, there are no micro-batches. `row_weights` are the loss weights of a row's tokens, 1 if there are
+    none. A filler has `filler_rows` rows.
     """
 
     plan: BatchPlan
     rows: Sequence[TrainingSample]
     denominator: float
     pad_id: int
-    by_sample: bool = False
+    row_weights: Sequence[float] = ()
     filler_rows: int = 1
     _built: dict[int, BatchShare] = field(default_factory=dict, init=False, repr=False)
 
@@ -114,7 +116,8 @@ class TrainBatch:
                 counts = [sum(bool(items[0].prompt) == shared for items in share) for share in self.plan]
                 own = [items for items in self.plan[rank] if bool(items[0].prompt) == shared]
                 micro_batches += [
-                    build_micro_batch(items, self.rows, pad_id=self.pad_id, by_sample=self.by_sample) for items in own
+                    build_micro_batch(items, self.rows, pad_id=self.pad_id, row_weights=self.row_weights)
+                    for items in own
                 ]
                 filler = build_filler(rows=self.filler_rows, pad_id=self.pad_id, shared=shared)
                 micro_batches += [filler] * (max(counts) - len(own))
@@ -145,9 +148,9 @@ def build_batch(
     samples without a group, runs once if that is cheaper (`learner/batches/packing.py`).
 
     aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025), sequence (mean over the tokens
-    of each sample, then over samples; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens, divided by
-    `constant_length` times the number of all samples; Liu et al., "Understanding R1-Zero-Like Training: A Critical
-    Perspective", 2025).
+    of each episode, then over episodes; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens, divided by
+    `constant_length` times the number of all episodes; Liu et al., "Understanding R1-Zero-Like Training: A Critical
+    Perspective", 2025). Most episodes are one sample, but one with branches or forced answers is several.
     """
     trained = [sample for sample in samples if sample.trained_tokens]
     ids = [sample.ids for sample in trained]
@@ -155,42 +158,41 @@ def build_batch(
     plan = cheapest_plan(
         [len(own) for own in ids], prefixes if shared_prompts else [], ranks=ranks, budget=micro_batch_tokens
     )
+    episodes, tokens = episodes_of(trained), Counter[int]()
+    for episode, sample in zip(episodes, trained, strict=True):
+        tokens[episode] += sample.trained_tokens
     denominators = {
-        "token": sum(sample.trained_tokens for sample in trained),
-        "sequence": len(trained),
-        "constant": len(samples) * constant_length,
+        "token": tokens.total(),
+        "sequence": len(tokens),
+        "constant": len(set(episodes_of(samples))) * constant_length,
     }
     return TrainBatch(
         plan=plan,
         rows=trained,
         denominator=float(denominators[aggregation]),
         pad_id=pad_id,
-        by_sample=aggregation == "sequence",
+        row_weights=[1 / tokens[episode] for episode in episodes] if aggregation == "sequence" else (),
     )
 
 
 def build_micro_batch(
-    plan: MicroBatchPlan, samples: Sequence[TrainingSample], *, pad_id: int, by_sample: bool = False
+    plan: MicroBatchPlan, samples: Sequence[TrainingSample], *, pad_id: int, row_weights: Sequence[float] = ()
 ) -> MicroBatch:
-    """Build the arrays of the samples in a plan, padded with `pad_id`.
-
-    With `by_sample` the weights of a sample's tokens sum to 1. Otherwise each weight is 1.
-    """
+    """Build the arrays of the samples in a plan, padded with `pad_id`. `row_weights` are as in `TrainBatch`."""
     used = {row: samples[row] for item in plan for row in item.rows}
-    rows = [(used[row], item.prompt) for item in plan for row in item.rows]
+    rows = [(used[row], item.prompt, row_weights[row] if row_weights else 1.0) for item in plan for row in item.rows]
     shape = (len(rows), max(item.length for item in plan))
     ids_BT = np.full(shape, pad_id, dtype=np.int64)
     weights_BT = np.zeros(shape, dtype=np.float32)
     advantages_BT = np.zeros(shape, dtype=np.float32)
     behaviour_BT = np.full(shape, np.nan, dtype=np.float32)
-    for row, (sample, prompt) in enumerate(rows):
+    for row, (sample, prompt, weight) in enumerate(rows):
         length = len(sample.ids) - prompt
-        scale = 1.0 / max(1, sample.trained_tokens) if by_sample else 1.0
         ids_BT[row, :length] = sample.ids[prompt:]
-        weights_BT[row, :length] = sample.trained_T[prompt:] * np.float32(scale)
+        weights_BT[row, :length] = sample.trained_T[prompt:] * np.float32(weight)
         advantages_BT[row, :length] = sample.advantages_T[prompt:]
         behaviour_BT[row, :length] = sample.behaviour_T[prompt:]
-    temperatures_B = np.array([sample.temperature for sample, _ in rows], dtype=np.float32)
+    temperatures_B = np.array([sample.temperature for sample, _, _ in rows], dtype=np.float32)
     prompts = None
     if plan[0].prompt:
         ids_P = [samples[item.rows[0]].ids[: item.prompt] for item in plan]
@@ -201,7 +203,7 @@ def build_micro_batch(
         advantages_BT=advantages_BT,
         behaviour_BT=behaviour_BT,
         temperatures_B=None if (temperatures_B == 1).all() else temperatures_B,
-        places_B=np.array([-1 if sample.place is None else sample.place for sample, _ in rows], dtype=np.int32),
+        places_B=np.array([-1 if sample.place is None else sample.place for sample, _, _ in rows], dtype=np.int32),
         prompts=prompts,
         experts=build_passes(
             plan, {row: len(own.ids) for row, own in used.items()}, {row: own.experts for row, own in used.items()}

@@ -41,8 +41,10 @@ class TrainingSample:
     `trained_T[t]` marks tokens with loss. Token t is predicted from the tokens before it. `behaviour_T` is the engine's
     log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the weight versions that sampled it, None
     for supervised data. Samples of one `group`, or of none, may share a prompt. `experts` are the recorded expert choices,
-    if any. pi and the policies compared with it use the sampling `temperature`. `place` is the index of its trajectory among
-    the scored ones of the batch. It is None without a trajectory, for forced answers, and for answers of several branches.
+    if any. pi and the policies compared with it use the sampling `temperature`. `episode` numbers the episodes of a batch:
+    the branches and forced answers of one share its weight. Without one a sample is its own episode. `place` is the index of
+    its trajectory among the scored ones of the batch. It is None without a trajectory, for forced answers, and for answers of
+    several branches.
     """
 
     ids: Ids
@@ -53,6 +55,7 @@ class TrainingSample:
     newest: WeightVersion | None = None
     group: int | None = None
     temperature: float = 1.0
+    episode: int | None = None
     place: int | None = None
     experts: Choices | None = field(default=None, compare=False)
 
@@ -103,6 +106,7 @@ def samples_from_groups(
     mask_truncated: bool = False,
     overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
     normalise: bool = True,
+    nested_weights: Sequence[float] = (),
 ) -> list[TrainingSample]:
     """Return a sample for each branch of the scored trajectories of a batch and of their forced answers.
 
@@ -110,9 +114,10 @@ def samples_from_groups(
 
     `normalise` is as in `normalise_and_clip`. A token is trained if it was sampled, not injected, and, with `mask_truncated`,
     its trajectory is not truncated. `overrides` replace the advantage of turns with a fault. The lowest override counts. Other
-    turns keep the trajectory's.
+    turns keep the trajectory's. `nested_weights` are as in `credit_group`.
     """
-    credits_N = [credit_group(group, advantage_function(advantage)) for group in groups]
+    rule = advantage_function(advantage)
+    credits_N = [credit_group(group, rule, nested_weights=nested_weights) for group in groups]
     values_N = normalise_and_clip(
         [[part.advantage for one in credits for part in one.parts] for credits in credits_N],
         [
@@ -123,7 +128,7 @@ def samples_from_groups(
         clip=advantage_clip,
         normalise=normalise,
     )
-    samples, places = list[TrainingSample](), count()
+    samples, places, before = list[TrainingSample](), count(), 0
     for group, credits, values in zip(groups, credits_N, map(iter, values_N), strict=True):
         for number, one in enumerate(credits):
             first, *others = _branch_samples(
@@ -132,9 +137,11 @@ def samples_from_groups(
                 masked=mask_truncated and one.answer.truncated,
                 overrides=overrides,
                 ticket=group.ticket,
+                episode=before + one.episode,
             )
             place = next(places) if number < len(group.trajectories) else None
             samples += [first, *others] if others else [replace(first, place=place)]
+        before += len(group.trajectories)
     return samples
 
 
@@ -145,14 +152,16 @@ def _branch_samples(
     masked: bool,
     overrides: Mapping[TurnFault, float],
     ticket: Ticket,
+    episode: int,
 ) -> Iterator[TrainingSample]:
     """Yield a sample for each branch of an answer whose parts have these advantages. Each turn is trained once."""
     seen = set[int]()
     for branch in credit.answer.branches:
         untrained = set(branch) if masked else seen
-        yield _branch_sample(
+        sample = _branch_sample(
             credit, branch, advantages=advantages, untrained=untrained, overrides=overrides, ticket=ticket
         )
+        yield replace(sample, episode=episode)
         seen.update(branch)
 
 
@@ -198,16 +207,28 @@ def _branch_sample(
     )
 
 
+def episodes_of(samples: Sequence[TrainingSample]) -> list[int]:
+    """Return the episode of each sample. A sample without one has a number below 0 of its own."""
+    return [~place if one.episode is None else one.episode for place, one in enumerate(samples)]
+
+
 def mini_batches(samples: Sequence[TrainingSample], *, count: int, epoch: int = 0) -> list[list[TrainingSample]]:
-    """Split samples into `count` parts of similar size: whole groups if there are enough, else whole answers.
+    """Split samples into `count` parts of similar size: whole groups if there are enough, else whole episodes.
 
     Epoch 0 keeps the order, so that each part has a share of each environment. Later epochs shuffle, seeded by the epoch and
     the first group's number.
     """
     groups = [list(members) for _, members in groupby(samples, key=lambda sample: sample.group)]
-    units = groups if len(groups) >= count else [[sample] for sample in samples]
+    units = groups if len(groups) >= count else _by_episode(samples)
     if epoch and samples:
         random.Random(f"{samples[0].group}/{epoch}").shuffle(units)
     bounds = [len(units) * number // count for number in range(count + 1)]
     runs = [units[start:stop] for start, stop in pairwise(bounds)]
     return [[sample for unit in run for sample in unit] for run in runs]
+
+
+def _by_episode(samples: Sequence[TrainingSample]) -> list[list[TrainingSample]]:
+    found: dict[int, list[TrainingSample]] = {}
+    for episode, sample in zip(episodes_of(samples), samples, strict=True):
+        found.setdefault(episode, []).append(sample)
+    return list(found.values())

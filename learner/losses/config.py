@@ -1,6 +1,7 @@
 """Settings of the loss."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
@@ -37,6 +38,9 @@ class LossConfig:
     group's deviation), reinforce_pp (mean of the batch, divided by its deviation, REINFORCE++), reinforce_pp_baseline
     (mean of the group, divided by the batch's deviation), or a custom module.function from a group's rewards to their
     advantages. The batch's mean and deviation are over its tokens, after the KL term of kl_in=reward."""
+    nested_weights: list[float] = immutable([])
+    """Weights of the reward at each of thinking.nested_budgets and, last, without one, in the objective. Empty weighs all
+    equally. Weights that grow with the budget, such as the budgets themselves, favour long reasoning (AnytimeReasoner)."""
     advantage_clip: float = immutable(20.0)
     """Largest absolute advantage."""
     malformed_thinking: float | None = immutable(None)
@@ -46,8 +50,9 @@ class LossConfig:
     mask_truncated: bool = immutable(False)
     """Whether truncated answers carry no loss."""
     aggregation: Aggregation = immutable("token")
-    """Equal weight in a batch for: token (mean over its tokens), sequence (mean over sequence means, required by gspo) or
-    constant (sum over tokens, divided by the number of sequences times constant_length)."""
+    """Equal weight in a batch for: token (mean over its tokens), sequence (mean over the means of episodes, required by gspo)
+    or constant (sum over tokens, divided by the number of episodes times constant_length). Branches and forced answers belong
+    to their episode."""
     constant_length: int = immutable(0, unit="tokens")
     """Length in tokens that aggregation constant divides by, such as rollout.limits.turn_tokens."""
     surrogate: str = immutable("ppo")
@@ -125,6 +130,8 @@ class LossConfig:
         for name, bounds in (("token_range", self.token_range), ("sequence_range", self.sequence_range)):
             if bounds and not (len(bounds) == 2 and 0 <= bounds[0] < bounds[1]):
                 raise ValueError(f"loss.{name}={bounds}: give the lowest and the highest value, or [] for none")
+        if self.nested_weights and not (min(self.nested_weights) >= 0 and 0 < self.nested_weights[-1] < inf):
+            raise ValueError(f"loss.nested_weights={self.nested_weights}: must be 0 or more, and the last one above 0")
         if self.error_guard and self.error_guard <= 1:
             raise ValueError(f"loss.error_guard={self.error_guard}: must be above 1, or 0 for none")
 

@@ -190,8 +190,7 @@ class RlConfig(LoopConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.thinking.nested_budgets:
-            self._check_nested_budgets()
+        self._check_nested_budgets()
         if self.loss.objective != "policy":
             other = "sft or rft" if self.loss.objective == "nll" else self.loss.objective
             raise ValueError(
@@ -200,16 +199,19 @@ class RlConfig(LoopConfig):
             )
 
     def _check_nested_budgets(self) -> None:
-        """Raise `ValueError` for settings that would mix the rewards of different budgets."""
-        budgets, loss, shaping = f"rl.thinking.nested_budgets={self.thinking.nested_budgets}", self.loss, self.shaping
+        """Raise `ValueError` for weights of other budgets, and for settings that would mix the rewards of different budgets."""
+        nested, loss, shaping = self.thinking.nested_budgets, self.loss, self.shaping
+        budgets, weights = f"rl.thinking.nested_budgets={nested}", loss.nested_weights
+        if weights and len(weights) != len(nested) + 1:
+            raise ValueError(
+                f"rl.loss.nested_weights={weights} with {budgets}: give a weight for each budget, and a last one for no budget"
+            )
+        if not nested:
+            return
         if loss.advantage == "grpo" or is_custom(loss.advantage):
             raise ValueError(
                 f"{budgets} with rl.loss.advantage={loss.advantage}: its advantages have another scale than rewards; set rloo, "
                 f"dr_grpo or reinforce_pp_baseline"
-            )
-        if loss.aggregation == "constant":
-            raise ValueError(
-                f"{budgets} with rl.loss.aggregation=constant: forced answers would count as whole; set token"
             )
         if shaping.thinking_length or shaping.answer_length:
             raise ValueError(

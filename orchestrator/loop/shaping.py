@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from temper.envs.core.bounds import fraction, not_negative
 from temper.envs.core.setting import immutable
 from temper.envs.core.thinking_mode import Mode
-from temper.orchestrator.loop.length_penalty import PENALTY_TOKENS
+from temper.orchestrator.loop.length_penalty import NO_PENALTY, EnvPenalty
 from temper.rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
 from temper.rewards.score import CORRECT, correctness
 from temper.rollout.trajectory import Group, Trajectory
@@ -19,6 +19,11 @@ SHAPING_PARTS = THINKING_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG, THINKING_PENAL
     "thinking_penalty",
 )
 """Score parts that shaping adds to a reward."""
+PENALTY_TOKENS = 100
+"""Thinking tokens that `solve_rate_penalty` is for."""
+FASTEST_RISE = 0.05
+"""Highest rise of the adaptive penalty in a step. The running accuracy shows a fall after about 5 steps, and by then the
+penalty has risen by at most half of its largest value."""
 EARNED_DIGITS = 9
 """Decimals of an earned reward. Subtracting the added parts keeps equal rewards equal."""
 
@@ -51,14 +56,20 @@ class ShapingConfig:
     """Accepted drop of an environment's mean accuracy below its best, for shorter thinking. Within it the penalty of thinking
     tokens rises, below it the penalty falls (A-DLP). Null is off."""
     penalty_step: float = immutable(1.0)
-    """Change of the penalty of 100 thinking tokens in a step, for each 1.0 of accuracy above the bound. Needs
-    accuracy_margin."""
+    """Change of the penalty in a step, for each 1.0 of accuracy above the bound. The penalty is what an answer loses whose
+    thinking is as long as the environment's mean in the first step. No answer loses more than 0.5. Needs accuracy_margin."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             not_negative(f"rl.shaping.{name}", value or 0.0)
         if self.accuracy_margin is not None:
             fraction("rl.shaping.accuracy_margin", self.accuracy_margin)
+            if (rise := self.penalty_step * self.accuracy_margin) > FASTEST_RISE:
+                raise ValueError(
+                    f"rl.shaping.penalty_step={self.penalty_step} with accuracy_margin={self.accuracy_margin}: the penalty "
+                    f"would rise by {rise:g} a step, before a fall of the accuracy shows; lower one of them, so that their "
+                    f"product is at most {FASTEST_RISE:g}"
+                )
         elif self.penalty_step != 1.0:
             raise ValueError(
                 f"rl.shaping.penalty_step={self.penalty_step} has no effect without accuracy_margin; set both"
@@ -77,12 +88,12 @@ def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
 
 
 def shaped(
-    group: Group, config: ShapingConfig, *, turn_tokens: int | None = None, length_penalty: float = 0.0
+    group: Group, config: ShapingConfig, *, turn_tokens: int | None = None, length_penalty: EnvPenalty = NO_PENALTY
 ) -> Group:
     """Add the rewards for length to a group, each as a separate score part.
 
-    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn, `length_penalty` the loss for 100
-    thinking tokens.
+    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn, `length_penalty` the adaptive one of
+    the environment.
     """
     earned_G = [_reward(trajectory) for trajectory in group.trajectories]
     correct_G = [trajectory.correct for trajectory in group.trajectories]
@@ -101,8 +112,9 @@ def shaped(
         trajectories = tuple(_with_overlong(trajectory, config, turn_tokens) for trajectory in trajectories)
     if correct_G:
         share = max(sum(correct_G), 1) / len(correct_G)
-        if penalty := length_penalty + config.solve_rate_penalty * share:
-            trajectories = tuple(_with_thinking_penalty(trajectory, penalty) for trajectory in trajectories)
+        by_share = config.solve_rate_penalty * share / PENALTY_TOKENS
+        if by_share or length_penalty.penalty:
+            trajectories = tuple(_with_thinking_penalty(t, by_share, length_penalty) for t in trajectories)
     return replace(group, trajectories=trajectories)
 
 
@@ -135,13 +147,16 @@ def _with_overlong(trajectory: Trajectory, config: ShapingConfig, turn_tokens: i
     return _plus(trajectory, OVERLONG, added)
 
 
-def _with_thinking_penalty(trajectory: Trajectory, penalty: float) -> Trajectory:
-    """Subtract the penalty of the thinking tokens, from forced answers too.
+def _with_thinking_penalty(trajectory: Trajectory, by_share: float, adaptive: EnvPenalty) -> Trajectory:
+    """Subtract the penalties of the thinking tokens, from forced answers too. `by_share` is the one of a token by solve rate.
 
     ALP: Xiang et al., "Just Enough Thinking: Efficient Reasoning with Adaptive Length Penalties Reinforcement Learning", 2025.
     """
-    forced = (one if one.failure else _with_thinking_penalty(one, penalty) for one in trajectory.forced_answers)
-    own = _plus(trajectory, THINKING_PENALTY, -penalty * trajectory.thinking_tokens / PENALTY_TOKENS)
+    forced = (
+        one if one.failure else _with_thinking_penalty(one, by_share, adaptive) for one in trajectory.forced_answers
+    )
+    tokens = trajectory.thinking_tokens
+    own = _plus(trajectory, THINKING_PENALTY, -by_share * tokens - adaptive.loss(tokens))
     return replace(own, forced_answers=tuple(forced))
 
 

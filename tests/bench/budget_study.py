@@ -37,6 +37,8 @@ ARMS: dict[str, list[str]] = {
     "adaptive": [NESTED, "rl.shaping.accuracy_margin=0.02"],
 }
 """Settings of the arms. `sft` is the model before `rl`."""
+EARLIER = ("nested_mean", "adaptive_mean")
+"""`nested` and `adaptive` at commits before the credit was a weighted sum. Only their results are kept."""
 SFT, BASE = "sft", "budget-sft"
 BASES = ("free", "fixed", "random")
 """Arms that the others are compared with."""
@@ -184,6 +186,8 @@ def differences(one: EnvMeasures, other: EnvMeasures, budgets: Sequence[int | No
 
 def train(config: str, arm: str, seed: int) -> Path:
     """Return the evaluation of an arm, after training it if it is missing."""
+    if arm in EARLIER:
+        raise ValueError(f"arm {arm} of seed {seed} has no result, and this version can't train it; leave it out")
     base = base_run(config, f"{BASE}-{seed}", ["init", "sft", "eval"], [f"seed={seed}"])
     if arm == SFT:
         return base / "eval" / "sft.json"
@@ -280,7 +284,7 @@ def _result(config: str, folder: Path, arm: str, seed: int) -> ArmResult:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
-    parser.add_argument("--arms", default=",".join((SFT, *ARMS)), help="comma-separated (default: %(default)s)")
+    parser.add_argument("--arms", default=",".join((SFT, *ARMS, *EARLIER)), help="comma-separated (default: %(default)s)")
     parser.add_argument("--picture", type=Path, help="SVG file for accuracy against tokens spent")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results (default: %(default)s)")
     parser.add_argument("--seeds", default="1,2,3", help="comma-separated (default: %(default)s)")

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.turns import turn_of
 
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.micro_batches import MicroBatch, build_batch
-from temper.learner.batches.samples import TrainingSample, samples_from_groups
+from temper.learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
+from temper.learner.losses.config import Aggregation
 from temper.rollout.sampling import Sampling
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
@@ -80,6 +82,38 @@ def test_truncated_trajectories_carry_no_loss_where_they_are_masked():
     assert masked.trained_tokens == 0
     assert kept.trained_tokens == 2
     assert samples_from_groups([cut], advantage="dr_grpo")[0].trained_tokens == 2
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+def test_branches_do_not_change_the_weight_of_an_episode(aggregation: Aggregation) -> None:
+    """12 tokens in one branch or in three, with 7 other episodes of 12 tokens: an eighth of the batch."""
+    four = turn_of([5, 6, 7, 8])
+    one = trajectory(four, turn_of([5, 6, 7, 8], context=()), turn_of([5, 6, 7, 8], context=()), reward=1.0)
+    three = replace(one, turns=(four, four, four), parents=(-1, -1, -1))
+    samples = samples_from_groups([group(one, *[one] * 4), group(three, one, one)], advantage="rloo")
+    assert len(samples) == 10
+    batch = build_batch(samples, ranks=2, micro_batch_tokens=30, pad_id=0, aggregation=aggregation, constant_length=12)
+    rows = {id(sample): sample.episode for sample in batch.rows}
+    assert len(set(rows.values())) == 8
+    weights = np.zeros(8)
+    for plan, micro_batches in zip(batch.plan, batch.micro_batches, strict=True):
+        for items, micro in zip(plan, micro_batches, strict=False):
+            for row, total in zip(
+                (row for item in items for row in item.rows), micro.weights_BT.sum(axis=1), strict=True
+            ):
+                episode = batch.rows[row].episode
+                assert episode is not None
+                weights[episode] += total
+    assert weights / batch.denominator == pytest.approx([0.125] * 8)
+
+
+def test_mini_batches_keep_the_samples_of_an_episode_together() -> None:
+    one = trajectory(turn_of([5]), turn_of([6]), reward=1.0)
+    forked = replace(one, parents=(-1, -1))
+    samples = samples_from_groups([group(forked, one, forked)], advantage="rloo")
+    split = mini_batches(samples, count=3)
+    assert [{sample.episode for sample in part} for part in split] == [{0}, {1}, {2}]
+    assert [len(part) for part in split] == [2, 1, 2]
 
 
 def test_misaligned_sequences_are_refused_with_both_lengths():

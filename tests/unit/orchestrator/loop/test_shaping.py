@@ -16,6 +16,7 @@ from temper.learner.config import LearnerConfig
 from temper.learner.losses.advantages import has_different_rewards
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.length_penalty import EnvPenalty
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.shaping import ShapingConfig, earned_rewards, shaped
 from temper.orchestrator.pipeline.config import load_config
@@ -190,7 +191,10 @@ def test_thinking_tokens_have_a_penalty_in_forced_answers_too() -> None:
         made.trajectories[0], turns=(turn(thinking=20),), task=replace(made.ticket.task, thinking=up_to(20))
     )
     made = replace(made, trajectories=(replace(made.trajectories[0], forced_answers=(forced,)), made.trajectories[1]))
-    penalised = shaped(made, ShapingConfig(solve_rate_penalty=0.4), length_penalty=0.1)  # 0.1 + 0.4 / 2 for 100 tokens
+    adaptive = EnvPenalty(penalty=0.1, length=100.0)
+    penalised = shaped(
+        made, ShapingConfig(solve_rate_penalty=0.4), length_penalty=adaptive
+    )  # 0.1 + 0.4 / 2 for 100 tokens
     assert penalised.rewards_G == pytest.approx([1.0 - 0.15, -0.3])
     assert penalised.trajectories[0].forced_answers[0].reward == pytest.approx(1.0 - 0.06)
     assert [answer.correct for answer in penalised.trajectories] == [True, False]

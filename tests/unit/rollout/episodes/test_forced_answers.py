@@ -85,7 +85,7 @@ def test_samples_train_each_token_once() -> None:
     prompt, thought = len(both.trajectories[0].turns[0].context_ids), len(TOKENIZER(THOUGHT)["input_ids"])
     values = whole.advantages_T[prompt:]
     # Outcomes are (0, 1, 1, 1) against (0, 0, 0, 0). The thought ended before the last cut, so that its last part has no token.
-    first, second, third = 3 / 4, 2 / 3 * 1 + 1 / 3 * 1, 1 / 3 * 1 + 2 / 3 * (1 - 2 / 3)
+    first, second, third = 3 / 4, 3 / 4 * 3 / 4 + 1 / 4 * 3 / 4, 1 / 2 * 1 / 2 + 1 / 2 * (1 / 2 - 2 / 3 * 1 / 2)
     assert values[:6] == pytest.approx([first] * 6)
     assert values[6:10] == pytest.approx([second] * 4)
     assert values[10:thought] == pytest.approx([third] * (thought - 10))
@@ -99,6 +99,19 @@ def test_samples_train_each_token_once() -> None:
     trained = TOKENIZER.decode(at_ten.ids[at_ten.trained_T])
     assert trained.startswith("\\boxed{15}")
     assert set(at_ten.advantages_T[at_ten.trained_T]) == {np.float32(1.0)}
+    assert [sample.episode for sample in (whole, wrong, *cuts)] == [0, 1, 0, 1, 0, 1]
+
+
+def test_thoughts_that_ended_before_a_budget_count_at_it() -> None:
+    """The only forced answer at a budget is compared with the whole answer of the shorter thought."""
+    group = played(ForcedEngine({None: "15", 6: "7", 10: "15"}))
+    (short,) = played(ForcedEngine({None: "15", 6: "15", 10: "15"})).trajectories
+    short = replace(short, forced_answers=())
+    _, _, at_six, at_ten = samples_from_groups(
+        [replace(group, trajectories=(*group.trajectories, short))], advantage="rloo"
+    )
+    assert set(at_six.advantages_T[at_six.trained_T]) == {np.float32(-1.0)}
+    assert set(at_ten.advantages_T[at_ten.trained_T]) == {np.float32(0.0)}
 
 
 class SteadyModel(ReplayEngine):
