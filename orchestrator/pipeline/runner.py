@@ -1,6 +1,7 @@
 """Runs the stages of a run in order. It skips finished stages and resumes interrupted ones."""
 
 import asyncio
+import shlex
 import signal
 import sys
 import time
@@ -25,7 +26,9 @@ from temper.orchestrator.pipeline.tracking import send_model, send_note, send_ru
 from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
 from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.last_words import last_words
 from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.run.source import source_commit
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
@@ -88,6 +91,7 @@ async def run_pipeline(
             said += [overlap.note for overlap in overlaps_of(config, folder)]
         planned = _planned(config, folder, folder.state(), only)
         with (
+            last_words(folder.faults, folder.log, blanked(shlex.join(sys.orig_argv))),
             noise_to(folder.log) as screen,
             Progress(config.name, stream=sys.stdout if quiet else screen) as progress,
             warnings_to(progress.note),
@@ -125,9 +129,9 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
     ended = RunStatus.FAILED
     try:
+        _stop_on_signals(stop, progress)
         send_run(tracker, config, folder, notify=progress.note)
-        await _start_cluster(run, config, ahead)
-        _stop_on_signals(stop, progress)  # after Ray, whose handler of SIGTERM would abort the run
+        await stop.wait_or(_start_cluster(run, config, ahead))
         async with run.supervision.watching():
             for one in ahead:
                 stop.check()
