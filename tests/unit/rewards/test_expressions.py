@@ -86,8 +86,25 @@ def test_units_joins_and_names_are_no_hedges(answers: list[str]) -> None:
     assert [answer for answer in answers if refusal(answer, reference="\\sqrt{2}") is not None] == []
 
 
-TERMS = ("x^{2}", "x^{\\frac{A}{B}}", "e^{-\\frac{x}{A}}", "A^{n_{B}}", "A^{\\sqrt{B}}", "x^{y^{A}}", "2^{A0B0}", "3^{-7A}")
-TERMS += ("\\sqrt[A]{x^{B}}", "a^{\\log_{2} A}", "\\left(x+A\\right)^{B}", "\\binom{A}{B}", "A!", "B\\pi", "\\frac{A}{B}")
+TERMS = (
+    "x^{2}",
+    "x^{\\frac{A}{B}}",
+    "e^{-\\frac{x}{A}}",
+    "A^{n_{B}}",
+    "A^{\\sqrt{B}}",
+    "x^{y^{A}}",
+    "2^{A0B0}",
+    "3^{-7A}",
+)
+TERMS += (
+    "\\sqrt[A]{x^{B}}",
+    "a^{\\log_{2} A}",
+    "\\left(x+A\\right)^{B}",
+    "\\binom{A}{B}",
+    "A!",
+    "B\\pi",
+    "\\frac{A}{B}",
+)
 TERMS += ("2^{3^{B}}", "e^{0.12345t}", "\\sin^{2}(Ax)", "x^A", "x^{A}_{B}", "10^{-A}", "\\text{ or }A", "y=A", "(A,B)")
 
 
