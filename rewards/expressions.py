@@ -14,6 +14,7 @@ from temper.rewards.plain_numbers import (
     number,
     readable,
 )
+from temper.rewards.units import BEHIND_UNIT, unit_behind
 
 MAX_NESTING, MAX_POWER = 20, 100_000
 SHORTEST_QUESTION, MAX_QUESTION = 8, 20_000
@@ -22,19 +23,18 @@ SINGLE = re.compile(r"\{(\w)\}")
 WORDS = re.compile(r"[A-Za-z .,'&()/-]+")
 BASED = re.compile(r"\d\s*_")
 UNEVALUATED = re.compile(
-    r"\\(?:sum|prod|int|iint|oint|lim|binom|dbinom|tbinom|choose|sup|inf|max|min|gcd|lcm)(?![a-z])|\\?mod\b|factorial|!"
+    r"\\(?:sum|prod|int|iint|oint|lim|binom|dbinom|tbinom|choose|sup|inf|max|min|gcd|lcm|ldots)(?![a-z])|\\?mod\b|factorial|!"
 )
 RELATION = re.compile(
     r"\\(?:approx|thickapprox|equiv|simeq|sim|cong|doteq|propto)(?![A-Za-z])|[\u2245\u2248\u2261\u2243\u223c]"
 )
 JOINS = ("", "and", "or")
 VERB = re.compile(r"\b(?:is|isn|are|aren|was|it|we|he|maybe|perhaps|wrong|false)\b", re.I)
-RAISED = r"[\s.$)\]]*(?:\^\s*\{?\s*-?\d\s*\}?)?[\s.$)\]]*"
-BEHIND_UNIT = re.compile(rf"{RAISED}(?:(?:/|\\cdot(?![A-Za-z]))\s*{TEXT_MACRO.pattern}{RAISED})*")
 SPACE, POWER_WORD = re.compile(r"\\[,;: ]|~"), re.compile(r"\b(?:sq|cu|squared|cubed)\b")
 FOR_WHICH = re.compile(r"\s*[A-Za-z]\s*\\in\s*\\mathbb\s*\{?\s*[A-Z]\s*\}?[\s.$]*")
 SEPARATOR = re.compile(r"(?:\\[,;: ]|~|\s)*[,;]")
 NAME = re.compile(r"\\?[A-Za-z]\w{0,20}(?:_\{\w{1,20}\})?(?:\([A-Za-z]\))?")
+TUPLES = re.compile(r"[(\[][^()\[\]]*[)\]]\s*,")
 FACTORIAL = re.compile(r"(\d+|[)}\]!])\s?!")
 EXPONENT = re.compile(r"(?:\^|\*\*)\s*(?:(\{)|([-+( ]*\d+)?)")
 WHOLE_NUMBER = re.compile(r"(?<![\d.])\d+")
@@ -48,6 +48,9 @@ PERCENTAGE_ASKED = re.compile(
     r"\bhow many percent\b|"
     r"\b(?:find|calculate|determine|compute) the(?: [a-z]+)? percent(?:age)?\b|\b(?:as|in) (?:an? )?percent",
     re.I,
+)
+COUNTED = re.compile(
+    r"\b(?:how many(?: more)?|in) (dozen|gross|score|pair|fewer|hundred|thousand|million|billion)s?\b", re.I
 )
 SYNONYMS = {
     "\\dfrac": "\\frac",
@@ -95,6 +98,12 @@ def asks_percentage(question: str) -> bool:
     return bool(PERCENTAGE_ASKED.search(question[-MAX_QUESTION:]))
 
 
+def without_counted(answer: str, question: str) -> str:
+    """Return an answer without the word for a number that the question counts in, as in "how many dozen eggs"."""
+    asked = COUNTED.search(question[-MAX_QUESTION:])
+    return re.sub(rf"\b{asked[1]}s?\b", "", answer, flags=re.I) if asked else answer
+
+
 def same_text(answer: str, reference: str) -> bool | None:
     """Return whether two answers are the same text, or None if the text alone does not decide it.
 
@@ -138,6 +147,9 @@ def refusal(answer: str, *, reference: str) -> str | None:
         return "an equation where an expression is due"
     if _commented(text, reference):
         return "text that is no unit"
+    units = unit_behind(text), unit_behind(reference)
+    if None not in units and units[0] != units[1]:
+        return "another unit"
     if {_brackets(text), _brackets(reference)} == {"set", "tuple"}:
         return "another kind of brackets"
     if _nesting(text) > MAX_NESTING:
@@ -150,7 +162,10 @@ def refusal(answer: str, *, reference: str) -> str | None:
 
 
 def _brackets(text: str) -> str:
+    """Return the brackets around an answer, empty if it has none or lists several tuples."""
     start = text.replace("\\left", "").lstrip("$ ")
+    if TUPLES.match(start):
+        return ""
     return "set" if start.startswith("\\{") else "tuple" if start.startswith(("(", "[")) else ""
 
 
