@@ -38,7 +38,7 @@ TUPLES = re.compile(r"[(\[][^()\[\]]*[)\]]\s*,")
 FACTORIAL = re.compile(r"(\d+|[)}\]!])\s?!")
 EXPONENT = re.compile(r"(?:\^|\*\*)\s*(?:(\{)|([-+( ]*\d+)?)")
 WHOLE_NUMBER = re.compile(r"(?<![\d.])\d+")
-RAISE = r"[\s{}()]*(?:\^|\*\*)[-\s{}()]*"
+RAISE = r"([\s{}()]*)(?:\^|\*\*)[-\s{}()]*"
 TOWER = re.compile(rf"\d{RAISE}(\d+){RAISE}(\d+)")
 ASKS = r"\b(?:what|which)"
 IS = r"(?:['\u2019]s| is| was| are| were| will be| would be)"
@@ -220,5 +220,9 @@ def _has_large_power(text: str) -> bool:
         exponent = text[power.end() : closing_brace(text, power.end())] if power[1] else power[2] or ""
         if any(int(whole) > MAX_POWER for whole in WHOLE_NUMBER.findall(exponent)):
             return True
-    most = MAX_POWER.bit_length()  # 2 to this power is above the bound
-    return any(int(middle) ** min(int(top), most) > MAX_POWER for middle, top in TOWER.findall(text))
+    for _, middle, between, top in TOWER.findall(text):
+        inner, outer = int(middle), int(top)
+        # two to the power of `bit_length` is above the bound
+        if (inner * outer if ")" in between else inner ** min(outer, MAX_POWER.bit_length())) > MAX_POWER:
+            return True
+    return False

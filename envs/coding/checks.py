@@ -2,8 +2,8 @@
 
 Values cross between them unparsed, in the forms of `temper.envs.sandbox.bridge`. Expected values stay with the check. A
 check that fails before its first request is at fault itself, which is a `GraderError`. After that the program may be the
-cause, so it is never an error of ours. The exchange costs the grading process time of its own, so the number of requests and
-this time are limited too.
+cause, so it is never an error of ours. The exchange also takes time of the process that grades, so the requests and this time
+are limited too.
 """
 
 import re

@@ -77,7 +77,7 @@ class Names:
     """The names in a source."""
 
     used: list[str]
-    """Names that it reads, in order, without those of built-ins."""
+    """Names that it reads, in order, without built-ins."""
     bound: set[str]
     """Names that it binds anywhere: definitions, imports, targets, arguments."""
     defined: set[str]
