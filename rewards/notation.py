@@ -43,7 +43,8 @@ GROUP = re.compile(rf"\\[dt]?frac\{{{SUM}\}}\{{{SUM}\}}|\\sqrt(?:\[\d\])?\{{{SUM
 POWER = re.compile(rf"\^\{{{SUM}\}}")
 SIMPLE = re.compile(rf"(?:[a-zA-Z]\s*=)?{SUM}|{SUM}(?:,{SUM})+")
 END = r"\s*[-+]?(?:\d+(?:\.\d+)?|\\[dt]?frac\{\d+\}\{\d+\}|\\infty)\s*"
-SIMPLE_TUPLE = re.compile(rf"[(\[]{END}(?:,{END})+[)\]]")  # other tuples may be intervals with ends that are not real
+ENDS = rf"{END}(?:,{END})+"  # other tuples may be intervals with ends that are not real
+SIMPLE_TUPLE = re.compile(rf"[(\[]{ENDS}[)\]]|\\\{{{ENDS}\\\}}")
 NAMED_TUPLE = re.compile(r"\(([A-Za-z](?:,\s*[A-Za-z])+)\)\s*=\s*(\(.*)")
 
 
@@ -71,8 +72,8 @@ def plain_notation(answer: str, question: str = "") -> str:
 
 
 def is_simple(formula: str) -> bool:
-    """Return whether a formula has only numbers, letters, sums, products, powers, fractions and roots, or is a tuple of
-    numbers. The computer algebra reads each of these.
+    """Return whether a formula has only numbers, letters, sums, products, powers, fractions and roots, or is a tuple or
+    set of numbers. The computer algebra reads each of these.
     """
     if SIMPLE_TUPLE.fullmatch(formula):
         return True

@@ -106,7 +106,7 @@ LEAVES = ("2", "13", "3.5", "x", "k", "i", "e", "\\pi ", "\\theta ", "y^2")
 
 def test_a_formula_that_is_simple_by_its_text_is_read_by_the_grader() -> None:
     rng = random.Random(0)
-    for wrap in ("A", "y=A", "A,A,A", "(1,-2.5)", "[\\frac{1}{2},\\infty)") * 6:
+    for wrap in ("A", "y=A", "A,A,A", "(1,-2.5)", "\\{-1,\\frac{1}{2}\\}", "[\\frac{1}{2},\\infty)") * 6:
         formula = wrap.replace("A", "A" if wrap != "A" else rng.choice(SHAPES))
         for _ in range(2):
             formula = re.sub("A", lambda _: rng.choice((*SHAPES, *LEAVES)), formula)
