@@ -86,43 +86,17 @@ def test_units_joins_and_names_are_no_hedges(answers: list[str]) -> None:
 
 
 TERMS = (
-    "x^{2}",
-    "x^{\\frac{A}{B}}",
-    "e^{-\\frac{x}{A}}",
-    "A^{n_{B}}",
-    "A^{\\sqrt{B}}",
-    "x^{y^{A}}",
-    "2^{A0B0}",
-    "3^{-7A}",
-)
-TERMS += (
-    "\\sqrt[A]{x^{B}}",
-    "a^{\\log_{2} A}",
-    "\\left(x+A\\right)^{B}",
-    "\\binom{A}{B}",
-    "A!",
-    "B\\pi",
-    "\\frac{A}{B}",
-)
-TERMS += (
-    "2^{3^{B}}",
-    "e^{0.12345t}",
-    "\\sin^{2}(Ax)",
-    "x^A",
-    "x^{A}_{B}",
-    "10^{-A}",
-    "\\text{ or }A",
-    "y=A",
-    "(A,B)",
-    "(x+2^{A})^{B}",
-    "(2^{A})^{50}",
+    r"x^{2} | x^{\frac{A}{B}} | e^{-\frac{x}{A}} | A^{n_{B}} | A^{\sqrt{B}} | x^{y^{A}} | 2^{A0B0} | "
+    r"3^{-7A} | \sqrt[A]{x^{B}} | a^{\log_{2} A} | \left(x+A\right)^{B} | \binom{A}{B} | A! | B\pi | "
+    r"\frac{A}{B} | 2^{3^{B}} | e^{0.12345t} | \sin^{2}(Ax) | x^A | x^{A}_{B} | 10^{-A} | "
+    r"\text{ or }A | y=A | (A,B) | (x+2^{A})^{B} | (2^{A})^{50}"
 )
 
 
 def test_a_gold_with_its_terms_swapped_is_never_refused() -> None:
     rng = random.Random(0)
     for _ in range(300):
-        drawn = rng.sample(TERMS, rng.randint(2, 4))
+        drawn = rng.sample(TERMS.split(" | "), rng.randint(2, 4))
         terms = [term.replace("A", str(rng.randint(2, 9))).replace("B", str(rng.randint(2, 9))) for term in drawn]
         for join in ("+", " - ", ", "):
             gold, swapped = (join.join(order) for order in (terms, terms[::-1]))
