@@ -63,7 +63,7 @@ def boxes(text: str) -> list[str] | None:
     while start:
         inside = start.end()
         if text[inside : inside + 1] == "{":
-            end = _closing_brace(text, inside + 1)
+            end = closing_brace(text, inside + 1)
             if end is None:
                 return None
             content = text[inside + 1 : end].strip()
@@ -77,7 +77,8 @@ def boxes(text: str) -> list[str] | None:
     return found
 
 
-def _closing_brace(text: str, start: int) -> int | None:
+def closing_brace(text: str, start: int) -> int | None:
+    """Return the place of the brace that closes the one before `start`, or None if it stays open."""
     depth = 1
     for brace in BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
