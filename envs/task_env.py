@@ -98,7 +98,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         `self.continue_with(messages)`.
 
         `parsed.answer` has no tool calls. `parsed.calls` excludes calls of shared tools. A turn with only such calls reaches
-        `observe` only, and so does a turn with any calls if the environment has no tools of its own but shared ones.
+        `observe` only. So does each turn with calls if all tools of the task are shared ones.
         """
         raise NotImplementedError
 
