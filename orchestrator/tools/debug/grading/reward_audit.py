@@ -9,7 +9,7 @@ from functools import partial
 from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
 from temper.envs.core.errors import failure_of
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import CALL_BLOCK
+from temper.envs.core.turn_text import CALL_BLOCK, call_message, turn_text, without_calls
 from temper.envs.env_episode import EnvEpisode
 from temper.envs.transcript import TranscriptScore, parse_own_turn, score_turns
 from temper.rewards.score import correctness
@@ -77,6 +77,7 @@ def audit(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, li
         _nothing(tried),
         _everything(env, known, references),
         earning("answers copied from feedback", copied, known[:COPIED_TASKS]),
+        _inside_calls(known, references),
     ]
     if len(tried) >= FEWEST:
         answers = {f"reference answer of {task.key}": references[task.key] for task in known[:OTHERS]}
@@ -96,6 +97,18 @@ def _nothing(tasks: Sequence[Task]) -> CaseCheck:
         for turns in ([""], [""] * REPEATED):
             scored = score_turns(task, turns)
             finding.add(not _right(scored), f"{task.key}, {len(turns)} empty turns: {_describe_score(scored)}")
+    return finding
+
+
+def _inside_calls(tasks: Sequence[Task], references: Mapping[str, list[str]]) -> CaseCheck:
+    """Put right answers into the call of an unknown tool, readable and unreadable. Skipped: answers that are calls."""
+    finding = CaseCheck(name="right answers inside a call earn nothing")
+    for task in tasks:
+        if answer := without_calls(references[task.key][-1]):
+            call = turn_text({"content": "", "tool_calls": [call_message("finish", {"text": answer})]}, thinks=False)
+            for name, turn in (("an unknown", call), ("an unreadable", call.replace("}}", "}"))):
+                scored = score_turns(task, [turn])
+                finding.add(not _right(scored), f"{task.key}, inside {name} call: {_describe_score(scored)}")
     return finding
 
 
