@@ -198,8 +198,8 @@ class TrainerWorker:
             engine.backward(result.total / share.denominator)
             if record and result.terms is not None:
                 self._records += build_records(micro_batch, result.terms)
-            for name, value in result.sums.items():
-                totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
+            for name, value in result.sums.items():  # on the device, which the host would have to wait for
+                totals[name] = totals.get(name, 0.0) + value.double()
             self.progress_counter.advance()
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)

@@ -1,0 +1,74 @@
+"""Attention by borders against an explicit mask, and passes that read nothing from a device."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support.tiny_models import DENSE
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.models import packed_rows
+from temper.learner.models.borders import _attend_by_kernel, attend, border_mask
+from temper.learner.models.shared_prompt import causal_logits
+
+WIDTH = 8
+BEHIND_PROMPTS = ([7, 7, 7, 3, 3, 1, 1, 1, 1, 1], [16, 16, 16, 3, 9, 1, 5, 5, 31, 31])
+"""Queries and keys: answers behind a prompt of 9 tokens, one without a prompt, and answers of one token."""
+
+
+def explicit_attention(
+    query_NHD: torch.Tensor, key_NHD: torch.Tensor, value_NHD: torch.Tensor, queries: list[int], keys: list[int]
+) -> torch.Tensor:
+    """Softmax over all keys of the pass, under a mask built entry by entry. The last query sees the last key."""
+    seen = torch.zeros(sum(queries), sum(keys), dtype=torch.bool)
+    for number, (own, others) in enumerate(zip(queries, keys, strict=True)):
+        for place in range(own):
+            first = sum(keys[:number])
+            seen[sum(queries[:number]) + place, first : first + others - own + place + 1] = True
+    each = query_NHD.shape[1] // key_NHD.shape[1]
+    key, value = (one.repeat_interleave(each, dim=1) for one in (key_NHD, value_NHD))
+    scores_HNM = torch.einsum("nhd,mhd->hnm", query_NHD, key) / WIDTH**0.5
+    return torch.einsum("hnm,mhd->nhd", scores_HNM.masked_fill(~seen, -torch.inf).softmax(-1), value)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (6, 2), (4, 1)])
+@pytest.mark.parametrize("lengths", [BEHIND_PROMPTS, ([5, 1, 8], [5, 1, 8])], ids=["behind prompts", "packed"])
+def test_each_query_sees_the_keys_up_to_its_own_place(heads: tuple[int, int], lengths: Any) -> None:
+    torch.manual_seed(0)
+    queries, keys = lengths
+    shapes = ((sum(queries), heads[0], WIDTH), (sum(keys), heads[1], WIDTH), (sum(keys), heads[1], WIDTH))
+    sides = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    module: Any = SimpleNamespace(num_key_value_groups=heads[0] // heads[1])
+    rows = [one.transpose(0, 1)[None] for one in sides]
+    found = attend(module, *rows, border_mask(queries, keys))[0][0]
+    expected = explicit_attention(*sides, queries, keys)
+    assert torch.allclose(found, expected, rtol=0, atol=1e-12)
+    weights = torch.randn_like(expected)
+    ours, theirs = (torch.autograd.grad((weights * one).sum(), sides) for one in (found, expected))
+    assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_the_kernel_of_this_torch_takes_borders_and_unrepeated_keys() -> None:
+    """Without a device only shapes and arguments are checked."""
+    queries, keys = BEHIND_PROMPTS
+    query, key = (
+        torch.empty(sum(one), heads, WIDTH, device="meta", dtype=torch.bfloat16)
+        for one, heads in ((queries, 4), (keys, 2))
+    )
+    output = _attend_by_kernel(query, key, key, border_mask(queries, keys)[0, 0], (queries, keys), 0.5)
+    assert (output.shape, output.dtype) == (query.shape, query.dtype)
+
+
+def test_no_layer_reads_a_device() -> None:
+    """A tensor on the device `meta` has no values, so a read would raise."""
+    config = Qwen3Config(vocab_size=64, **DENSE)
+    real = Qwen3ForCausalLM(config)
+    assert not packed_rows.install(real, real)
+    model = real.to("meta")
+    prompts = Prompts.padded([[1, 2, 3], [4]], rows_P=[2, 1], pad_id=0)
+    ids_BT = torch.zeros(3, 5, dtype=torch.long, device="meta")
+    assert causal_logits(model, config, ids_BT, prompts, packs=True).shape == (3, 5, 64)
+    packed = {"attention_mask": border_mask([2, 3]), "seq_idx": torch.zeros(1, 5, device="meta")}
+    assert causal_logits(model, config, ids_BT[:1], None, arguments=packed).shape == (1, 5, 64)
