@@ -1,7 +1,7 @@
 """Attention inside sequences whose borders an attention mask holds: packed rows, and answers behind their prompts.
 
 The mask is in the host's memory, so no layer waits for the device. Suffixes: `_S` sequence, `_NHD` token of the pass, head
-and width, `_nHTD` sequence of equal length, head, token and width.
+and width.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +18,8 @@ from temper.learner.models.sequence_parallel import SequenceGroup, attend_by_hea
 
 BORDERS = torch.int32
 """Type of an attention mask that holds borders, of shape (1, 1, 2, sequences + 1): those of queries, then those of keys."""
+Sides = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Query, key and value of a pass, each (N, heads, width)."""
 KERNEL_ARGUMENTS = {"cu_seq_q", "cu_seq_k", "scale", "window_size", "enable_gqa"}
 """Arguments of `varlen_attn` that attention by borders needs. Releases of torch before 2.12 lack some."""
 
@@ -70,12 +72,18 @@ def attend(
         return attend_by_heads(
             group, lambda q, k, v: attend(module, q, k, v, attention_mask, **rest)[0], query, key, value
         ), None
-    sides_NHD = [one.transpose(1, 2).flatten(0, 1) for one in (query, key, value)]
+    sides = query_NHD, key_NHD, value_NHD = _end_to_end(query), _end_to_end(key), _end_to_end(value)
     if query.is_cuda and query.dtype != torch.float32 and not rest.get("dropout"):
-        output_NHD = _attend_by_kernel(*sides_NHD, attention_mask[0, 0], lengths, rest.get("scaling"))
+        borders = attention_mask[0, 0]
+        output_NHD = _attend_by_kernel(query_NHD, key_NHD, value_NHD, borders, lengths, rest.get("scaling"))
     else:
-        output_NHD = _attend_in_turn(module, *sides_NHD, lengths, **rest)
+        output_NHD = _attend_in_turn(module, sides, lengths, **rest)
     return output_NHD.unflatten(0, (rows, tokens)), None
+
+
+def _end_to_end(values: torch.Tensor) -> torch.Tensor:
+    """Turn rows (B, heads, T, width) into (N, heads, width)."""
+    return values.transpose(1, 2).flatten(0, 1)
 
 
 def _attend_by_kernel(
@@ -87,11 +95,13 @@ def _attend_by_kernel(
     scaling: float | None,
 ) -> torch.Tensor:
     """Call torch's flash attention. It aligns the last query of a sequence with its last key and repeats no key."""
+    of_queries, of_keys = borders.to(query_NHD.device, non_blocking=True)
     output = varlen_attn(
         query_NHD,
         key_NHD,
         value_NHD,
-        *borders.to(query_NHD.device, non_blocking=True),
+        of_queries,
+        of_keys,
         max(lengths[0]),
         max(lengths[1]),
         scale=scaling,
@@ -103,36 +113,26 @@ def _attend_by_kernel(
 
 
 def _attend_in_turn(
-    module: torch.nn.Module,
-    query_NHD: torch.Tensor,
-    key_NHD: torch.Tensor,
-    value_NHD: torch.Tensor,
-    lengths: tuple[list[int], list[int]],
-    **rest: Any,
+    module: torch.nn.Module, sides: Sides, lengths: tuple[list[int], list[int]], **rest: Any
 ) -> torch.Tensor:
     """Compute the same as the kernel. On a CPU this is faster than a pass over all sequences that hides most scores."""
     outputs_NHD = []
-    for count, queries, keys, own in _equal_sequences(query_NHD, key_NHD, value_NHD, lengths):
+    for count, queries, keys, own in _equal_sequences(sides, lengths):
         mask = None  # the last query alone sees all keys, and as many queries as keys are causal
         if 1 < queries < keys:
-            mask = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=query_NHD.device).tril(keys - queries)
-        sides_nHTD = (one.unflatten(0, (count, -1)).transpose(1, 2) for one in own)
-        outputs_NHD.append(sdpa_attention_forward(module, *sides_nHTD, mask, **rest)[0].flatten(0, 1))
+            mask = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=own[0].device).tril(keys - queries)
+        query, key, value = (one.unflatten(0, (count, -1)).transpose(1, 2) for one in own)
+        outputs_NHD.append(sdpa_attention_forward(module, query, key, value, mask, **rest)[0].flatten(0, 1))
     return torch.cat(outputs_NHD)
 
 
-def _equal_sequences(
-    query_NHD: torch.Tensor, key_NHD: torch.Tensor, value_NHD: torch.Tensor, lengths: tuple[list[int], list[int]]
-) -> Iterator[tuple[int, int, int, list[torch.Tensor]]]:
-    """Yield neighbours of equal lengths: their number, the queries and keys of each, and their part of the tensors."""
+def _equal_sequences(sides: Sides, lengths: tuple[list[int], list[int]]) -> Iterator[tuple[int, int, int, Sides]]:
+    """Yield neighbours of equal lengths: their number, the queries and keys of each, and their part of the sides."""
+    query_NHD, key_NHD, value_NHD = sides
     first_query = first_key = 0
     for (queries, keys), equal in groupby(zip(*lengths, strict=True)):
         count = len(list(equal))
-        end_query, end_key = first_query + count * queries, first_key + count * keys
-        yield (
-            count,
-            queries,
-            keys,
-            [query_NHD[first_query:end_query], key_NHD[first_key:end_key], value_NHD[first_key:end_key]],
-        )
-        first_query, first_key = end_query, end_key
+        of_queries = slice(first_query, first_query + count * queries)
+        of_keys = slice(first_key, first_key + count * keys)
+        yield count, queries, keys, (query_NHD[of_queries], key_NHD[of_keys], value_NHD[of_keys])
+        first_query, first_key = of_queries.stop, of_keys.stop

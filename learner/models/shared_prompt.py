@@ -254,6 +254,8 @@ class KeyLayer(DynamicLayer):
 
     def __init__(self, places_N: torch.Tensor) -> None:
         super().__init__()
+        self.keys: torch.Tensor | None = None
+        self.values: torch.Tensor | None = None
         self.places_N = places_N
         """See `_key_places`."""
 
@@ -261,12 +263,13 @@ class KeyLayer(DynamicLayer):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store and return the prompts' keys and values, or return the answers' without storing them."""
-        if not self.is_initialized:
-            self.is_initialized = True
+        if self.keys is None or self.values is None:
             self.keys, self.values = key_states, value_states
             return key_states, value_states
         key, value = (
-            torch.cat([one.transpose(1, 2).flatten(0, 1) for one in both])[self.places_N].transpose(0, 1)[None]
+            torch.cat([one.transpose(1, 2).flatten(0, 1) for one in both])
+            .index_select(0, self.places_N)
+            .transpose(0, 1)[None]
             for both in ((self.keys, key_states), (self.values, value_states))
         )
         return key, value
