@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from temper.learner.batches.micro_batches import BatchShare, TrainBatch, build_batch
+from temper.learner.batches.packing import ON_CPU, PassCosts
 from temper.learner.batches.pairs import Pair, build_pair_batch
 from temper.learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
 from temper.learner.config import LearnerConfig
@@ -42,6 +43,7 @@ class BatchBuilder:
 
     config: LearnerConfig
     pad_id: int
+    costs: PassCosts = ON_CPU
 
     def build_from_samples(
         self, samples: Sequence[TrainingSample], *, aggregation: Aggregation = "token", constant_length: int = 0
@@ -54,6 +56,7 @@ class BatchBuilder:
             aggregation=aggregation,
             constant_length=constant_length,
             shared_prompts=self.config.shared_prompts,
+            costs=self.costs,
         )
 
     def build_from_groups(
@@ -76,4 +79,5 @@ class BatchBuilder:
             micro_batch_tokens=self.config.micro_batch_tokens * self.config.sequence_parallel,
             pad_id=self.pad_id,
             shared_prompts=self.config.shared_prompts,
+            costs=self.costs,
         )

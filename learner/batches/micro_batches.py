@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from temper.learner.batches.packing import BatchPlan, MicroBatchPlan, cheapest_plan
+from temper.learner.batches.packing import ON_CPU, BatchPlan, MicroBatchPlan, PassCosts, cheapest_plan
 from temper.learner.batches.pass_experts import PassExperts, build_passes
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.batches.shared_prefixes import Prompts, shared_prefixes
@@ -136,6 +136,7 @@ def build_batch(
     aggregation: Aggregation = "token",
     constant_length: int = 0,
     shared_prompts: bool = False,
+    costs: PassCosts = ON_CPU,
 ) -> TrainBatch:
     """Build one step's batch of at most `micro_batch_tokens` tokens, padding included, per micro-batch.
 
@@ -153,7 +154,11 @@ def build_batch(
     ids = [sample.ids for sample in trained]
     prefixes = shared_prefixes([s.group for s in trained], ids, [s.first_trained for s in trained])
     plan = cheapest_plan(
-        [len(own) for own in ids], prefixes if shared_prompts else [], ranks=ranks, budget=micro_batch_tokens
+        [len(own) for own in ids],
+        prefixes if shared_prompts else [],
+        ranks=ranks,
+        budget=micro_batch_tokens,
+        costs=costs,
     )
     denominators = {
         "token": sum(sample.trained_tokens for sample in trained),

@@ -131,7 +131,8 @@ def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dic
 def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str, Any]]:
     """Return the groups for Muon: the matrices of linear layers but the output layer, and of experts. The rest is for AdamW.
 
-    `shapes` are those of `inner_matrices`. `lr_scale` is a group's learning rate relative to AdamW's. Raises `ValueError` if no matrix is left for Muon.
+    `shapes` are those of `inner_matrices`. `lr_scale` is a group's learning rate relative to AdamW's. Raises `ValueError` if
+    no matrix is left for Muon.
     """
     matrices = inner_matrices(model)
     if not matrices:
@@ -162,7 +163,8 @@ def inner_matrices(model: PreTrainedModel) -> list[tuple[torch.Tensor, torch.Siz
     """
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     ends = {id(parameter) for end in embeddings if end is not None for parameter in end.parameters()}
-    found = [(module.weight, whole_shape(module.weight)) for module in model.modules() if isinstance(module, nn.Linear)]
+    linear: list[Any] = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    found = [(weight, whole_shape(weight)) for weight in linear]
     for module in model.modules():
         for name, stack in module.named_parameters(recurse=False) if isinstance(module, STACKS) else ():
             experts, rows, columns = whole_shape(stack)

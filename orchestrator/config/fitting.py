@@ -80,11 +80,11 @@ def check_sequence_clip(part: LoopConfig, config: RunConfig, name: str) -> None:
     rounds = config.learner.bf16 or config.rollout.engine.dtype in ("bfloat16", "auto")
     if not (rounds and loss.surrogate == "gspo" and loss.against_rollout and min(loss.clip) < SEQUENCE_ROUNDING):
         return
+    types = f"learner.bf16={str(config.learner.bf16).lower()} and rollout.engine.dtype={config.rollout.engine.dtype}"
     raise ValueError(
-        f"{name}.loss.surrogate=gspo clips the ratio to the engine at {loss.clip[0]:g} and {loss.clip[1]:g}, but with "
-        f"learner.bf16={str(config.learner.bf16).lower()} and rollout.engine.dtype={config.rollout.engine.dtype} rounding alone "
-        f"moves it by up to {SEQUENCE_ROUNDING:g}; set {name}.loss.old_policy=trainer with {name}.updates_per_step or "
-        f"{name}.epochs above 1, or train and sample in float32"
+        f"{name}.loss.surrogate=gspo clips the ratio to the engine at {loss.clip[0]:g} and {loss.clip[1]:g}, but with {types} "
+        f"rounding alone moves it by up to {SEQUENCE_ROUNDING:g}; set {name}.loss.old_policy=trainer with "
+        f"{name}.updates_per_step or {name}.epochs above 1, or train and sample in float32"
     )
 
 
