@@ -21,7 +21,7 @@ BORDERS = torch.int32
 Sides = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Query, key and value of a pass, each (N, heads, width)."""
 KERNEL_ARGUMENTS = {"cu_seq_q", "cu_seq_k", "scale", "window_size", "enable_gqa"}
-"""Arguments of `varlen_attn` that attention by borders needs. Releases of torch before 2.12 lack some."""
+"""Arguments of `varlen_attn` that attention by borders needs. Older releases of torch lack some."""
 
 
 def border_mask(queries_S: Sequence[int], keys_S: Sequence[int] | None = None) -> torch.Tensor:
