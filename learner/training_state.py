@@ -49,7 +49,7 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """What a rank found out about its model: the costs of passes, and why rows are padded (empty: they are packed)."""
+    """The costs of a loaded model's passes, and why its rows are padded (empty: they are packed)."""
 
     costs: PassCosts = ON_CPU
     padded_because: str = ""

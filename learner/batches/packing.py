@@ -13,7 +13,7 @@ from temper.learner.batches.shared_prefixes import SharedPrefix
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCosts:
-    """What passes cost on a device, for the choice of a plan. The defaults are those of a CPU core with 0.7 M parameters.
+    """The cost of passes on a device, for the choice of a plan. The defaults hold for a CPU core with 0.7 M parameters.
 
     A GPU measures its own (`learner/models/pass_costs.py`).
     """

@@ -1,4 +1,4 @@
-"""Measures on the device what passes cost, so that plans of batches fit it (`learner/batches/packing.py`).
+"""Measures the cost of passes on the device, so that plans of batches fit it (`learner/batches/packing.py`).
 
 Suffix: `_BT` row and token.
 """
@@ -15,7 +15,7 @@ from temper.learner.batches.shared_prefixes import Prompts
 from temper.learner.models.scorer import Scores
 
 ROW, PROMPT, ANSWERS, ANSWER = 256, 512, 16, 64
-"""Tokens of a row; then the tokens of a shared prompt, its answers, and the tokens of each."""
+"""Tokens of a row. Tokens of a shared prompt, its answers, and the tokens of each."""
 MOST_ROWS = 32
 MOST_TOKENS = PROMPT + ANSWERS * ANSWER
 """Tokens of the pass with a shared prompt."""

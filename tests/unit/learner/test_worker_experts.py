@@ -170,9 +170,9 @@ def test_a_frozen_router_stays_as_it_was_loaded_while_all_else_learns(alone, mod
 MUON = OptimConfig(kind="muon", learning_rate=1e-6, muon_learning_rate=0.01, warmup_steps=0)
 
 
-def by_muon(rank: int, port: int, models: list[str]) -> list[list[dict[str, torch.Tensor]]]:
+def by_muon(rank: int, port: int, models: list[str]) -> list[list[Any]]:
     """The weights of models with experts after steps of Muon, at each ZeRO stage. AdamW would hardly move them."""
-    found = []
+    found: list[list[Any]] = []
     for stage in (0, 1, 2, 3):
         learner = TrainerWorker(rank, 2, "127.0.0.1", port, LearnerConfig(ranks=2, zero_stage=stage))
         found.append([])

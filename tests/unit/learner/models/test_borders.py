@@ -23,11 +23,11 @@ def test_each_query_sees_the_keys_up_to_its_own_place(heads: tuple[int, int], le
     torch.manual_seed(0)
     queries, keys = lengths
     shapes = ((sum(queries), heads[0], WIDTH), (sum(keys), heads[1], WIDTH), (sum(keys), heads[1], WIDTH))
-    sides = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    sides = query, key, value = tuple(torch.randn(one, dtype=torch.float64, requires_grad=True) for one in shapes)
     module: Any = SimpleNamespace(num_key_value_groups=heads[0] // heads[1])
     rows = [one.transpose(0, 1)[None] for one in sides]
-    found = attend(module, *rows, border_mask(queries, keys))[0][0]
-    expected = explicit_attention(*sides, queries, keys)
+    found = attend(module, rows[0], rows[1], rows[2], border_mask(queries, keys))[0][0]
+    expected = explicit_attention(query, key, value, queries, keys)
     assert torch.allclose(found, expected, rtol=0, atol=1e-12)
     weights = torch.randn_like(expected)
     ours, theirs = (torch.autograd.grad((weights * one).sum(), sides) for one in (found, expected))
