@@ -289,7 +289,9 @@ def test_reading_a_row_costs_little_more_than_parsing_its_code() -> None:
     def read() -> Task:
         return rows_assertions.load({"text": "Add one.", "code": code, "test_list": tests})
 
-    reading, parsing = (min(timeit.repeat(do, number=50)) for do in (read, lambda: ast.parse("\n".join([code, *tests]))))
+    reading, parsing = (
+        min(timeit.repeat(do, number=50)) for do in (read, lambda: ast.parse("\n".join([code, *tests])))
+    )
     assert read().spec["names"] == ["f"]
     assert reading < 8 * parsing
 
