@@ -227,10 +227,10 @@ def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="30 of 30 rows leave no token for an answer"):
         check_before(load_config(DEMO, said), load_config(DEMO, said).instances, folder)
     config = load_config(DEMO, [*said, "envs.math.on_error=skip"])
-    turns, prompts = check_before(config, config.instances, folder)
+    turns, prompts = warned(check_before(config, config.instances, folder))
     assert "rollout.limits.turns=2" in turns
     assert prompts.endswith("their episodes fail as prompt_too_long")
-    assert check_before(config, [one for one in config.instances if one.name == "sft"], folder) == []
+    assert warned(check_before(config, [one for one in config.instances if one.name == "sft"], folder)) == []
     assert not folder.exists()
 
 

@@ -14,7 +14,7 @@ from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
 from temper.envs.retail import rows
 from temper.envs.retail.env import with_folder
-from temper.orchestrator.tools.debug.grading.reward_audit import FEWEST, CaseCheck, audit
+from temper.envs.reward_audit import FEWEST, CaseCheck, audit
 
 NOTHING, AMONG_MANY, COPIED, ONE_ANSWER, OTHER_ANSWERS = range(5)
 CANCEL = {"name": "cancel_pending_order", "kwargs": {"order_id": "#W4", "reason": "no longer needed"}}
