@@ -4,7 +4,7 @@ import ast
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -123,6 +123,14 @@ def own_reference(tasks: Sequence[Task], named: str | None = None) -> Callable[[
     if named is None:
         return None
     raise ValueError(f"no row has the field {named!r}; the first one has {', '.join(sorted(rows[0]))}")
+
+
+def own_negatives(task: Task, *, reference: Callable[[Task], list[str]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield named wrong answers for a user's function: a right number inside a longer one."""
+    (right,) = reference(task)
+    if NUMBER.fullmatch(right):
+        yield "a digit before it", [f"1{right}"]
+        yield "a digit after it", [f"{right}1"]
 
 
 def _field(task: Task, *, name: str) -> list[str]:

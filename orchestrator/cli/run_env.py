@@ -4,6 +4,7 @@ import argparse
 import json
 import textwrap
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from temper.envs.core.bounds import only_known, positive
 from temper.envs.core.task import Task
 from temper.envs.presets.catalog import PRESETS, preset_of
 from temper.envs.presets.preset import Preset
-from temper.envs.reward_audit import own_reference, unjudged
+from temper.envs.reward_audit import own_negatives, own_reference, unjudged
 from temper.envs.source import data_of, row_tasks
 from temper.orchestrator.config.schema import data_option
 from temper.orchestrator.pipeline.config import load_unresolved_config
@@ -54,7 +55,8 @@ def run_check(given: argparse.Namespace) -> int:
         tasks = [unjudged(task) for task in _tasks(env, given.limit, given.seed)]
         definition = env.definition
         if env.config.reward is not None and (reference := own_reference(tasks, given.answer)) is not None:
-            definition = replace(definition, reference=reference, negatives=None)
+            negatives = partial(own_negatives, reference=reference)
+            definition = replace(definition, reference=reference, negatives=negatives)
         report = self_test(definition, tasks)
         Console().print(report.table(f"environment {env.name}, {len(tasks)} tasks"))
         for finding in report.failed:

@@ -1,6 +1,7 @@
 """The audit of rewards finds every reward that requires no knowledge of the task, and nothing in sound environments."""
 
 import importlib.util
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,12 @@ def test_an_output_that_is_said_among_all_numbers_is_found(tmp_path: Path, count
 def test_a_game_that_is_always_the_same_is_found(kwargs: dict[str, Any], found: set[int]) -> None:
     env = configure_env("gym", {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, **kwargs}})
     assert failed(audited(env, generated_tasks(env, FEWEST, seed=0))) == found
+
+
+def test_an_audit_ends_at_its_deadline() -> None:
+    env = environment("math")
+    with pytest.raises(TimeoutError):
+        audit(env, generated_tasks(env, FEWEST, seed=0), {}, until=time.monotonic())
 
 
 def _with(task: Task, **settings: Any) -> Task:
