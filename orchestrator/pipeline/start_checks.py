@@ -24,6 +24,7 @@ from temper.envs.data.blocks import BLOCK
 from temper.envs.own_reward import judge
 from temper.envs.reward_audit import FEWEST, ONE_ANSWER, CaseCheck, audit, known_references, own_reference, unjudged
 from temper.envs.source import data_of, distinct_tasks, open_source, row_tasks
+from temper.envs.transcript import score_turns
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
 from temper.learner.models.shape import longest_sequence
@@ -44,7 +45,9 @@ from temper.rollout.weights.weight_files import require_whole
 SURELY_SHORT = 2
 """A prompt is not tokenised if this many times its characters are fewer than the limit's tokens."""
 AUDIT_S = 10.0
-"""Seconds for the audit of an environment's reward."""
+"""Seconds for the audit of an environment's reward, after its first answer, which may start child processes."""
+AUDIT_WAIT_S = 60.0
+"""Seconds until a call of a reward counts as hung."""
 LIMITS_REMEDY = "remove the smaller setting, or raise it"
 
 
@@ -199,12 +202,11 @@ def audit_rewards(start: Start) -> Iterator[Finding]:
     """
     for name, env in start.config.environments.items() if start.plays else ():
         few = env.definition.chance is not None and env.definition.max_turns == 1
-        if env.config.reward is None and not few:
+        if (env.config.reward is None and not few) or not (tasks := _spread_tasks(env, start.config.seed)):
             continue
-        tasks = _spread_tasks(env, start.config.seed)
-        auditing = THREADS.submit(_audited, env, tasks, time.monotonic() + AUDIT_S)
+        auditing = THREADS.submit(_audited, env, tasks)
         try:
-            findings = auditing.result(2 * AUDIT_S)
+            findings = auditing.result(AUDIT_WAIT_S)
         except TimeoutError:
             text = f"{name}: its reward is not audited, because the scripts take more than {AUDIT_S:g} s"
             yield warning(text, f"run `temper env check FILE --env {name}`")
@@ -222,10 +224,12 @@ def _spread_tasks(env: BoundEnv, seed: int) -> list[Task]:
     return [unjudged(task) for task in tasks]
 
 
-def _audited(env: BoundEnv, tasks: list[Task], until: float) -> list[CaseCheck]:
+def _audited(env: BoundEnv, tasks: list[Task]) -> list[CaseCheck]:
+    """Return the checks of the audit. Raise `TimeoutError` if they take longer than `AUDIT_S`."""
+    score_turns(tasks[0], ["0"])
     reference = None if env.config.reward is None else own_reference(tasks)
     references = known_references(tasks, reference or env.definition.reference)
-    return audit(env.definition, tasks, references, until=until)
+    return audit(env.definition, tasks, references, until=time.monotonic() + AUDIT_S)
 
 
 def _audit_findings(env: BoundEnv, checks: list[CaseCheck]) -> Iterator[Finding]:

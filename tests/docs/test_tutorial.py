@@ -95,7 +95,7 @@ def _code(page: str) -> list[str]:
 def test_no_wrong_answer_earns_the_reward_of_a_page(page: str, tmp_path: Path) -> None:
     (found,) = (part for part in _code(page) if REWARD.search(part))
     module = ast.parse(found)
-    kept = [part for part in module.body if isinstance(part, ast.ImportFrom | ast.FunctionDef)]
+    kept: list[ast.stmt] = [part for part in module.body if isinstance(part, ast.ImportFrom | ast.FunctionDef)]
     (tmp_path / "mine.py").write_text(ast.unparse(ast.Module(kept, [])))
     numbers = range(2017, 4017, 50)
     rows = [{"question": f"Case {n - 2000}?", "reference": str(n)} | REWARDS[page](n) for n in numbers]
