@@ -107,7 +107,7 @@ def audit(
         echo: Scripts = {"the question": lambda task: score_turns(task, [last_user_text(task)])}
         findings.append(earning(ONE_ANSWER, constant, tried))
         findings.append(earning("reference answers of other tasks", neighbour, known))
-        findings.append(earning("the question repeated", echo, tried))
+        findings.append(earning("the question repeated", echo, [] if env.judges_form else tried))
     return findings
 
 
