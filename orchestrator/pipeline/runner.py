@@ -21,7 +21,7 @@ from temper.orchestrator.pipeline.continuation import check_continuation, valid_
 from temper.orchestrator.pipeline.overlap_check import overlaps_of
 from temper.orchestrator.pipeline.plan import Plan, plan, single
 from temper.orchestrator.pipeline.profiles.resolve import profile_notes
-from temper.orchestrator.pipeline.start_checks import check_before, check_model
+from temper.orchestrator.pipeline.start_checks import check_before, check_model, warnings_of
 from temper.orchestrator.pipeline.tracking import send_model, send_note, send_run, send_stage, tracker_of
 from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
@@ -79,11 +79,9 @@ async def run_pipeline(
     keep_driver_small()
     ready = prepare_run(config, only=only)
     folder, ahead = ready.folder, ready.ahead
-    said = [
-        *notes,
-        *profile_notes(config, {one.stage.name for one in ahead}),
-        *check_before(config, ahead, folder.root, ready.model),
-    ]
+    found = check_before(config, ahead, folder.root, ready.model)
+    said = [*notes, *profile_notes(config, {one.stage.name for one in ahead}), *warnings_of(found)]
+    measured = {name: value for one in found for name, value in one.metrics.items()}
     folder.open()
     try:
         check_continuation(config, folder, reads=ready.reads)
@@ -98,7 +96,7 @@ async def run_pipeline(
         ):
             for note in [*said, *planned.notes, f"what libraries print: {folder.log}"]:
                 progress.note(note)
-            return await _tracked(config, folder, progress, planned.ahead)
+            return await _tracked(config, folder, progress, planned.ahead, measured)
     finally:
         folder.close()
 
@@ -122,7 +120,10 @@ def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) 
     return found
 
 
-async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: list[StageInstance]) -> int:
+async def _tracked(
+    config: Config, folder: RunDir, progress: Progress, ahead: list[StageInstance], measured: dict[str, float]
+) -> int:
+    """Run the stages. `measured` has metrics of the checks before the start."""
     tracker = tracker_of(config, folder, notify=progress.note)
     stop = StopFlag()
     will_train = any(one.stage.trains for one in ahead)
@@ -130,6 +131,8 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
     ended = RunStatus.FAILED
     try:
         _stop_on_signals(stop, progress)
+        if measured:
+            run.metrics.append_next("start", measured)
         send_run(tracker, config, folder, notify=progress.note)
         await stop.wait_or(_start_cluster(run, config, ahead))
         async with run.supervision.watching():

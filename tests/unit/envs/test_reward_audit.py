@@ -1,6 +1,7 @@
 """The audit of rewards finds every reward that requires no knowledge of the task, and nothing in sound environments."""
 
 import importlib.util
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.retail import rows
 from temper.envs.retail.env import with_folder
+from temper.envs.reward_audit import FEWEST, CaseCheck, audit
 from temper.envs.task_env import TaskEnv
-from temper.orchestrator.tools.debug.grading.reward_audit import FEWEST, CaseCheck, audit
 from temper.rewards.score import binary_score
 
 NOTHING, AMONG_MANY, COPIED, INSIDE_CALLS, ONE_ANSWER, OTHER_ANSWERS = range(6)
@@ -82,6 +83,12 @@ def test_an_answer_that_is_read_out_of_calls_is_found() -> None:
     tasks = [replace(task, env=own.ref()) for task in generated_tasks(env, 4, seed=0)]
     assert INSIDE_CALLS in failed(audited(own, tasks))
     assert INSIDE_CALLS not in failed(audited(env, generated_tasks(env, 4, seed=0)))
+
+
+def test_an_audit_ends_at_its_deadline() -> None:
+    env = environment("math")
+    with pytest.raises(TimeoutError):
+        audit(env, generated_tasks(env, FEWEST, seed=0), {}, until=time.monotonic())
 
 
 def _with(task: Task, **settings: Any) -> Task:
