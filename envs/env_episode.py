@@ -87,13 +87,13 @@ class EnvEpisode:
         return self._env
 
     def _answered(self, env: gymnasium.Env[str, str], parsed: ParsedTurn) -> StepResult:
-        """Pass the parsed turn to an environment of Temper, its text to a wrapper, and the answer to any other
-        environment.
+        """Pass the parsed turn to an environment of Temper, its text to a wrapper, and the answer without calls to any
+        other environment.
         """
         if isinstance(env, TaskEnv):
             return validate_result(env.respond(parsed), self._name)
         whole = isinstance(env.unwrapped, TaskEnv) or bool(env.metadata.get(RAW_TURNS))
-        return from_gymnasium(env.step(parsed.text if whole else parsed.answer), self._name)
+        return from_gymnasium(env.step(parsed.text if whole else parsed.content), self._name)
 
     def _truncate(self, env: gymnasium.Env[str, str], limit: str, text: str) -> StepResult:
         """Return the environment's score so far, or 0 for an external environment."""

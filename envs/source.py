@@ -6,6 +6,7 @@ By default the split is a hash of the prompt. A prompt is never on both sides, f
 import json
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,10 @@ from temper.envs.data.overlap import OverlapIndex, prompt_text
 from temper.envs.data.rows import Tally, data_files, usable_rows
 from temper.envs.data.split import SPLITS, ReadRows, SplitTask, digest, split_of
 from temper.envs.own_reward import ROW
+
+LOG = logging.getLogger(__name__)
+SLOW_LOAD_S = 10.0
+"""Seconds of reading rows after which the log names the setting that shortens the start."""
 
 
 def content_key(task: Task) -> str:
@@ -44,8 +49,13 @@ def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
     """Return the tasks of all rows of `data`, which belongs to the environment. They are read once and cached."""
     setting = _setting(env, data)
     if setting not in env.rows:
-        tally = Tally()
+        tally, start_s = Tally(), time.monotonic()
         env.rows[setting] = ReadRows(tasks=tuple(_read(env, data, tally)), skipped=tally.skipped)
+        seconds = time.monotonic() - start_s
+        if seconds > SLOW_LOAD_S and data is env.config.data:
+            LOG.warning(
+                "%s: %d rows took %.0f s; %s.streaming=true reads in blocks", data.name, tally.read, seconds, setting
+            )
     return env.rows[setting]
 
 
@@ -132,7 +142,6 @@ class StreamedSource:
         )
 
 
-LOG = logging.getLogger(__name__)
 MAX_DRAWS = 10_000
 ALIKE = 255
 """Equal draws in a row after which the generator is taken to have only one prompt."""

@@ -84,7 +84,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.turns = 0
         self.characters = 0
         self.answer = ""
-        """The answer of the last turn, empty for an unreadable or unfinished one."""
+        """The answer of the last turn without its calls, empty for an unreadable or unfinished one."""
         self.servers = McpServers()
         """The servers of `mcp-per-episode:` tools, which `close` ends."""
 
@@ -97,7 +97,8 @@ class TaskEnv(gymnasium.Env[str, str]):
         """Return the result of a readable turn: `self.end(score)`, `self.truncate(limit)` or
         `self.continue_with(messages)`.
 
-        `parsed.calls` excludes calls of shared tools. A turn with only such calls reaches `observe` only.
+        `parsed.answer` has no tool calls. `parsed.calls` excludes calls of shared tools. A turn with only such calls reaches
+        `observe` only. So does each turn with calls if all tools of the task are shared ones.
         """
         raise NotImplementedError
 
@@ -137,10 +138,14 @@ class TaskEnv(gymnasium.Env[str, str]):
         return to_gymnasium(self.respond(parse_turn(action, thinks=self._opened.thinks)))
 
     def respond(self, parsed: ParsedTurn) -> StepResult:
-        """Return the result of a model's turn: the end of the episode, or the next messages."""
+        """Return the result of a model's turn: the end of the episode, or the next messages.
+
+        No text inside a call is an answer, since a chat client shows only the text around calls.
+        """
         task = self._opened
         self.turns += 1
         self.characters += len(parsed.text)
+        parsed = replace(parsed, answer=parsed.content)
         self.answer = parsed.answer
         if not parsed.readable:
             detail = "the reasoning was not closed" if task.thinks else "reasoning, but thinking is off"
@@ -148,13 +153,14 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.observe(parsed)
         settings = task.env.settings
         tools = shared_tools(settings.tools, timeout_s=settings.tool_timeout_s, episode_servers=self.servers)
-        if any(isinstance(call, Call) and call.name in tools for call in parsed.calls):
+        if tools and parsed.calls and not all(self._own_calls(task, parsed, tools)):
             return self.use_shared_tools(task, parsed, tools)
-        if settings.reward is None:
-            return self.turn(task, parsed)
-        if tools and parsed.calls and self.turns < settings.tool_turns:  # none of them can be carried out
-            return self.use_shared_tools(task, parsed, tools)
-        return self.end(judge(task, parsed.answer))
+        return self.turn(task, parsed) if settings.reward is None else self.end(judge(task, parsed.answer))
+
+    def _own_calls(self, task: Task, parsed: ParsedTurn, tools: Mapping[str, EnvTool]) -> list[bool]:
+        """Return which calls the environment answers itself. Without own tools it answers none, not even unreadable ones."""
+        owns = any(tool["function"]["name"] not in tools for tool in task.tools)
+        return [owns and not (isinstance(call, Call) and call.name in tools) for call in parsed.calls]
 
     def _score_without_answer(self, task: Task) -> Score:
         return self.score_so_far(task) if task.env.settings.reward is None else judge(task, "")
@@ -166,9 +172,10 @@ class TaskEnv(gymnasium.Env[str, str]):
         return self.task
 
     def use_shared_tools(self, task: Task, parsed: ParsedTurn, tools: Mapping[str, EnvTool]) -> StepResult:
-        """Answer a turn that calls shared tools, each call by its owner, in order. The last turn may not call them."""
-        owned = any(tool["function"]["name"] not in tools for tool in task.tools)
-        is_own = [owned and not (isinstance(call, Call) and call.name in tools) for call in parsed.calls]
+        """Answer a turn with calls, each by its owner, in order, unknown and unreadable ones by an error. The last turn may
+        not call tools.
+        """
+        is_own = self._own_calls(task, parsed, tools)
         own = tuple(compress(parsed.calls, is_own))
         result = self.turn(task, replace(parsed, calls=own)) if own else self.continue_with(())
         if result.done:

@@ -26,8 +26,8 @@ class OptimConfig:
     """The optimiser, its learning-rate schedule, and gradient clipping."""
 
     kind: Optimizer = immutable("adamw")
-    """adamw, or muon: Muon for the matrices inside the layers, AdamW for embeddings, output layer and vectors. muon
-    needs `learner.expert_parallel=1`, and `learner.offload` none or cpu."""
+    """adamw, or muon: Muon for the matrices inside the layers, of each expert too, AdamW for embeddings, output layer, routers
+    and vectors. muon needs `learner.expert_parallel=1`, and `learner.offload` none or cpu."""
     learning_rate: float = scheduled(3e-4)
     """Highest learning rate of AdamW."""
     muon_learning_rate: float = scheduled(0.01)

@@ -21,6 +21,7 @@ from temper.learner.batches.builder import BuildBatches
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
+from temper.learner.training_state import LoadedModel
 from temper.rollout.stored_turns import GroupsLost
 from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
@@ -65,6 +66,8 @@ class TrainerGroup:
         self.ranks = ranks
         self.is_stuck = False
         """Whether a rank may block in a call forever, because the call was abandoned or failed in only some ranks."""
+        self.loaded = LoadedModel()
+        """Rank 0's findings about the model, which all ranks' batches follow."""
         self._loss = LossConfig()
         self._delivery = Delivery(self, processes=engine_processes)
         self._on_device = True
@@ -81,11 +84,11 @@ class TrainerGroup:
     async def load(
         self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int, teacher: Path | None = None
     ) -> None:
-        """Load a model with a fresh optimiser, and a teacher if given."""
+        """Load a model with a fresh optimiser, and a teacher if given. Sets `loaded`."""
         self._loss = loss
         teacher_dir = None if teacher is None else str(teacher)
         named = {"optim": optim, "total_steps": total_steps, "teacher_dir": teacher_dir}
-        await self._call_all("load", str(model_dir), named=named)
+        self.loaded = (await self._call_all("load", str(model_dir), named=named))[0]
 
     async def load_reference(self) -> None:
         await self._call_all("load_reference")

@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from temper.learner.batches.packing import ON_CPU, PassCosts
+
 STATE_FOLDER = "learner"
 """Folder of a checkpoint for state that has no place in Hugging Face's format."""
 FACTS = f"{STATE_FOLDER}/facts.json"
@@ -43,3 +45,19 @@ class CheckpointFacts:
 
     def write(self, checkpoint: Path) -> None:
         (checkpoint / FACTS).write_text(json.dumps(asdict(self)), encoding="ascii")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """The costs of a loaded model's passes, and why its rows are padded (empty: they are packed)."""
+
+    costs: PassCosts = ON_CPU
+    padded_because: str = ""
+
+    @property
+    def note(self) -> str:
+        rows = f"are padded: {self.padded_because}" if self.padded_because else "run end to end"
+        measured = (
+            f"; a pass costs {self.costs.pass_tokens} tokens, shared prompts need {self.costs.margin:g} of the cost"
+        )
+        return f"learner: rows of a pass {rows}{'' if self.costs == ON_CPU else measured}"

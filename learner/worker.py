@@ -15,6 +15,7 @@ from transformers import logging as transformers_logging
 from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter
 from temper.learner.batches.builder import BuildBatches, build_shares
 from temper.learner.batches.micro_batches import BatchShare
+from temper.learner.batches.packing import ON_CPU, PassCosts
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, join_ranks
@@ -29,6 +30,8 @@ from temper.learner.models.adapters import add_adapters, load_adapters
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.experts import prepare_routers
 from temper.learner.models.loading import read_tokenizer, recompute
+from temper.learner.models.pass_costs import MOST_TOKENS, measure_pass_costs
+from temper.learner.models.shape import longest_sequence
 from temper.learner.saving import (
     PendingCheckpoint,
     checkpoint_bytes,
@@ -38,7 +41,7 @@ from temper.learner.saving import (
     read_random_states,
 )
 from temper.learner.token_records import TokenRecord, build_records
-from temper.learner.training_state import STATE_FOLDER, CheckpointFacts
+from temper.learner.training_state import STATE_FOLDER, CheckpointFacts, LoadedModel
 from temper.learner.update import (
     NO_FIXED_VALUES,
     FixedValues,
@@ -86,7 +89,9 @@ class TrainerWorker:
         self.reference: Reference | None = None
         self.pushes = WeightSender(config, rank=rank, progress_counter=self.progress_counter)
 
-    def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> None:
+    def load(
+        self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None
+    ) -> LoadedModel:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
 
         The reference is the initial model or a teacher. The previous model is freed. Raises `ValueError` if the directory
@@ -99,6 +104,17 @@ class TrainerWorker:
         self.teacher_dir = None if teacher_dir is None else Path(teacher_dir)
         self.tokenizer_files = read_tokenizer(Path(model_dir))
         self._build_engine(Path(model_dir))
+        return LoadedModel(costs=self._measure_costs(), padded_because=self._engine().scorer.padded_because)
+
+    def _measure_costs(self) -> PassCosts:
+        """Measure what passes cost, if a GPU plans shared prompts with them and its passes hold the shapes. Collective."""
+        engine, budget = self._engine(), self.config.micro_batch_tokens
+        if engine.device.type != "cuda" or not self.config.shared_prompts:
+            return ON_CPU
+        if min(longest_sequence(self.start_dir) or budget, budget) < MOST_TOKENS:
+            return ON_CPU
+        engine.train(noise=False)
+        return measure_pass_costs(engine.scorer, device=engine.device, budget=budget)
 
     def _build_engine(self, model_dir: Path, adapters: Path | None = None) -> None:
         """Build the engine of a model. Adapters, if trained, are new or read from a checkpoint's file."""
@@ -198,8 +214,8 @@ class TrainerWorker:
             engine.backward(result.total / share.denominator)
             if record and result.terms is not None:
                 self._records += build_records(micro_batch, result.terms)
-            for name, value in result.sums.items():
-                totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
+            for name, value in result.sums.items():  # on the device, which the host would have to wait for
+                totals[name] = totals.get(name, 0.0) + value.double()
             self.progress_counter.advance()
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)

@@ -1,15 +1,24 @@
-r"""Extract the final answer of a text, and compare plain numbers exactly. Pure; bounded on any text.
+r"""Find the answer in a text, and compare plain numbers exactly. Pure; bounded on any text.
 
-The first rule that applies decides:
+The environments that look for an answer in a text use one list of forms (`given_answers`). The first form that occurs
+decides, and all its occurrences count:
 
-1. The content of the last `\boxed{...}` or `\fbox{...}`. Boxes with different values give no answer, unless the caller asks
-   for the last. An unclosed last box gives no answer. Empty boxes do not count.
+1. Tags: the text between `<answer>` and `</answer>`. A form inside them decides further.
+2. Boxes: `\boxed{...}` and `\fbox{...}`. An unclosed last box gives no answer. Empty boxes do not count.
+3. Statements (`STATED`): the text after `Answer:` or `the answer is` on its line, or the line after it or after a heading
+   `Final Answer`. A correction after a statement (`No, 12.`) is another statement.
+4. The only sentence, without its words around the answer: `12 is correct`, `I choose 12`.
+
+`final_answer` adds rules for mathematics. The first one that applies decides:
+
+1. Tags and boxes. Those with different values give no answer, unless the caller asks for the last.
 2. The number at the start of a line after `####`, with or without words after it. Different numbers give no answer. A last
    line after `####` that is not prose is the whole answer. Other lines after `####` are headings.
-3. The statement of the last line: the text after `A:`, `Answer:` or `the answer is` on that line or the one above, the only
-   number in bold, or the number that is the line. Several numbers give no answer. So does an earlier `Answer:`, or an
-   earlier `A:` if the last line uses it too, with another number.
-4. The last number of the text. A truncated text gives no answer unless it stated the same number as its answer before. A
+3. The statement of the last line: the text after `A:` or a statement on that line or the one above, the only number in
+   bold, or the number that is the line. Several numbers give no answer. So does an earlier `Answer:`, or an earlier `A:` if
+   the last line uses it too, with another number.
+4. The only sentence, as above.
+5. The last number of the text. A truncated text gives no answer unless it stated the same number as its answer before. A
    text is truncated if it ends after an operator, if it is a solution in GSM8K's annotated style (`<<48/2=24>>24`), or if
    it has several lines and the last still calculates (`48/2 = 24`). A number joined to another by `or` gives no answer
    either.
@@ -18,7 +27,8 @@ Only the last 20,000 characters are searched.
 """
 
 import re
-from itertools import zip_longest
+from collections.abc import Sequence
+from itertools import dropwhile, zip_longest
 from typing import Literal
 
 from temper.rewards.plain_numbers import MAX_CHARACTERS, bare, number, plain_number, readable
@@ -38,9 +48,26 @@ GOES_ON = re.compile(r"\A(?:[A-Za-z_]|\s*[-+*/^=<>\\])|\d")
 MACRO = re.compile(r"\\\w{1,20}\s?\{[^{}]*\}")
 LONG_WORD = re.compile(r"[A-Za-z]{3,}|or")
 PROSE = re.compile(r"[A-Za-z]{2,}[^A-Za-z]+[A-Za-z]{2,}")
+EMPHASIS = " \t\n*_`"
+LINE_START = r"^[ \t>#*_`-]{0,8}"
+TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 STATED = re.compile(
-    r"^[ \t>#*_`-]{0,8}(?:(?P<short>A)|(?i:(?:(?:so|thus|hence|therefore),? )?(?:the )?(?:final |correct )?ans(?:wer)?))"
-    r"[*_` ]{0,4}:|(?i:\b(?:the|my|our) (?:final |correct )?answer(?: to [^\n.:]{1,80})? ?(?:is\b|=|:))",
+    rf"{LINE_START}(?:(?P<short>A)|(?i:(?:(?:so|thus|hence|therefore),? )?(?:the )?(?:final |correct )?ans(?:wers?)?))"
+    r"[*_` ]{0,4}:"
+    rf"|{LINE_START}(?i:(?:the )?final answer)[*_` \t]{{0,6}}$"
+    r"|(?i:\b(?:the|my|our) (?:final |correct )?answers?(?: to [^\n.:]{1,80})? ?(?:(?:is|are)\b:?|=|:))"
+    r"|(?P<letter>(?i:\b(?:answer|choice|option)[*_` ]{0,4}(?::|(?: is| would be| should be| must be)\b:?)))"
+    r"|(?P<again>(?:^|(?<=[.!?;] ))(?i:no|wait|actually|sorry|correction)[,.:;!]{1,3}\s(?i:(?:no[,.:;!]{1,3}|it is|it's)\s)?"
+    r"(?=(?:[^\s.,:;]{1,30} ){0,2}[^\s.,:;]{1,30}(?:[.!](?:\s|\Z)|[*_` ]{0,4}$)))",
+    re.MULTILINE,
+)
+"""Statements. `short` is for numbers only, `letter` for letters only, since their words are common before other texts. `again`
+corrects an earlier statement.
+"""
+CONFIRMED = re.compile(
+    r"(?:^|(?<=[.!?:,] ))[ \t>#*_`-]{0,8}(?i:(?:so|thus|hence|therefore),? )?"
+    r"(?:(?P<before>(?:[^\n.,!?]|[.,](?=\d)){1,80}?) (?i:is (?:correct|the (?:correct|right) (?:answer|choice|option|one)))"
+    r"(?=[*_`]{0,4}(?:[.!;]|\s*$))|(?i:(?:i |we )?(?:choose|pick|select)) (?P<after>[^\n]{1,80}))",
     re.MULTILINE,
 )
 BOLD = re.compile(r"\*\*([^*\n]{1,80})\*\*|__([^_\n]{1,80})__")
@@ -63,7 +90,7 @@ def boxes(text: str) -> list[str] | None:
     while start:
         inside = start.end()
         if text[inside : inside + 1] == "{":
-            end = _closing_brace(text, inside + 1)
+            end = closing_brace(text, inside + 1)
             if end is None:
                 return None
             content = text[inside + 1 : end].strip()
@@ -77,7 +104,8 @@ def boxes(text: str) -> list[str] | None:
     return found
 
 
-def _closing_brace(text: str, start: int) -> int | None:
+def closing_brace(text: str, start: int) -> int | None:
+    """Return the place of the brace that closes the one before `start`, or None if it stays open."""
     depth = 1
     for brace in BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
@@ -86,28 +114,82 @@ def _closing_brace(text: str, start: int) -> int | None:
     return None
 
 
+def given_answers(text: str) -> list[str]:
+    """Return the answers that a text gives by the forms above, or the whole text if it uses none. A broken form gives ""."""
+    text = text[-SEARCHED_TAIL:]
+    if tagged := TAGGED.findall(text):
+        return [given for one in dict.fromkeys(tagged) for given in given_answers(one)]
+    if BOX.search(text):
+        return boxes(text) or [""]
+    if stated := stated_texts(text):
+        return stated
+    return [_confirmed(text) or text]
+
+
+def stated_texts(text: str, *, letters: bool = False) -> list[str]:
+    """Return the rest of the line after each statement, or the next line if there is none. Set `letters` to count the
+    statements that are for letters only.
+    """
+    stated, texts = _statements(text, letters=letters), list[str]()
+    for one, after in zip_longest(stated, stated[1:]):
+        lines = text[one.end() : after.start() if after else len(text)].split("\n")
+        said = next((line for line in lines if line.strip(EMPHASIS)), "")
+        if said or after is None:  # else the next statement follows, as in `Answer: the answer is 12`
+            texts.append(said)
+    return texts
+
+
+def _statements(text: str, *, letters: bool = False, numbers: bool = False) -> list[re.Match[str]]:
+    """Return the statements, with those that are for letters or numbers only. A correction counts after another one."""
+    found = (one for one in STATED.finditer(text) if (letters or not one["letter"]) and (numbers or not one["short"]))
+    return list(dropwhile(lambda one: one["again"] is not None, found))
+
+
+def confirmed_texts(text: str) -> list[str]:
+    """Return the answers in sentences of the fourth form."""
+    return [one["before"] or one["after"] for one in CONFIRMED.finditer(text)]
+
+
+def _confirmed(text: str) -> str | None:
+    """Return the answer of a text that is one sentence of the fourth form, without a hedge."""
+    one = CONFIRMED.fullmatch(text.strip(EMPHASIS + ".!"))
+    return None if one is None or HEDGE.search(one[0]) else one["before"] or one["after"]
+
+
 def final_answer(text: str, boxes_are: Boxes = "agree") -> str | None:
     """Return the final answer by the rules above, or None if there is none or answers conflict."""
     tail = END_TOKEN.sub("", readable(text[-SEARCHED_TAIL:])).rstrip()
+    if tagged := TAGGED.findall(tail):
+        return _agreed([_tagged_answer(one.strip(), boxes_are) for one in tagged], boxes_are)
     if BOX.search(tail):
-        boxed = boxes(tail)
-        if not boxed or len(boxed[-1]) > MAX_CHARACTERS:
-            return None
-        if boxes_are == "last":
-            return boxed[-1]
-        different = set(boxed)
-        return boxed[-1] if len(different) <= MAX_VARIANTS and len(set(map(_comparison_key, different))) == 1 else None
+        return _agreed(boxes(tail) or [""], boxes_are)
     if MARK.search(tail):
         marked = _answers_after_mark(tail)
         if marked:
             return marked[0] or None if len(marked) == 1 else None
     if tail.rstrip(" *_`").endswith(("=", "+", "-", "/", "(", "<")):
         return None
-    stated = list(STATED.finditer(tail))
+    stated = _statements(tail, numbers=True)
     answer = _stated_answer(tail, stated)
     if answer is None:
-        answer = _last_number(tail, stated)
+        answer = _confirmed(tail) or _last_number(tail, stated)
     return answer if answer and not _contradicts(tail, stated, plain_number(answer)) else None
+
+
+def _agreed(answers: Sequence[str], boxes_are: Boxes) -> str | None:
+    """Return the last answer, or None if it is empty or too long, or if the answers differ but must agree."""
+    last, different = answers[-1], set(answers)
+    if not last or len(last) > MAX_CHARACTERS:
+        return None
+    if boxes_are == "last":
+        return last
+    return last if len(different) <= MAX_VARIANTS and len(set(map(_comparison_key, different))) == 1 else None
+
+
+def _tagged_answer(inner: str, boxes_are: Boxes) -> str:
+    """Return the answer between tags, empty if there is none: a formula as a whole, or the final answer of a text."""
+    is_text = BOX.search(inner) or PROSE.search(MACRO.sub("", inner))
+    return final_answer(inner, boxes_are) or "" if is_text else inner
 
 
 def _comparison_key(answer: str) -> object:
@@ -140,13 +222,19 @@ def _stated_answer(text: str, stated: list[re.Match[str]]) -> str | None:
 
 
 def _contradicts(text: str, stated: list[re.Match[str]], value: object) -> bool:
-    """Return whether the text stated another number as its answer. `A:` may be a name, unless the last line uses it."""
+    """Return whether the text stated another number as its answer. `A:` may be a name, unless the last line uses or corrects
+    it.
+    """
     if len(stated) > MAX_VARIANTS:
         return True
     for one, after in zip_longest(stated, stated[1:]):
         end = min(one.end() + MAX_CHARACTERS, after.start() if after else len(text))
         leading = _leading_number(text[one.end() : end].split("\n")[0])
-        if leading and plain_number(leading) != value and (not one["short"] or stated[-1]["short"]):
+        if (
+            leading
+            and plain_number(leading) != value
+            and (not one["short"] or stated[-1]["short"] or stated[-1]["again"])
+        ):
             return True
     return False
 

@@ -1,13 +1,14 @@
 r"""Extract the chosen letter of a multiple-choice answer. Pure; bounded on any text.
 
-The first form that occurs decides. If it names two different letters, the text chooses none:
+The first form that occurs decides, as `rewards.answers` lists them. If it names two different letters, the text chooses
+none:
 
-1. Boxes: a letter, alone or followed by its text (`\boxed{B}`, `\boxed{B. Paris}`, `\boxed{\text{(B)}}`). The last box must
-   be closed.
+1. Tags and boxes: a letter, alone or followed by its text (`\boxed{B}`, `\boxed{B. Paris}`, `\boxed{\text{(B)}}`).
 2. Statements: a letter after `Answer:`, `the answer is`, `choice` or `option`. A small letter or an `I` counts only at the
    end of a line or sentence, since `a` is an article and `I` a word.
-3. The whole text: a letter alone, or a letter with `.`, `,`, `)`, `:`, ` - ` or ` (` before the rest of the only line (`B)
-   Paris`).
+3. Sentences: `B is correct`, `choose B`.
+4. The whole text: a letter alone, or a letter with `.`, `,`, `)`, `:`, ` - ` or ` (` before the rest of the only line (`B)
+   Paris`), but no copy of all choices on one line.
 
 A line names another letter if it continues as a list (`A. B. C.`, `A, B`) or in doubt (`A or B`, `A but could be B`). An
 explanation (`B. A is too small`, `B, not A`) or the text of a choice (`B. Vitamin C`) names no other letter.
@@ -19,7 +20,7 @@ nothing, and neither does a letter beyond the last choice. Only the last 20,000 
 import re
 from enum import IntEnum
 
-from temper.rewards.answers import BOX, SEARCHED_TAIL, boxes
+from temper.rewards.answers import BOX, SEARCHED_TAIL, TAGGED, boxes, confirmed_texts, stated_texts
 from temper.rewards.plain_numbers import TEXT_MACRO, readable
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -28,14 +29,12 @@ CAPITALS = frozenset(LETTERS) - {"I"}
 SPACING = re.compile(r"\\[,;: ]|~")
 LEAD = r"[\s*_`$(\[\"']{0,6}(?:(?i:option|choice)[\s*_`$(\[]{1,6})?"
 TAIL = r"[*_`$)\]\"']{0,6}"
-STATED = re.compile(
-    r"(?i:\b(?:answer|choice|option)[*_` ]{0,4}(?::| (?:is|would be|should be|must be):?))"
-    rf"{LEAD}(?P<letter>[A-Za-z])(?![\w'])(?=(?P<rest>[^\n]{{0,80}}))"
-)
+STATED = re.compile(rf"{LEAD}(?P<letter>[A-Za-z])(?![\w'])(?P<rest>[^\n]*)")
 WHOLE = re.compile(
     rf"{LEAD}(?P<letter>[A-Za-z])(?P<rest>{TAIL}(?:[.,):]{TAIL}(?:\s[^\n]*)?|\s+(?:[-\u2014]\s|\()[^\n]*)?)\s*"
 )
 ENDS = re.compile(rf"{TAIL}(?:[.),:;!](?:\s|\Z)|\s*\Z)")
+LABEL = re.compile(r"(?<!\w)\(?([A-Z])[*_`]{0,3}[.):]")
 WORD = re.compile(r"[^\W_][\w']*|[^\w\s]|_")
 
 
@@ -66,13 +65,20 @@ FOLLOWS = {
 def chosen_letter(text: str, *, count: int) -> str | None:
     """Return the letter that a text chooses among the first `count`, or None if it chooses none or several."""
     tail = SPACING.sub(" ", TEXT_MACRO.sub(r"\1", readable(text[-SEARCHED_TAIL:])))
-    letters = LETTERS[:count]
-    if BOX.search(tail):
-        found = {_whole(box, letters) for box in boxes(tail) or [""]}
+    if tagged := TAGGED.findall(tail):
+        found = {chosen_letter(one, count=count) for one in tagged}
     else:
-        stated = (match for match in STATED.finditer(tail) if match["letter"] in CAPITALS or ENDS.match(match["rest"]))
-        found = {_letter(match, letters) for match in stated} or {_whole(tail, letters)}
+        found = _letters(tail, LETTERS[:count])
     return found.pop() if len(found) == 1 else None
+
+
+def _letters(text: str, letters: str) -> set[str | None]:
+    """Return the letters that a text names by the first form that occurs, with None for a name of several or of no choice."""
+    if BOX.search(text):
+        return {_whole(box, letters) for box in boxes(text) or [""]}
+    stated = (match for said in stated_texts(text, letters=True) if (match := STATED.match(said)))
+    named = {_letter(match, letters) for match in stated if match["letter"] in CAPITALS or ENDS.match(match["rest"])}
+    return named or {_whole(said, letters) for said in confirmed_texts(text)} - {None} or {_whole(text, letters)}
 
 
 def _whole(text: str, letters: str) -> str | None:
@@ -82,7 +88,8 @@ def _whole(text: str, letters: str) -> str | None:
 
 def _letter(match: re.Match[str], letters: str) -> str | None:
     letter = match["letter"].upper()
-    return letter if letter in letters and not _names_another(match["rest"], letter, letters) else None
+    is_copy = [letter, *LABEL.findall(match["rest"])] == [*letters]
+    return None if is_copy or letter not in letters or _names_another(match["rest"], letter, letters) else letter
 
 
 def _names_another(rest: str, letter: str, letters: str) -> bool:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 
+from temper.rewards.answers import closing_brace
 from temper.rewards.plain_numbers import (
     MAX_CHARACTERS,
     MAX_DIGITS,
@@ -13,31 +14,32 @@ from temper.rewards.plain_numbers import (
     number,
     readable,
 )
+from temper.rewards.units import BEHIND_UNIT, unit_behind
 
-MAX_NESTING, MAX_POWERS = 20, 6
+MAX_NESTING, MAX_POWER = 20, 100_000
 SHORTEST_QUESTION, MAX_QUESTION = 8, 20_000
 TOKEN = re.compile(r"\\?[A-Za-z]+|\d+|[^\sA-Za-z\d]")
 SINGLE = re.compile(r"\{(\w)\}")
 WORDS = re.compile(r"[A-Za-z .,'&()/-]+")
 BASED = re.compile(r"\d\s*_")
 UNEVALUATED = re.compile(
-    r"\\(?:sum|prod|int|iint|oint|lim|binom|dbinom|tbinom|choose|sup|inf|max|min|gcd|lcm)(?![a-z])|\\?mod\b|factorial|!"
+    r"\\(?:sum|prod|int|iint|oint|lim|binom|dbinom|tbinom|choose|sup|inf|max|min|gcd|lcm|ldots)(?![a-z])|\\?mod\b|factorial|!"
 )
 RELATION = re.compile(
     r"\\(?:approx|thickapprox|equiv|simeq|sim|cong|doteq|propto)(?![A-Za-z])|[\u2245\u2248\u2261\u2243\u223c]"
 )
 JOINS = ("", "and", "or")
 VERB = re.compile(r"\b(?:is|isn|are|aren|was|it|we|he|maybe|perhaps|wrong|false)\b", re.I)
-RAISED = r"[\s.$)\]]*(?:\^\s*\{?\s*-?\d\s*\}?)?[\s.$)\]]*"
-BEHIND_UNIT = re.compile(rf"{RAISED}(?:(?:/|\\cdot(?![A-Za-z]))\s*{TEXT_MACRO.pattern}{RAISED})*")
 SPACE, POWER_WORD = re.compile(r"\\[,;: ]|~"), re.compile(r"\b(?:sq|cu|squared|cubed)\b")
 FOR_WHICH = re.compile(r"\s*[A-Za-z]\s*\\in\s*\\mathbb\s*\{?\s*[A-Z]\s*\}?[\s.$]*")
 SEPARATOR = re.compile(r"(?:\\[,;: ]|~|\s)*[,;]")
 NAME = re.compile(r"\\?[A-Za-z]\w{0,20}(?:_\{\w{1,20}\})?(?:\([A-Za-z]\))?")
+TUPLES = re.compile(r"[(\[][^()\[\]]*[)\]]\s*,")
 FACTORIAL = re.compile(r"(\d+|[)}\]!])\s?!")
-EXPONENT = re.compile(r"(?:\^|\*\*)\s?(\{[^{}]*\}|\([^()]*\)|-?[\w.]+)?")
-TOWER = re.compile(r"(?:\^|\*\*)\s?(?:-?[\w.]+|\{[^{}]*\}|\([^()]*\))\s?(?:\^|\*\*)")
-HUGE = re.compile(r"\d[eE][-+]?\d{3}")
+EXPONENT = re.compile(r"(?:\^|\*\*)\s*(?:(\{)|([-+( ]*\d+)?)")
+WHOLE_NUMBER = re.compile(r"(?<![\d.])\d+")
+RAISE = r"([\s{}()]*)(?:\^|\*\*)[-\s{}()]*"
+TOWER = re.compile(rf"\d{RAISE}(\d+){RAISE}(\d+)")
 ASKS = r"\b(?:what|which)"
 IS = r"(?:['\u2019]s| is| was| are| were| will be| would be)"
 WHOSE = r" (?:the|his|her|their|its)"
@@ -46,6 +48,9 @@ PERCENTAGE_ASKED = re.compile(
     r"\bhow many percent\b|"
     r"\b(?:find|calculate|determine|compute) the(?: [a-z]+)? percent(?:age)?\b|\b(?:as|in) (?:an? )?percent",
     re.I,
+)
+COUNTED = re.compile(
+    r"\b(?:how many(?: more)?|in) (dozen|gross|score|pair|fewer|hundred|thousand|million|billion)s?\b", re.I
 )
 SYNONYMS = {
     "\\dfrac": "\\frac",
@@ -93,6 +98,12 @@ def asks_percentage(question: str) -> bool:
     return bool(PERCENTAGE_ASKED.search(question[-MAX_QUESTION:]))
 
 
+def without_counted(answer: str, question: str) -> str:
+    """Return an answer without the word for a number that the question counts in, as in "how many dozen eggs"."""
+    asked = COUNTED.search(question[-MAX_QUESTION:])
+    return re.sub(rf"\b{asked[1]}s?\b", "", answer, flags=re.I) if asked else answer
+
+
 def same_text(answer: str, reference: str) -> bool | None:
     """Return whether two answers are the same text, or None if the text alone does not decide it.
 
@@ -123,7 +134,7 @@ def refusal(answer: str, *, reference: str) -> str | None:
     """Return why an answer that is not a plain number must not reach the computer algebra, or None if it may.
 
     A plain number as reference accepts plain numbers only. Unevaluated forms are refused if the reference has none of that
-    kind: they restate the question. Sizes are bounded so that no tower of powers is ever computed.
+    kind: they restate the question.
     """
     if not answer.strip() or len(answer) > MAX_CHARACTERS or sum(map(str.isdigit, answer)) > MAX_DIGITS:
         return "empty or too long"
@@ -136,12 +147,14 @@ def refusal(answer: str, *, reference: str) -> str | None:
         return "an equation where an expression is due"
     if _commented(text, reference):
         return "text that is no unit"
+    units = unit_behind(text), unit_behind(reference)
+    if None not in units and units[0] != units[1]:
+        return "another unit"
     if {_brackets(text), _brackets(reference)} == {"set", "tuple"}:
         return "another kind of brackets"
     if _nesting(text) > MAX_NESTING:
         return "nested too deeply"
-    powers = EXPONENT.findall(text)
-    if len(powers) > MAX_POWERS or TOWER.search(text) or HUGE.search(text) or any(map(_large, powers)):
+    if _has_large_power(text):
         return "powers too large"
     if any(not of.isdigit() or int(of) > MAX_EXPONENT for of in FACTORIAL.findall(text)):
         return "factorials too large"
@@ -149,7 +162,10 @@ def refusal(answer: str, *, reference: str) -> str | None:
 
 
 def _brackets(text: str) -> str:
+    """Return the brackets around an answer, empty if it has none or lists several tuples."""
     start = text.replace("\\left", "").lstrip("$ ")
+    if TUPLES.match(start):
+        return ""
     return "set" if start.startswith("\\{") else "tuple" if start.startswith(("(", "[")) else ""
 
 
@@ -195,6 +211,18 @@ def _nesting(text: str) -> int:
     return deepest
 
 
-def _large(exponent: str) -> bool:
-    numbers = re.findall(r"\d+", exponent)
-    return not exponent or "^" in exponent or "**" in exponent or any(int(n) > MAX_EXPONENT for n in numbers)
+def _has_large_power(text: str) -> bool:
+    """Return whether an exponent has a large whole number, or a tower of numbers a large exponent.
+
+    This only saves time: the deadline and the memory limit of the computer algebra bound every other power.
+    """
+    for power in EXPONENT.finditer(text):
+        exponent = text[power.end() : closing_brace(text, power.end())] if power[1] else power[2] or ""
+        if any(int(whole) > MAX_POWER for whole in WHOLE_NUMBER.findall(exponent)):
+            return True
+    for _, middle, between, top in TOWER.findall(text):
+        inner, outer = int(middle), int(top)
+        # two to the power of `bit_length` is above the bound
+        if (inner * outer if ")" in between else inner ** min(outer, MAX_POWER.bit_length())) > MAX_POWER:
+            return True
+    return False

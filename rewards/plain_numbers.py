@@ -29,7 +29,7 @@ TEXT_MACRO = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|oper
 LAYOUT = re.compile(r"\\(?:left|right|displaystyle|quad|qquad|big|Big)(?![A-Za-z])|\\!|\{,\}(?=\d)|\\[()\[\]]")
 SPACING = re.compile(r"(?:\\[,;: ]|~|\s)+")
 CURRENCY = re.compile("\\\\?\\$|[\u20ac\u00a3\u00a5]")
-DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree")
+DEGREES = re.compile(r"\^\s*\{?\s*\\circ(?:\s*\})?|\\degree")
 FRACTION = re.compile(r"\\[cdt]?frac\s*(?:\{\s*(-?)(\d+)\s*\}\s*\{\s*(-?)(\d+)\s*\}|(\d)\s*(\d))")
 POWER_OF_TEN = re.compile(r" ?(?:\\times|\\cdot|\*|x) ?10 ?\^ ?(?:\{ ?([-+]?\d+) ?\}|([-+]?\d+))")
 GROUPS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?![\d/,])")
@@ -46,6 +46,7 @@ UNIT = re.compile(r"[A-Za-z/.'() -]*")
 ONE = Fraction(1)
 SCALES = {
     "percent": Fraction(1, 100),
+    "dozen": Fraction(12),
     "hundred": Fraction(100),
     "thousand": Fraction(10**3),
     "million": Fraction(10**6),
@@ -57,6 +58,7 @@ SHORT_WORD = re.compile(
 )
 NO_UNIT = re.compile(
     r"or|and|not?|nor|plus|minus|times|over|than|to|pi|tau|sqrt|root|squared|cubed|mod|choose|factorial|halves|half|"
+    r"base|below|never|fewer|score|gross|pair|kilo|mega|giga|tera|milli|micro|nano|pico|"
     r"(?:third|quarter|fourth|fifth|tenth|hundredth|thousandth)s?",
     re.I,
 )
@@ -165,7 +167,7 @@ def _scale(unit: str, *, attached: bool) -> Fraction | None:
         return None
     if words[-1:] == ["a"] or (attached and len(words[0]) < 2 and len(words) == 1 and words[0] not in "mgsLl"):
         return None
-    return SCALES.get(words[0].lower(), ONE) if words else ONE
+    return SCALES.get(words[0].lower().removesuffix("s"), ONE) if words else ONE
 
 
 def plain_number(answer: str) -> Fraction | None:

@@ -30,6 +30,9 @@ STATEMENT = re.compile(
     r"|[A-Za-z_][\w.]*[(\[].*[)\]},(\[{\\:;](?: *#.*)?$|[A-Za-z_][\w.]*[(\[]$"
 )
 TARGET = re.compile(r"[*(\[A-Za-z_][^#]*[-+*/%|&^@<>]{0,3}")
+DEFINITION = re.compile(
+    r"^(?:async[ \t]+)?(?:def[ \t]+(\w+)[ \t]*[\[(]|class[ \t]+(\w+)[ \t]*[:(\[]|(\w+)[ \t]*(?:=(?!=)|:))", re.MULTILINE
+)
 TWO_WORDS = re.compile(r"\w[ \t]+\w")
 
 
@@ -113,9 +116,7 @@ def _opening(line: str, *, alone: bool) -> tuple[str, str, int] | None:
 
 def defines(source: str, name: str) -> bool:
     """Return whether a line of the source defines or assigns `name` at the top level."""
-    word = re.escape(name)
-    pattern = rf"^(?:async[ \t]+)?(?:def[ \t]+{word}[ \t]*[\[(]|class[ \t]+{word}[ \t]*[:(\[]|{word}[ \t]*(?:=(?!=)|:))"
-    return re.search(pattern, source, re.MULTILINE) is not None
+    return any(name in line.groups() for line in DEFINITION.finditer(source))
 
 
 def preamble(prompt: str, entry_point: str) -> str:

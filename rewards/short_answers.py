@@ -1,7 +1,6 @@
 """Short answers in words: extraction, comparison and lists. Pure; bounded on any text.
 
-The answer is the content of the boxes, which must agree. Without boxes it is the text after `Answer:` or `the answer is` on
-its line, and all such lines must agree. Otherwise it is the whole text.
+`rewards.answers.given_answers` finds the answers of a text, which must agree.
 
 Two texts match if SQuAD's evaluation equates them (Rajpurkar et al., 2016: lower case, no punctuation, no articles, single
 spaces). They also match if TriviaQA's does (Joshi et al., 2017: punctuation becomes a space), or if both are plain numbers
@@ -24,7 +23,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from temper.rewards.answers import BOX, NUMBER, SEARCHED_TAIL, boxes
+from temper.rewards.answers import EMPHASIS, NUMBER, given_answers
 from temper.rewards.plain_numbers import (
     DEGREES,
     FRACTION,
@@ -41,12 +40,6 @@ from temper.rewards.tool_calls import most_pairs
 
 MAX_CHARACTERS = 4000
 MAX_ITEMS = 256
-EMPHASIS = " \t\n*_`"
-STATED = re.compile(
-    r"^[ \t>#*_`-]{0,8}(?i:(?:(?:so|thus|hence|therefore),? )?(?:the )?(?:final |correct )?answers?)[*_` ]{0,4}:(?P<one>[^\n]*)"
-    r"|\b(?i:the (?:final |correct )?answers? (?:is|are)\b):?(?P<two>[^\n]*)",
-    re.MULTILINE,
-)
 PLAINER = {ord("\u00b7"): "\u2027", ord("\u2014"): "-", ord("\u2015"): "-"}
 """A middle dot, which is part of names here, not a product, and dashes that are never a minus elsewhere."""
 SPACED = re.compile(r"(?<=\d) ([-*/:=]) (?=\d)|(?<=[^\W_]) ([+^<>]) (?=[^\W_])|\A([-+]) (?=\d)")
@@ -68,13 +61,9 @@ LAST_AND = re.compile(r",?\s+(?:and|&)\s+", re.IGNORECASE)
 
 def short_answer(text: str) -> str | None:
     """Return the answer of a text by the rules above, or None if it has none or several that differ."""
-    tail = text[-SEARCHED_TAIL:]
-    if BOX.search(tail):
-        said = [TEXT_MACRO.sub(r"\1", box) for box in boxes(tail) or []]
-    else:
-        said = [match["one"] or match["two"] or "" for match in STATED.finditer(tail)] or [text]
-    said = list(dict.fromkeys(one.strip(EMPHASIS).removesuffix(".").strip(EMPHASIS) for one in said))
-    if not said or len(said) > MAX_ITEMS or any(not one or len(one) > MAX_CHARACTERS for one in said):
+    given = (TEXT_MACRO.sub(r"\1", one).strip(EMPHASIS) for one in given_answers(text))
+    said = list(dict.fromkeys(one.removesuffix(".").strip(EMPHASIS) for one in given))
+    if len(said) > MAX_ITEMS or any(not one or len(one) > MAX_CHARACTERS for one in said):
         return None
     return said[-1] if all(matches_any(one, [said[-1]]) for one in said) else None
 

@@ -113,7 +113,11 @@ SIGNS = {
     "\\times": "*",
 }
 SIGNS |= {"\u22c5": "*", "\\%": "%", "\\$": "$"} | CURRENCIES
-MATHS = re.compile(r"\A\s*\$([^$]*)\$\s*\Z")
+MATHS = re.compile(r"(?<!\\)\$([^$]*)(?<!\\)\$")
+RAISED_TO = r"[\s.$)\]]*(?:\^\s*\{?\s*-?\d\s*\}?)?[\s.$)\]]*"
+BEHIND_UNIT = re.compile(rf"{RAISED_TO}(?:(?:/|\\cdot(?![A-Za-z]))\s*{TEXT_MACRO.pattern}{RAISED_TO})*")
+"""The text after a unit that is set as text, up to the end."""
+DEGREE_LIKE = ("deg", "C", "F")
 TENS = re.compile(r" ?(?:\\times|\\cdot|x|\*) ?10 ?\^ ?\{? ?(-?\d+) ?\}?")
 ROUND = re.compile(r"\^? ?\{? ?\\circ ?\}?|\\degree")
 DEGREES = re.compile(r"\bdeg(?:rees?)?\.? ?(c(?:elsius)?|f(?:ahrenheit)?)\b", re.IGNORECASE)
@@ -176,6 +180,33 @@ def same_quantity(answer: str, reference: str, *, tolerance: float = 0.0) -> boo
     if given is None or wanted is None or given.dimension != wanted.dimension:
         return False
     return abs(given.value - wanted.value) <= F(tolerance) * abs(wanted.value - wanted.zero)
+
+
+def equal_quantities(answer: str, reference: str) -> bool | None:
+    """Return whether two numbers with units are equal, or None unless both have a unit of the table.
+
+    A percentage has no unit here. `30^\\circ`, `30 C` and `30 F` may each be a temperature.
+    """
+    given, wanted = quantity(answer), quantity(reference)
+    if given is None or wanted is None or not (given.dimension and wanted.dimension):
+        return None
+    kinds = {given.dimension, wanted.dimension}
+    if (
+        len(kinds) == 2
+        and _table()["K"].dimension in kinds
+        and kinds & {_table()[name].dimension for name in DEGREE_LIKE}
+    ):
+        return None
+    return given == wanted
+
+
+def unit_behind(formula: str) -> Quantity | None:
+    """Return the unit at the end of a formula, set as text, or None if it has none of the table."""
+    for macro in TEXT_MACRO.finditer(formula):
+        if BEHIND_UNIT.fullmatch(formula, macro.end()):
+            found = unit(formula[macro.start() :].rstrip(" .$)]"))
+            return found if found and found.dimension else None
+    return None
 
 
 def _simplify(text: str) -> str:

@@ -229,7 +229,8 @@ class Trajectory:
     """One episode: its turns, its end, and either a reward with its score or a typed failure.
 
     `seconds` is the total time. `times` covers the turns and the creation of the environment. `forced_answers` are
-    episodes that share the beginning of the reasoning, one for each nested budget that it reached. They may have failed.
+    episodes that share its beginning, one for each nested budget at which a pass with this budget would differ: the budget
+    ends the reasoning, or the answer has another limit. They may have failed.
     `parents[n]` is the index of the turn that turn n continues, or -1. A turn with -1 begins with a whole prompt. If `parents`
     is empty, each turn continues the one before.
     """
@@ -270,7 +271,7 @@ class Trajectory:
     def budget_rewards(self) -> list[float]:
         """Rewards at each nested budget and without one.
 
-        A budget that was not reached has the final reward. A failed answer takes the reward of the next larger budget.
+        A budget without a forced answer has the final reward. A failed answer takes the reward of the next larger budget.
         """
         assert self.reward is not None
         rewards = [self.reward]
@@ -281,8 +282,13 @@ class Trajectory:
         return rewards[::-1]
 
     def forced_answer(self, budget: int) -> "Trajectory | None":
-        """Return the forced answer at a budget, None if the reasoning ended before."""
+        """Return the forced answer at a budget, None if a pass with this budget would not differ."""
         return next((one for one in self.forced_answers if one.task.thinking.budget == budget), None)
+
+    def shared_tokens(self, forced: "Trajectory") -> int:
+        """Return how many tokens a forced answer has from this episode: up to its forced end, or to the end of one of both."""
+        own = forced.totals
+        return min(self.sampled_tokens, own.sampled_tokens if own.forced_end_start is None else own.forced_end_start)
 
     @property
     def totals(self) -> TurnTotals:
@@ -294,9 +300,9 @@ class Trajectory:
 
     @property
     def all_sampled_tokens(self) -> int:
-        """Sampled tokens with all forced answers, without the reasoning that they share."""
-        forced = (one.totals for one in self.forced_answers)
-        return self.sampled_tokens + sum(one.sampled_tokens - (one.forced_end_start or 0) for one in forced)
+        """Sampled tokens with all forced answers, without the tokens that they share."""
+        own = (one.sampled_tokens - self.shared_tokens(one) for one in self.forced_answers)
+        return self.sampled_tokens + sum(own)
 
     @property
     def model_tokens(self) -> int:

@@ -2,21 +2,26 @@
 
 Values cross between them unparsed, in the forms of `temper.envs.sandbox.bridge`. Expected values stay with the check. A
 check that fails before its first request is at fault itself, which is a `GraderError`. After that the program may be the
-cause, so it is never an error of ours.
+cause, so it is never an error of ours. The exchange also takes time of the process that grades, so the requests and this time
+are limited too.
 """
 
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from temper.envs.coding.test_result import Tested, call_text, failed_test, format_value, shorten
 from temper.envs.core.errors import EnvironmentFault, GraderError
+from temper.envs.sandbox.runner import MAX_REQUEST_BYTES
 from temper.envs.sandbox.sandbox import STARTED_AHEAD, Sandbox
 from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
 Start = Callable[[Limits, str], SealedProcess]
 LIMITS = Limits(wall_s=15.0, cpu_s=5, memory_mb=1024)
+MAX_REQUESTS, GRADING_CPU_S = 10_000, 5.0  # of one check, the second of the process that grades it
 BRIDGE = "from temper.envs.sandbox import bridge as _bridge\n"  # preloaded in the sandbox's zygote
 SERVE = f"{BRIDGE}def _serve(ask):\n    _bridge.serve(ask, globals())\n"
 RUN = "def _run(ask):\n    _bridge.run(ask, {!r}, {!r})\n"
@@ -39,7 +44,7 @@ def run_checks(
     left = list(checks)
     with closing(_programs(start or sandbox.start, source, left)) as programs:
         while left:
-            with sandbox.start(limits, left[0]) as checker:
+            with sandbox.start(replace(limits, reply_bytes=MAX_REQUEST_BYTES), left[0]) as checker:
                 _load(checker, BRIDGE)
                 fresh = True
                 while left:
@@ -82,10 +87,13 @@ def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called:
         heard = program.converse("_serve", SERVE)
     if heard.kind is not ReplyKind.ASK:
         return failed_test(heard, "loading the program")
-    requests, said = 0, ""
+    requests, said, start_s = 0, "", time.thread_time()
     asked = checker.converse("_run")
     while asked.kind is ReplyKind.ASK:
         requests += 1
+        if requests > MAX_REQUESTS or time.thread_time() - start_s > GRADING_CPU_S:
+            detail = f"{requests} requests, of {MAX_REQUESTS} or {GRADING_CPU_S:g} s of grading at most"
+            return Tested(passed=False, detail=detail, policy_fault=True, out_of_time=True)
         heard = program.answer(asked.value)
         if heard.kind is not ReplyKind.ASK:
             return failed_test(heard, _call(asked) or "the program")

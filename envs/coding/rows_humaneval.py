@@ -6,10 +6,10 @@ from typing import Any
 
 from temper.envs.coding.row_source import (
     CHECK,
-    bound_names,
     check_of,
     entry_point_of,
     is_completed_by,
+    names_of,
     parse_source,
     required_names,
     unbound_names,
@@ -50,7 +50,8 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
     completes = defines(prompt, entry_point) and is_completed_by(prompt, "    pass")
     setup = preamble(prompt, entry_point) if completes else ""
     solution = _solution(row.get("canonical_solution"), prompt, entry_point, completes=completes)
-    missing = [name for name in unbound_names(tree) if name not in bound_names(parse_source(setup, "prompt"))]
+    given = names_of(setup, "prompt").bound
+    missing = [name for name in unbound_names(names_of(test, "test")) if name not in given]
     names, imports = required_names([*missing, *[CHECK] * uses(ast.Module(check.body, []), {CHECK})], solution)
     others = [name for name in names if name != entry_point]
     spec: dict[str, Any] = {"entry_point": entry_point, "check": test, "names": [entry_point, *others]}

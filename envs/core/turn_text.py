@@ -57,7 +57,7 @@ class ParsedTurn:
 
     `reasoning` is None if thinking is off. `readable` is True if thinking and answer can be separated. Otherwise the answer
     is empty and has no calls. `well_formed` is stricter and tolerates no deviation. `calls` are the calls of the answer in
-    order, and `content` is the answer without them.
+    order, also unreadable ones, and `content` is the answer without them. Environments grade `content` alone.
     """
 
     text: str
@@ -76,7 +76,7 @@ def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
         text=text,
         reasoning=parts.reasoning,
         answer=parts.answer,
-        content=CALL_BLOCK.sub("", parts.answer),
+        content=without_calls(parts.answer),
         readable=parts.readable,
         well_formed=parts.well_formed,
         calls=tuple(parse_calls(parts.answer)),
@@ -120,6 +120,10 @@ def split_turn(text: str, tags: Tags | None, *, thinks: bool, opened: bool = Tru
 def answer_text(text: str) -> str:
     """Return the text without surrounding blank lines. The first line keeps its indentation, which matters in a program."""
     return BLANK_LINES.sub("", text).rstrip()
+
+
+def without_calls(answer: str) -> str:
+    return answer_text(CALL_BLOCK.sub("", answer))
 
 
 def parse_calls(answer: str) -> list[Call | BadCall]:

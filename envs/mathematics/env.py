@@ -16,9 +16,19 @@ from temper.envs.mathematics.grader import shared_grader
 from temper.envs.mathematics.rows import AGREE, BOXES, KINDS, REQUEST, bare_question, formats
 from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.answers import Boxes, equal_numbers, final_answer
-from temper.rewards.expressions import asks_percentage, refusal, repeats, same_text, to_formula, without
+from temper.rewards.expressions import (
+    asks_percentage,
+    refusal,
+    repeats,
+    same_text,
+    to_formula,
+    without,
+    without_counted,
+)
+from temper.rewards.notation import comparable
 from temper.rewards.plain_numbers import plain_number
 from temper.rewards.score import Score, binary_score, policy_fault
+from temper.rewards.units import equal_quantities
 
 ECHO = "echo"
 
@@ -56,9 +66,17 @@ def grade(text: str, *, reference: str, question: str = "", bare: str | None = N
     if found is None:
         return _judged(False, "extraction", "no final answer, or several that differ", well_formed=False)
     detail = f"answered {found[:80]}"
-    if repeats(found, question) and not same_text(found, reference):
+    echoes = repeats(found, question)
+    found, reference = comparable(found, reference, question)
+    if echoes and not same_text(found, reference):
         return _judged(False, "echo", f"{detail}: repeats the question")
-    equal = equal_numbers(found, reference, percent=asks_percentage(question))
+    equal = equal_quantities(found, reference)
+    if equal is not None:
+        return _judged(equal, "units", detail)
+    percent = asks_percentage(question)
+    equal = equal_numbers(found, reference, percent=percent)
+    if not equal:
+        equal = equal_numbers(without_counted(found, question), reference, percent=percent)
     if equal is not None:
         return _judged(equal, "numbers", detail)
     equal = same_text(found, reference)

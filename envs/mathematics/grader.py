@@ -98,15 +98,21 @@ class MathGrader:
 
         Raise `GraderError` if no worker can start, or if a fresh one can't read the reference answer.
         """
+        readable, same = self._try(reference, answer)
+        if not readable:
+            raise GraderError(f"math-verify can't read the reference answer {reference[:80]!r}")
+        return same
+
+    def can_read(self, reference: str) -> bool:
+        return self._try(reference, "")[0]
+
+    def _try(self, reference: str, answer: str) -> tuple[bool, bool | None]:
+        """Return the result of `_check` by an idle worker, or by a fresh one if that can't read the reference."""
         with off_the_clock(), self.slots:
             with self.lock:
                 idle = self.idle.pop() if self.idle else None
             readable, same = self._check(reference, answer, idle)
-            if not readable:
-                readable, same = self._check(reference, answer, None)
-            if not readable:
-                raise GraderError(f"math-verify can't read the reference answer {reference[:80]!r}")
-            return same
+            return (readable, same) if readable else self._check(reference, answer, None)
 
     def _check(self, reference: str, answer: str, worker: MathWorker | None) -> tuple[bool, bool | None]:
         """Return whether the reference is readable, and whether the answer equals it, or None if the worker broke."""

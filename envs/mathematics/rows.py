@@ -1,19 +1,25 @@
 """Rows of mathematics data as tasks."""
 
+import re
 from functools import partial
 from typing import Any
 
 from temper.envs.core.prompts import QUESTION, USUAL, Prompts
 from temper.envs.core.row_format import RowFormat, field, has_fields
 from temper.envs.core.task import Task
+from temper.envs.mathematics.grader import shared_grader
 from temper.envs.task_env import last_user_text
 from temper.rewards.answers import Boxes, boxes
-from temper.rewards.plain_numbers import MAX_CHARACTERS
+from temper.rewards.expressions import BASED, is_words, to_formula
+from temper.rewards.notation import is_simple, plain_notation
+from temper.rewards.plain_numbers import MAX_CHARACTERS, bare, number
 
 REQUEST = "\nPut the final answer in \\boxed{}."
 AGREE: Boxes = "agree"
 BOXES = "boxes"
 """Option and spec key: whether an answer's boxes must agree, or the last one counts."""
+NO_ANSWER = re.compile(r"[-+]?(?:nan|null|inf)", re.I)
+WORD, MAX_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}"), 10
 KINDS = {QUESTION: (QUESTION,)}
 
 
@@ -29,6 +35,8 @@ def load_answer(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes 
     """Make a task of a `question` or `problem` with a final `answer`, or a `solution` that ends in a box."""
     question = field(row, "problem" if "problem" in row else "question", str)
     answer = row.get("answer")
+    if answer is None and "answer" in row and "solution" not in row:
+        raise ValueError("field 'answer' is null; give the final answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         return _task(question, str(answer), prompts, boxes_are)
     if answer is not None:
@@ -61,11 +69,28 @@ def bare_question(task: Task) -> str:
     return str(task.spec[QUESTION]) if QUESTION in task.spec else last_user_text(task).removesuffix(REQUEST)
 
 
+def is_gradable(reference: str) -> bool:
+    """Return whether an answer can be compared with others: a number, a few words, or a formula that the grader reads.
+
+    The forms that it reads in any case are known by their text, since a check in its process takes milliseconds.
+    """
+    if NO_ANSWER.fullmatch(reference) or len(WORD.findall(bare(reference))) > MAX_WORDS:
+        return False
+    if number(reference) is not None or is_words(reference) or BASED.search(reference):
+        return True
+    formula = to_formula(plain_notation(reference))
+    return is_simple(formula) or shared_grader().can_read(formula)
+
+
 def _task(question: str, reference: str, prompts: Prompts, boxes_are: Boxes) -> Task:
     reference = reference.strip()
     if not 0 < len(reference) <= MAX_CHARACTERS:
         raise ValueError(
             f"the final answer {reference[:40]!r} must have 1 to {MAX_CHARACTERS} characters, not {len(reference)}"
+        )
+    if not is_gradable(reference):
+        raise ValueError(
+            f"the final answer {reference[:80]!r} can't be compared with others; give a number or a formula"
         )
     if not question.strip():
         raise ValueError("the question is empty")

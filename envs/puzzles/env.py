@@ -5,8 +5,7 @@ settings, which include the difficulty. The part `correct` is 1 only for the lib
 library's score from 0 to 1. It rewards wrong answers too, so weigh it with care.
 `temper.envs.puzzles.library_child.CONDITIONS` refuses wrong answers that the library would accept.
 
-The answer is the text between `<answer>` and `</answer>`, otherwise in `\boxed{}`, otherwise the whole text. Several
-different ones give no answer.
+`rewards.answers.given_answers` finds the answers of a text. Several different ones give no answer.
 """
 
 import random
@@ -25,11 +24,10 @@ from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.puzzles.library import Origin, shared_library
 from temper.envs.task_env import TaskEnv
-from temper.rewards.answers import boxes
+from temper.rewards.answers import given_answers
 from temper.rewards.score import Score, binary_score, policy_fault
 
 REQUEST = "{}\n\nPut the final answer between <answer> and </answer>."
-ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 WHOLE_NUMBER = re.compile(r"-?\d{1,15}")
 MAX_CHARACTERS = 20_000
 SCORE = "score"
@@ -86,9 +84,9 @@ def _origin(task: Task) -> Origin:
 def answer_of(text: str) -> tuple[str, bool]:
     if len(text) > MAX_CHARACTERS:
         return "", False
-    marked = ANSWER.findall(text) or boxes(text) or []
-    distinct = {answer.strip() for answer in marked} or {text.strip()}
-    return distinct.pop() if len(distinct) == 1 else "", bool(marked)
+    distinct = {answer.strip() for answer in given_answers(text)}
+    answer = distinct.pop() if len(distinct) == 1 else ""
+    return answer, answer != text.strip()
 
 
 def generate(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
 from temper.envs.core.bounds import only_known
@@ -39,6 +39,7 @@ SERVER = ("url", "hosts", "timeout_s", "max_bytes", "key_variable", "key_header"
 BAD_ACTIONS = "bad_actions"
 REFUSED = "VALIDATION_ERROR"
 """The server's code for an action that its schema refuses."""
+FULL = "; if the server is full, raise its max_concurrent_envs to the number of episodes in flight"
 MAX_TURNS, CLOSE_S, SEEDS = 16, 1.0, 2**31
 
 
@@ -87,7 +88,8 @@ class OpenEnvSession:
             self._socket.send(json.dumps({"type": kind, "data": data}))
             reply = json.loads(self._socket.recv(self._timeout_s))
         except (OSError, WebSocketException) as error:
-            raise EnvironmentFault(f"{self._url}: {kind}: {type(error).__name__}: {error}") from error
+            refused = FULL if kind == "reset" and isinstance(error, ConnectionClosed) else ""
+            raise EnvironmentFault(f"{self._url}: {kind}: {type(error).__name__}: {error}{refused}") from error
         except (ValueError, RecursionError) as error:
             raise EnvironmentFault(f"{self._url}: {kind}: the reply is not JSON") from error
         match reply:
@@ -100,7 +102,7 @@ class OpenEnvSession:
             ):
                 if all(_is_of_action(error, data) for error in errors):
                     raise RefusedAction("; ".join(map(_reason, errors))[:MAX_RESULT_CHARACTERS])
-        raise EnvironmentFault(f"{self._url}: {kind}: {json.dumps(reply)[:500]}")
+        raise EnvironmentFault(f"{self._url}: {kind}: {json.dumps(reply)[:500]}{FULL if kind == 'reset' else ''}")
 
     def close(self) -> None:
         with suppress(OSError, WebSocketException):

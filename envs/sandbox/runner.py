@@ -25,7 +25,7 @@ from temper.envs.sandbox import literals
 PROGRAM = "<program>"
 ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once, instead of in each fork
 MAX_REQUEST_BYTES = 8 * 2**20
-MAX_REPLY_BYTES, MAX_ASK_BYTES = 2**20, 8 * 2**20
+MAX_REPLY_BYTES = 2**20
 MAX_MESSAGE_CHARACTERS = 200
 
 
@@ -120,7 +120,7 @@ def place(error: BaseException) -> str:
 
 def ask(channel: int, arguments: tuple[Any, ...]) -> Any:
     """Return the caller's answer to these arguments."""
-    write(channel, {"ask": literals.encode(list(arguments))}, limit=MAX_ASK_BYTES)
+    write(channel, {"ask": literals.encode(list(arguments))}, limit=MAX_REQUEST_BYTES)
     reply = read(channel)
     if reply is None or "value" not in reply:
         raise RuntimeError("there was no answer")

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from temper.envs.core.errors import EnvironmentFault, SandboxError
 from temper.envs.sandbox import literals
-from temper.envs.sandbox.runner import MAX_ASK_BYTES, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
+from temper.envs.sandbox.runner import MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from temper.envs.sandbox.zygote_client import ANSWER_S, Zygote
 
 MAX_LATE_S = 5.0  # for the rest of a reply, which may arrive byte by byte
@@ -45,6 +45,7 @@ class Limits:
     wall_s: float = 4.0  # seconds of running or sleeping, enforced from outside
     cpu_s: int = 1  # CPU seconds
     memory_mb: int = 512  # address space, MiB
+    reply_bytes: int = MAX_REPLY_BYTES  # of one reply or request
 
 
 class ReplyKind(Enum):
@@ -53,7 +54,7 @@ class ReplyKind(Enum):
     VALUE = "value"  # a plain value
     RAISED = "raised"  # an exception left the program
     UNFIT = "unfit"  # the result is not plain data
-    OUTPUT = "output"  # the result is longer than 1 MiB, or than 8 MiB for a check
+    OUTPUT = "output"  # the result is longer than `Limits.reply_bytes`
     ASK = "ask"  # a request to the caller, in `converse` only
     TIME = "time"  # exceeded the wall-clock or CPU limit
     MEMORY = "memory"  # exceeded the memory limit
@@ -136,7 +137,7 @@ class SealedProcess:
                 self.channel.settimeout(max(self.left_s, 0.001))
                 if sent:  # an empty send would fail if the program has answered and ended
                     self.channel.sendall(sent)
-                return _reply(self._read(MAX_ASK_BYTES if may_ask else MAX_REPLY_BYTES), may_ask=may_ask)
+                return _reply(self._read(), may_ask=may_ask)
             finally:
                 self.left_s = self.deadline - time.monotonic()
         except TimeoutError:
@@ -162,9 +163,9 @@ class SealedProcess:
             raise SandboxError(f"a program's process sent {hello[:80]!r} instead of its seal")
         self.sealed, self.left_s = True, self.limits.wall_s
 
-    def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
+    def _read(self) -> bytes:
         (length,) = struct.unpack(">I", self._exactly(4))
-        if length > most:
+        if length > self.limits.reply_bytes:
             raise ValueError(f"a reply of {length} bytes")
         return self._exactly(length)
 

@@ -36,10 +36,10 @@ class StdinProcess(SealedProcess):
             return reply
         return Reply(kind=ReplyKind.VALUE, value=b"".join(self.written).decode(errors="replace"))
 
-    def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
+    def _read(self) -> bytes:
         if self.sealed:
             self._gather()
-        return super()._read(most)
+        return super()._read()
 
     def _gather(self) -> None:
         """Read the output until the channel has data and the output has none."""

@@ -22,7 +22,7 @@ import json
 import signal
 import threading
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import verifiers.v1 as vf
@@ -142,4 +142,5 @@ def end_after_input(descriptor: int) -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=end_after_input, args=(os.dup(requests.fileno()),), daemon=True).start()
-    asyncio.run(serve())
+    with suppress(KeyboardInterrupt):  # Temper ends it so
+        asyncio.run(serve())

@@ -5,14 +5,16 @@ With `mcp-per-episode:` each episode has its own session, which its first call o
 
 import asyncio
 import atexit
+import logging
+import os
 import shlex
-import sys
 import threading
+from collections import deque
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 from weakref import WeakSet
 
 from temper.envs.core.errors import EnvironmentFault, describe_error
@@ -23,6 +25,9 @@ START_S = 30.0
 """Time limit of a server's start, in seconds."""
 GRACE_S = 5.0
 """Seconds in which a server may end by itself."""
+LAST_LINES = 5
+"""Lines of a server's errors that a message shows."""
+LOG = logging.getLogger(__name__)
 
 
 OPEN: "WeakSet[McpServer]" = WeakSet()
@@ -41,6 +46,7 @@ class McpServer:
         OPEN.add(self)
         self._loop = asyncio.new_event_loop()
         self._client: Any = None
+        self._errors: deque[str] = deque(maxlen=LAST_LINES)
         started: Future[list[Any]] = Future()
         self._serving = self._loop.create_task(self._serve(started))
         self._thread = threading.Thread(target=self._run, args=(started,), name=target[:60], daemon=True)
@@ -49,7 +55,7 @@ class McpServer:
             listed = started.result(START_S)
         except Exception as error:
             self.close()
-            raise ValueError(f"{target} does not start as an MCP server: {describe_error(error)}") from error
+            raise ValueError(f"{target} does not start as an MCP server: {self._describe(error)}") from error
         if not listed:
             self.close()
             raise ValueError(f"{target} lists no tools")
@@ -75,7 +81,7 @@ class McpServer:
                 raise ValueError(str(error)) from error
             if code == CONNECTION_CLOSED or self._loop.is_closed():
                 self.close()
-            raise EnvironmentFault(f"{self._target} did not answer: {describe_error(error)}") from error
+            raise EnvironmentFault(f"{self._target} did not answer: {self._describe(error)}") from error
         text = "\n".join(part.text for part in result.content if part.type == "text")
         if result.is_error:
             raise ValueError(text or "the call failed")
@@ -97,27 +103,43 @@ class McpServer:
         finally:
             self._loop.close()
 
+    def _describe(self, error: BaseException) -> str:
+        """Return the error with the last lines that the server wrote to stderr."""
+        wrote = " | ".join(self._errors)
+        return describe_error(error) + (f"; the server wrote: {wrote}" if wrote else "")
+
+    def _read_errors(self, descriptor: int) -> None:
+        """Log what the server writes to stderr, such as a traceback for each mistake of the model."""
+        with os.fdopen(descriptor, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self._errors.append(line.strip())
+                LOG.info("%s: %s", self._target, line.rstrip())
+
     async def _serve(self, started: "Future[list[Any]]") -> None:
         from mcp import Client  # it takes a second to import
 
-        async with Client(_transport(self._target)) as client:
-            self._client, listed, cursor = client, [], None
-            while True:
-                page = await client.list_tools(cursor=cursor)
-                listed += page.tools
-                if (cursor := page.next_cursor) is None:
-                    break
-            started.set_result(listed)
-            await asyncio.Event().wait()
+        reading, writing = os.pipe()
+        threading.Thread(target=self._read_errors, args=(reading,), name="errors of a server", daemon=True).start()
+        with os.fdopen(writing, "w") as errors:
+            async with Client(_transport(self._target, errors)) as client:
+                errors.close()  # the server has its own, and its end ends the thread
+                self._client, listed, cursor = client, [], None
+                while True:
+                    page = await client.list_tools(cursor=cursor)
+                    listed += page.tools
+                    if (cursor := page.next_cursor) is None:
+                        break
+                started.set_result(listed)
+                await asyncio.Event().wait()
 
 
-def _transport(target: str) -> Any:
+def _transport(target: str, errors: TextIO) -> Any:
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
     if target.startswith(("http://", "https://")):
         return target
     command, *arguments = shlex.split(target)
-    return stdio_client(StdioServerParameters(command=command, args=arguments), errlog=sys.__stderr__ or sys.stderr)
+    return stdio_client(StdioServerParameters(command=command, args=arguments), errlog=errors)
 
 
 def to_tool(tool: Any) -> Tool:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from temper.learner.batches.micro_batches import BatchShare, TrainBatch, build_batch
+from temper.learner.batches.packing import ON_CPU, PassCosts
 from temper.learner.batches.pairs import Pair, build_pair_batch
 from temper.learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
 from temper.learner.config import LearnerConfig
@@ -43,6 +44,7 @@ class BatchBuilder:
 
     config: LearnerConfig
     pad_id: int
+    costs: PassCosts = ON_CPU
 
     def build_from_samples(
         self, samples: Sequence[TrainingSample], *, aggregation: Aggregation = "token", constant_length: int = 0
@@ -55,6 +57,7 @@ class BatchBuilder:
             aggregation=aggregation,
             constant_length=constant_length,
             shared_prompts=self.config.shared_prompts,
+            costs=self.costs,
         )
 
     def build_from_groups(
@@ -77,4 +80,5 @@ class BatchBuilder:
             micro_batch_tokens=self.config.micro_batch_tokens * self.config.sequence_parallel,
             pad_id=self.pad_id,
             shared_prompts=self.config.shared_prompts,
+            costs=self.costs,
         )

@@ -61,8 +61,7 @@ def credit_group(
             one = forced_G[number]
             if one is None:  # the reasoning ended before the budget, and the whole answer has its credit
                 continue
-            start = one.turns[0].forced_end_start
-            assert start is not None
+            start = answers[number].shared_tokens(one)
             shared = _model_tokens(one, 0, start)
             part = PartCredit(start=start, advantage=own, tokens=one.model_tokens - shared)
             credits.append(AnswerCredit(answer=one, episode=number, parts=(part,)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from temper.learner.batches.packing import BatchPlan, MicroBatchPlan, cheapest_plan
+from temper.learner.batches.packing import ON_CPU, BatchPlan, MicroBatchPlan, PassCosts, cheapest_plan
 from temper.learner.batches.pass_experts import PassExperts, build_passes
 from temper.learner.batches.samples import TrainingSample, episodes_of
 from temper.learner.batches.shared_prefixes import Prompts, shared_prefixes
@@ -139,6 +139,7 @@ def build_batch(
     aggregation: Aggregation = "token",
     constant_length: int = 0,
     shared_prompts: bool = False,
+    costs: PassCosts = ON_CPU,
 ) -> TrainBatch:
     """Build one step's batch of at most `micro_batch_tokens` tokens, padding included, per micro-batch.
 
@@ -156,7 +157,11 @@ def build_batch(
     ids = [sample.ids for sample in trained]
     prefixes = shared_prefixes([s.group for s in trained], ids, [s.first_trained for s in trained])
     plan = cheapest_plan(
-        [len(own) for own in ids], prefixes if shared_prompts else [], ranks=ranks, budget=micro_batch_tokens
+        [len(own) for own in ids],
+        prefixes if shared_prompts else [],
+        ranks=ranks,
+        budget=micro_batch_tokens,
+        costs=costs,
     )
     episodes, tokens = episodes_of(trained), Counter[int]()
     for episode, sample in zip(episodes, trained, strict=True):

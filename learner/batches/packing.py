@@ -10,13 +10,24 @@ from functools import reduce
 
 from temper.learner.batches.shared_prefixes import SharedPrefix
 
-PASS_TOKENS = 96
-"""Fixed cost of a forward pass, in tokens. Measured with the shapes of `tests/bench/learner.py` on a CPU core with 0.7 M
-parameters: 90, plus 180 for shared prompts."""
-MARGIN = 0.9
-"""A plan with shared prompts is used if it costs less than this factor times the plan without."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCosts:
+    """The cost of passes on a device, for the choice of a plan. The defaults hold for a CPU core with 0.7 M parameters.
+
+    A GPU measures its own (`learner/models/pass_costs.py`).
+    """
+
+    pass_tokens: int = 96
+    """Fixed cost of a forward pass, in tokens. Measured with the shapes of `tests/bench/learner.py`: 90, plus 180 for shared
+    prompts."""
+    margin: float = 0.9
+    """A plan with shared prompts is used if it costs less than this factor times the plan without."""
+
+
+ON_CPU = PassCosts()
 ROW_TOKENS = 8
-"""Fixed cost of a row in a pass without padding, in tokens. Measured like `PASS_TOKENS`: 5 to 9."""
+"""Fixed cost of a row in a pass without padding, in tokens. Measured like `pass_tokens` on a CPU: 5 to 9."""
 
 
 def packed_cost(*, tokens: int, rows: int) -> int:
@@ -53,6 +64,7 @@ class PackSize:
     prompt: int
     length: int
     rests: int
+    costs: PassCosts = ON_CPU
 
     @property
     def tokens(self) -> int:
@@ -66,8 +78,8 @@ class PackSize:
         Without prompts the rows run end to end if that is cheaper.
         """
         if self.prompt:
-            return self.tokens + PASS_TOKENS * 3
-        return min(self.tokens, packed_cost(tokens=self.rests, rows=self.rows)) + PASS_TOKENS
+            return self.tokens + self.costs.pass_tokens * 3
+        return min(self.tokens, packed_cost(tokens=self.rests, rows=self.rows)) + self.costs.pass_tokens
 
     def with_item(self, item: PackItem) -> "PackSize":
         return PackSize(
@@ -76,23 +88,32 @@ class PackSize:
             prompt=max(self.prompt, item.prompt),
             length=max(self.length, item.length),
             rests=self.rests + item.rests,
+            costs=self.costs,
         )
 
 
-NOTHING = PackSize(items=0, rows=0, prompt=0, length=0, rests=0)
+def empty_size(costs: PassCosts = ON_CPU) -> PackSize:
+    return PackSize(items=0, rows=0, prompt=0, length=0, rests=0, costs=costs)
 
 
-def micro_batch_size(plan: MicroBatchPlan) -> PackSize:
+def micro_batch_size(plan: MicroBatchPlan, costs: PassCosts = ON_CPU) -> PackSize:
     """Return the size of a micro-batch. Either all its items have prompts or none has."""
-    return reduce(PackSize.with_item, plan, NOTHING)
+    return reduce(PackSize.with_item, plan, empty_size(costs))
 
 
-def batch_cost(plan: BatchPlan) -> int:
+def batch_cost(plan: BatchPlan, costs: PassCosts = ON_CPU) -> int:
     """Return the cost of the busiest rank."""
-    return max(sum(micro_batch_size(micro_batch).cost for micro_batch in share) for share in plan)
+    return max(sum(micro_batch_size(micro_batch, costs).cost for micro_batch in share) for share in plan)
 
 
-def cheapest_plan(lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, ranks: int, budget: int) -> BatchPlan:
+def cheapest_plan(
+    lengths: Sequence[int],
+    prefixes: Sequence[SharedPrefix],
+    *,
+    ranks: int,
+    budget: int,
+    costs: PassCosts = ON_CPU,
+) -> BatchPlan:
     """Return the cheapest of one plan without shared prompts and several with them.
 
     `budget` is the maximum number of tokens in a micro-batch.
@@ -100,21 +121,23 @@ def cheapest_plan(lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, r
     best = plain_plan(lengths, ranks=ranks, budget=budget)
     if not prefixes:
         return best
-    lowest = MARGIN * batch_cost(best)
+    lowest = costs.margin * batch_cost(best, costs)
     largest = max(len(prefix.rows) for prefix in prefixes)
     sizes = [largest] if ranks == 1 else [-(-largest // 2**halvings) for halvings in range(largest.bit_length())]
     for most_rows in sizes:
-        for item_cost in (0, 2 * PASS_TOKENS):
+        for item_cost in (0, 2 * costs.pass_tokens):
             items = _build_items(lengths, prefixes, budget=budget, most_rows=most_rows, item_cost=item_cost)
             if len(items) < ranks:
                 continue
-            plan = balanced_plan(items, ranks=ranks, budget=budget)
-            if batch_cost(plan) < lowest:
-                best, lowest = plan, batch_cost(plan)
+            plan = balanced_plan(items, ranks=ranks, budget=budget, costs=costs)
+            if batch_cost(plan, costs) < lowest:
+                best, lowest = plan, batch_cost(plan, costs)
     return best
 
 
-def cheapest_pair_plan(lengths: Sequence[int], prompts: Sequence[int], *, ranks: int, budget: int) -> BatchPlan:
+def cheapest_pair_plan(
+    lengths: Sequence[int], prompts: Sequence[int], *, ranks: int, budget: int, costs: PassCosts = ON_CPU
+) -> BatchPlan:
     """Return the cheaper of two plans for pairs of samples (0, 1), (2, 3) and so on. A pair runs together.
 
     `prompts` has the number of tokens that each pair can share, 0 for none.
@@ -124,8 +147,8 @@ def cheapest_pair_plan(lengths: Sequence[int], prompts: Sequence[int], *, ranks:
         for own in ([0] * len(prompts), prompts)
     )
     best = round_robin_plan(in_full, ranks=ranks, budget=budget)
-    plan = balanced_plan(shared, ranks=ranks, budget=budget)
-    return plan if batch_cost(plan) < MARGIN * batch_cost(best) else best
+    plan = balanced_plan(shared, ranks=ranks, budget=budget, costs=costs)
+    return plan if batch_cost(plan, costs) < costs.margin * batch_cost(best, costs) else best
 
 
 def plain_plan(lengths: Sequence[int], *, ranks: int, budget: int) -> BatchPlan:
@@ -142,13 +165,13 @@ def round_robin_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> B
     return [pack(share, budget=budget) for share in round_robin(items, ranks=ranks)]
 
 
-def balanced_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> BatchPlan:
+def balanced_plan(items: Iterable[PackItem], *, ranks: int, budget: int, costs: PassCosts = ON_CPU) -> BatchPlan:
     """Plan items with and without prompts, at least one per rank. Within a rank items with prompts run first."""
     plan = []
     for share in balance(items, ranks=ranks):
         order = sorted(share, key=lambda item: (-item.length, -item.prompt))
         with_prompt, without = [i for i in order if i.prompt], [i for i in order if not i.prompt]
-        plan.append([*pack(with_prompt, budget=budget), *pack(without, budget=budget)])
+        plan.append([*pack(with_prompt, budget=budget, costs=costs), *pack(without, budget=budget)])
     return plan
 
 
@@ -174,12 +197,12 @@ def balance(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:
     return shares
 
 
-def pack(items: Iterable[PackItem], *, budget: int) -> list[MicroBatchPlan]:
+def pack(items: Iterable[PackItem], *, budget: int, costs: PassCosts = ON_CPU) -> list[MicroBatchPlan]:
     """Join items, longest first, within the budget. Items with prompts join only if that is cheaper."""
     plans: list[MicroBatchPlan] = []
-    size = NOTHING
+    size = empty_size(costs)
     for item in items:
-        alone = NOTHING.with_item(item)
+        alone = empty_size(costs).with_item(item)
         longer = size.with_item(item)
         cheaper = not item.prompt or longer.cost <= size.cost + alone.cost
         if plans and cheaper and longer.tokens <= budget:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from temper.learner.batches.micro_batches import TrainBatch
-from temper.learner.batches.packing import cheapest_pair_plan
+from temper.learner.batches.packing import ON_CPU, PassCosts, cheapest_pair_plan
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.batches.shared_prefixes import shared_length
 
@@ -29,7 +29,13 @@ class Pair:
 
 
 def build_pair_batch(
-    pairs: Sequence[Pair], *, ranks: int, micro_batch_tokens: int, pad_id: int, shared_prompts: bool = False
+    pairs: Sequence[Pair],
+    *,
+    ranks: int,
+    micro_batch_tokens: int,
+    pad_id: int,
+    shared_prompts: bool = False,
+    costs: PassCosts = ON_CPU,
 ) -> TrainBatch:
     """Build one step's batch of pairs. Its denominator is the number of pairs.
 
@@ -41,5 +47,6 @@ def build_pair_batch(
     used = [pair for pair in pairs if pair.is_usable]
     answers = [answer for pair in used for answer in (pair.chosen, pair.rejected)]
     prompts = [pair.shared_prompt if shared_prompts else 0 for pair in used]
-    plan = cheapest_pair_plan([len(answer.ids) for answer in answers], prompts, ranks=ranks, budget=micro_batch_tokens)
+    lengths = [len(answer.ids) for answer in answers]
+    plan = cheapest_pair_plan(lengths, prompts, ranks=ranks, budget=micro_batch_tokens, costs=costs)
     return TrainBatch(plan=plan, rows=answers, denominator=float(len(used)), pad_id=pad_id, filler_rows=2)

@@ -129,7 +129,7 @@ class DeepSpeedEngine:
         )
         if learner.recompute == "full" and learner.shared_prompts:
             self.train(noise=False)
-            require_recomputable(self.engine, model)
+            require_recomputable(self.engine, model, packs=self.scorer.packs)
 
     def train(self, *, noise: bool) -> None:
         """Switch to training mode, with the dropout of the model's configuration or without any."""
@@ -145,9 +145,8 @@ class DeepSpeedEngine:
 
         A loss that is not finite makes the whole gradient NaN, so that `step` skips it on every rank.
         """
-        if not torch.isfinite(loss):
-            loss = loss * float("nan")
-        self.engine.backward(loss * self.ranks)  # DeepSpeed takes the mean over ranks
+        nan_unless_finite = 1.0 + 0.0 * loss.detach()  # without a wait for the device
+        self.engine.backward(loss * nan_unless_finite * self.ranks)  # DeepSpeed takes the mean over ranks
 
     def step(self, *, learning_rate: float) -> tuple[bool, float]:
         """Update the parameters. Returns whether it was applied, and the gradient's norm before clipping.

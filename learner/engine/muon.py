@@ -1,6 +1,7 @@
 """Muon on whole matrices and on ZeRO's partitions, after the gradient is clipped."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,8 +26,14 @@ class GuardedMuon(GuardedAdamW):
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig, guard: bool) -> None:
+        by_muon = [group for group in groups if group["use_muon"]]
+        self._shapes: dict[int, torch.Size] = {
+            id(weights): shape
+            for group in by_muon
+            for weights, shape in zip(group["params"], group.pop("shapes"), strict=True)
+        }
+        """The shapes of `inner_matrices`, by the id of the parameter."""
         super().__init__(groups, optim=optim, guard=guard)
-        self._matrices = {id(matrix) for group in groups if group["use_muon"] for matrix in group["params"]}
         self._counts: dict[int, list[list[int]]] = {}
         """Each rank's entries of each part, by the id of the partition."""
         # DeepSpeed compiles Newton-Schulz, which needs a compiler and costs more than it saves. This holds for the process, in
@@ -36,8 +43,11 @@ class GuardedMuon(GuardedAdamW):
     def set_parts(self, partitions: Iterable[tuple[torch.Tensor, list[Any], list[MatrixPart]]]) -> None:
         """Store this rank's parts of each Muon partition. ZeRO replaces a group's parameters by its partitions."""
         for partition, parameters, parts in partitions:
-            if id(parameters[0]) in self._matrices:
-                self.parts[id(partition)] = parts
+            if id(parameters[0]) in self._shapes:
+                shapes = [self._shapes[id(parameter)] for parameter in parameters]
+                self.parts[id(partition)] = [
+                    replace(part, shape=shape) for part, shape in zip(parts, shapes, strict=True)
+                ]
                 counts: list[list[int]] = [[] for _ in range(torch.distributed.get_world_size())]
                 torch.distributed.all_gather_object(counts, [part.count for part in parts])
                 self._counts[id(partition)] = counts
@@ -67,14 +77,16 @@ class GuardedMuon(GuardedAdamW):
         if id(weights) in self.parts:
             _orthogonalize_parts(gradient, self.parts[id(weights)], self._counts[id(weights)])
         else:
-            gradient.copy_(_orthogonalize(gradient))
+            matrices = gradient.view(self._shapes[id(weights)])
+            matrices.copy_(_orthogonalize(matrices))
         weights.mul_(1 - group["lr"] * group["weight_decay"]).add_(gradient, alpha=-group["lr"])
 
 
 def _orthogonalize_parts(flat: torch.Tensor, parts: list[MatrixPart], counts: list[list[int]]) -> None:
-    """Orthogonalize the matrices whose parts are in `flat`. Collective: each rank gathers and computes one matrix of a batch.
+    """Orthogonalize the matrices whose parts are in `flat`. Collective: each rank gathers and computes one part of a batch.
 
-    `counts` has each rank's number of entries of each part. The parts of a matrix are in the order of the ranks.
+    A part is of one matrix or of a stack of experts. `counts` has each rank's number of entries of each part, in the order of
+    the ranks.
     """
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     device = get_accelerator().current_device_name()
@@ -95,7 +107,8 @@ def _orthogonalize_parts(flat: torch.Tensor, parts: list[MatrixPart], counts: li
             flat[one] = piece
 
 
-def _orthogonalize(matrix: torch.Tensor) -> torch.Tensor:
-    rows, columns = matrix.shape
-    update: torch.Tensor = zeropower_via_gram_newtonschulz(matrix, steps=NEWTON_SCHULZ_STEPS)
+def _orthogonalize(matrices: torch.Tensor) -> torch.Tensor:
+    """Orthogonalize a matrix, or each of a stack."""
+    *_, rows, columns = matrices.shape
+    update: torch.Tensor = zeropower_via_gram_newtonschulz(matrices, steps=NEWTON_SCHULZ_STEPS)
     return update * max(1.0, rows / columns) ** 0.5

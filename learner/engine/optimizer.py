@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from temper.learner.config import OptimConfig
-from temper.learner.models.expert_parallel import own_experts
+from temper.learner.models.expert_parallel import STACKS, own_experts
 from temper.learner.models.loading import whole_shape
 
 EMA = "ema"
@@ -19,7 +20,7 @@ EMA = "ema"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixPart:
-    """This rank's consecutive entries of a flat matrix, and their place in its partition."""
+    """This rank's consecutive entries of a flat matrix or stack of matrices, and their place in its partition."""
 
     shape: torch.Size
     first: int
@@ -128,17 +129,19 @@ def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dic
 
 
 def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str, Any]]:
-    """Return the groups for Muon: the matrices of linear layers but the output layer. The rest is for AdamW.
+    """Return the groups for Muon: the matrices of linear layers but the output layer, and of experts. The rest is for AdamW.
 
-    `lr_scale` is a group's learning rate relative to AdamW's. Raises `ValueError` if no matrix is left for Muon.
+    `shapes` are those of `inner_matrices`. `lr_scale` is a group's learning rate relative to AdamW's. Raises `ValueError` if
+    no matrix is left for Muon.
     """
     matrices = inner_matrices(model)
     if not matrices:
         raise ValueError("optim.kind=muon: the model has no linear layer to train; use optim.kind=adamw")
-    taken = {id(weight) for weight in matrices}
+    taken = {id(weight) for weight, _ in matrices}
     groups: list[dict[str, Any]] = [
         {
-            "params": matrices,
+            "params": [weight for weight, _ in matrices],
+            "shapes": [shape for _, shape in matrices],
             "use_muon": True,
             "momentum": optim.muon_momentum,
             "weight_decay": optim.weight_decay,
@@ -152,12 +155,22 @@ def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str,
     return [group for group in groups if group["params"]]
 
 
-def inner_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
-    """Return the trained matrices of linear layers but the output layer."""
+def inner_matrices(model: PreTrainedModel) -> list[tuple[torch.Tensor, torch.Size]]:
+    """Return the trained weights of linear layers but the output layer, and stacks of experts, each with its matrices' shape.
+
+    The last two axes are those of a matrix. A stack has axes before them, and splits its joined gate and up projections, which
+    are two matrices in a layer without experts.
+    """
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     ends = {id(parameter) for end in embeddings if end is not None for parameter in end.parameters()}
-    linear = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
-    return [weight for weight in linear if weight.requires_grad and id(weight) not in ends]
+    linear: list[Any] = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    found = [(weight, whole_shape(weight)) for weight in linear]
+    for module in model.modules():
+        for name, stack in module.named_parameters(recurse=False) if isinstance(module, STACKS) else ():
+            experts, rows, columns = whole_shape(stack)
+            joined = 2 if name == "gate_up_proj" else 1
+            found.append((stack, torch.Size([experts, joined, rows // joined, columns])))
+    return [(weight, shape) for weight, shape in found if weight.requires_grad and id(weight) not in ends]
 
 
 def learning_rate(step: int, *, optim: OptimConfig, total_steps: int) -> float:

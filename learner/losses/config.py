@@ -62,7 +62,7 @@ class LossConfig:
     learner/losses/surrogates.py."""
     old_policy: OldPolicy | None = immutable(None)
     """The denominator of r: trainer (the policy before the batch's first update; r is 1 if there is only one) or rollout
-    (mu). Null takes rollout for gspo and cispo, which rely on the clip, else trainer."""
+    (mu). Null takes rollout for gspo and cispo, which rely on the clip, else trainer. In bfloat16 gspo needs trainer."""
     clip_low: float | None = immutable(None)
     """r is clipped below at 1 - clip_low. Null takes the default: 0.2, for gspo 0.0003, for cispo no bound."""
     clip_high: float | None = immutable(None)

@@ -17,7 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.models.experts import Router, find_routers, load_entropy, load_max, unused
-from temper.learner.models.packed_rows import lengths_in
+from temper.learner.models.packed_rows import packed_lengths
 from temper.learner.models.sequence_parallel import SequenceGroup
 from temper.rollout.expert_choices import UNRECORDED
 
@@ -42,7 +42,7 @@ class ExpertReplay:
         self._totals = self._nothing()  # choices per expert, then rerouted and replayed choices
         if self._routers:
             model.register_forward_pre_hook(
-                lambda _module, _inputs, named: self._next_pass(lengths_in(named.get("attention_mask"))),
+                lambda _module, _inputs, named: self._next_pass(packed_lengths(named)),
                 with_kwargs=True,
             )
         for number, router in enumerate(self._routers):

@@ -3,27 +3,23 @@
 Suffixes: `_B` row, `_BT` row and token, `_N` token of the pass, `_1N` the pass as one row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.nn.attention.varlen import varlen_attn
 from transformers import PreTrainedModel
 from transformers.cache_utils import get_layer_types_and_kwargs
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from temper.learner.batches.packing import packed_cost
 from temper.learner.models import mamba_scan
-from temper.learner.models.sequence_parallel import SequenceGroup, attend_by_heads, install_mixers
+from temper.learner.models.borders import attend, border_mask, lengths_in, missing_arguments
+from temper.learner.models.sequence_parallel import SequenceGroup, install_mixers
 from temper.learner.models.shape import LAYER_TYPES, RECURRENT
-
-BORDERS = torch.int32
-"""Type of an attention mask that holds the borders of sequences, shape (1, 1, 1, sequences + 1)."""
 
 PROBE = (5, 4)
 """Tokens of the two sequences that show whether a model keeps rows apart."""
@@ -77,21 +73,19 @@ class PackedRows:
         places_BT = torch.arange(self.kept_BT.shape[1], device=device).expand_as(self.kept_BT)
         return {
             "position_ids": self.pack(places_BT),
-            "attention_mask": torch.tensor(self.borders, device=device, dtype=BORDERS)[None, None, None],
+            "attention_mask": border_mask([end - start for start, end in pairwise(self.borders)]),
             "seq_idx": self.pack(rows_BT, fill=len(self.kept_BT)),
         }
 
 
-def lengths_in(attention_mask: torch.Tensor | None) -> list[int] | None:
-    """Return the lengths of the sequences that a mask separates, or None for other masks."""
-    if attention_mask is None or attention_mask.dtype != BORDERS or attention_mask.ndim != 4:
-        return None
-    lengths: list[int] = attention_mask.flatten().diff().tolist()
-    return lengths
+def packed_lengths(arguments: Mapping[str, Any]) -> list[int] | None:
+    """Return the lengths of the packed rows in a pass with these arguments, or None for padded rows."""
+    lengths = lengths_in(arguments.get("attention_mask")) if "seq_idx" in arguments else None
+    return None if lengths is None else lengths[0]
 
 
-def install(forward: Callable[..., Any], model: PreTrainedModel, group: SequenceGroup | None = None) -> bool:
-    """Prepare a model for packed rows, and for a `group` of ranks. Returns whether it keeps rows apart.
+def install(forward: Callable[..., Any], model: PreTrainedModel, group: SequenceGroup | None = None) -> str:
+    """Prepare a model for packed rows, and for a `group` of ranks. Returns why rows cannot be packed; empty if they can.
 
     Collective under ZeRO-3.
 
@@ -102,11 +96,13 @@ def install(forward: Callable[..., Any], model: PreTrainedModel, group: Sequence
     layers = set(get_layer_types_and_kwargs(text)[0])
     recurrent = RECURRENT.get(text.model_type)
     if text._attn_implementation != "sdpa" or not layers <= LAYER_TYPES | {recurrent}:
-        return False
+        return f"unsupported layers or attention of model type {text.model_type}"
     if "sliding_attention" in layers or vars(text).get("sliding_window"):  # some models have it in the mask alone
-        return False
+        return "attention with a window"
     if recurrent in layers and not mamba_scan.separates_sequences():
-        return False
+        return "no scan of Mamba-2 layers that keeps sequences apart"
+    if missing := missing_arguments():
+        return f"varlen_attn of torch {torch.__version__} has no {', '.join(missing)}"
     ALL_ATTENTION_FUNCTIONS.register("sdpa", attend if group is None else partial(attend, group=group))
     if group is not None:
         install_mixers(model, group)
@@ -121,66 +117,14 @@ def install(forward: Callable[..., Any], model: PreTrainedModel, group: Sequence
         continued_BTV = forward(input_ids=ids_BT, use_cache=False).logits.float()
         try:
             packed_1NV = forward(input_ids=rows.pack(ids_BT), use_cache=False, **rows.arguments).logits.float()
-        except (RuntimeError, TypeError, ValueError):  # its attention is not transformers' and refuses the mask
-            return False
+        except torch.OutOfMemoryError:
+            raise
+        except (
+            RuntimeError,
+            ValueError,
+        ) as refused:  # its attention is not transformers', or no kernel takes its heads
+            return f"attention refuses their borders: {str(refused).partition(chr(10))[0]}"
     alone, continued, packed = continued_BTV[1, :after], continued_BTV[0, before:], packed_1NV[0, before:]
     share = LEAK if model.dtype == torch.float32 else LEAK_IN_HALF
-    return bool((packed - alone).norm() <= share * (continued - alone).norm())
-
-
-def attend(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    *,
-    group: SequenceGroup | None = None,
-    **rest: Any,
-) -> tuple[torch.Tensor, None]:
-    """Compute transformers' fused attention, sequence by sequence if the mask holds borders.
-
-    A query with fewer tokens than the sequences is the shard of a rank. On a CPU a pass over each sequence is faster than
-    one over all that hides most scores.
-    """
-    lengths = lengths_in(attention_mask)
-    if lengths is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **rest)
-    if sum(lengths) > query.shape[2]:
-        assert group is not None
-        return attend_by_heads(
-            group, lambda q, k, v: attend(module, q, k, v, attention_mask, **rest)[0], query, key, value
-        ), None
-    if query.is_cuda and query.dtype != torch.float32 and not rest.get("dropout"):
-        assert attention_mask is not None
-        return _attend_by_kernel(query, key, value, attention_mask.flatten(), lengths, rest.get("scaling")), None
-    outputs = [
-        sdpa_attention_forward(module, *own, None, **rest)[0]
-        for own in zip(*(one.split(lengths, dim=2) for one in (query, key, value)), strict=True)
-    ]
-    return torch.cat(outputs, dim=1), None
-
-
-def _attend_by_kernel(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    borders: torch.Tensor,
-    lengths: list[int],
-    scaling: float | None,
-) -> torch.Tensor:
-    query_NHD, key_NHD, value_NHD = (one[0].transpose(0, 1) for one in (query, key, value))
-    output = varlen_attn(
-        query_NHD,
-        key_NHD,
-        value_NHD,
-        borders,
-        borders,
-        max(lengths),
-        max(lengths),
-        scale=scaling,
-        window_size=(-1, 0),
-        enable_gqa=key.shape[1] != query.shape[1],
-    )
-    assert isinstance(output, torch.Tensor)
-    return output[None]
+    apart = bool((packed - alone).norm() <= share * (continued - alone).norm())
+    return "" if apart else f"model type {text.model_type} mixes them"

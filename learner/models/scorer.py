@@ -68,12 +68,14 @@ class Scorer:
         self._group = group
         if group is not None:
             require_divisible(model.config, size=group.size)
-        self.packs = packed_rows.install(forward, model, group)
-        """Whether rows may run end to end."""
+        self.padded_because = packed_rows.install(forward, model, group)
+        """Why rows are padded instead of packed end to end; empty if they are packed."""
+        self.packs = not self.padded_because
         if group is not None and not (self.packs and self._layer is not None):
             raise ValueError(
                 f"learner.sequence_parallel={group.size} with a model of type {model.config.model_type}: the "
-                "model must keep packed rows apart and take its logits from a linear layer; set learner.sequence_parallel=1"
+                "model must keep packed rows apart and take its logits from a linear layer "
+                f"({self.padded_because or 'it modifies its logits'}); set learner.sequence_parallel=1"
             )
         if self._layer is not None:
             self._plain = self._layer.forward
@@ -136,6 +138,7 @@ class Scorer:
             self._config,
             own_ids_BT,
             prompts,
+            packs=self.packs,
             whole_graph=self._whole_graph,
             reading=self._serve(request),
             arguments=arguments,

@@ -11,15 +11,18 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
-from transformers.cache_utils import LinearAttentionLayer
+from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.models.borders import border_mask
 from temper.learner.models.packed_rows import LEAK_IN_HALF, PROBE
+from temper.learner.models.shape import RECURRENT
 
 AS_IT_IS = nullcontext()
 REFUSED = "learner.recompute=full with learner.shared_prompts=true does not work for a model"
@@ -33,20 +36,22 @@ def causal_logits(
     ids_BT: torch.Tensor,
     prompts: Prompts | None,
     *,
+    packs: bool = False,
     whole_graph: bool = False,
     reading: AbstractContextManager[None] = AS_IT_IS,
     arguments: Mapping[str, torch.Tensor] = NO_ARGUMENTS,
 ) -> torch.Tensor:
     """Return logits of shape (B, T, V): of whole sequences, or of answers that continue from `prompts`.
 
-    Padding on the right needs no mask, because a causal model does not see it. `reading` is the context of the pass that
+    Padding on the right needs no mask, because a causal model does not see it. `packs` says that the model keeps sequences
+    apart by their borders (`Scorer.packs`), so its answers need no mask either. `reading` is the context of the pass that
     returns the logits. `arguments` of the model are for whole sequences only.
     """
     if prompts is None:
         with reading:
             logits_BTV: torch.Tensor = model(input_ids=ids_BT, use_cache=False, **arguments).logits
         return logits_BTV
-    return _answer_logits(model, config, ids_BT, prompts, whole_graph=whole_graph, reading=reading)
+    return _answer_logits(model, config, ids_BT, prompts, packs=packs, whole_graph=whole_graph, reading=reading)
 
 
 def _answer_logits(
@@ -55,6 +60,7 @@ def _answer_logits(
     ids_BT: torch.Tensor,
     prompts: Prompts,
     *,
+    packs: bool,
     whole_graph: bool,
     reading: AbstractContextManager[None],
 ) -> torch.Tensor:
@@ -65,9 +71,10 @@ def _answer_logits(
     weight 0, so that a gradient reaches every module that ran, as ZeRO-3 requires.
     """
     device = ids_BT.device
-    cache = PromptCache(config)
-    of_B = torch.tensor(prompts.of_B, device=device)
+    cache = PromptCache(config, _key_places(prompts, length=ids_BT.shape[1], device=device) if packs else None)
     before, after = _padding(prompts, length=ids_BT.shape[1], device=device)
+    if packs:
+        before, after = _borders(config, prompts, before, length=ids_BT.shape[1], device=device)
     output = model(
         input_ids=torch.tensor(prompts.ids_PS, device=device),
         past_key_values=cache,
@@ -75,7 +82,7 @@ def _answer_logits(
         logits_to_keep=1,
         **before,
     )
-    cache.expand(of_B)
+    cache.expand(torch.tensor(prompts.of_B, device=device))
     with reading:
         logits_BTV: torch.Tensor = model(input_ids=ids_BT, past_key_values=cache, use_cache=False, **after).logits
     return logits_BTV + 0.0 * output.logits.sum() if whole_graph else logits_BTV
@@ -85,23 +92,62 @@ def _padding(
     prompts: Prompts, *, length: int, device: torch.device
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Return masks and positions for the prompts and for the answers; none if all prompts have one length."""
-    lengths_P = torch.tensor(prompts.lengths_P, device=device)
     longest = prompts.ids_PS.shape[1]
-    if int(lengths_P.min()) == longest:
+    if int(prompts.lengths_P.min()) == longest:
         return {}, {}
-    places_PS = torch.arange(longest, device=device) - (longest - lengths_P[:, None])
-    mask_PS = (places_PS >= 0).long()
-    of_B = torch.tensor(prompts.of_B, device=device)
-    seen_BT = torch.ones(len(of_B), length, dtype=torch.long, device=device)
-    before = {"attention_mask": mask_PS, "position_ids": places_PS.clamp(min=0)}
+    places_PS = np.arange(longest) - (longest - prompts.lengths_P[:, None])
+    mask_PS = (places_PS >= 0).astype(np.int64)
+    seen_BT = np.ones((len(prompts.of_B), length), dtype=np.int64)
+    arrays = (
+        {"attention_mask": mask_PS, "position_ids": places_PS.clip(min=0)},
+        {
+            "attention_mask": np.concatenate([mask_PS[prompts.of_B], seen_BT], axis=1),
+            "position_ids": prompts.lengths_P[prompts.of_B][:, None] + np.arange(length),
+        },
+    )
+    before, after = ({name: torch.tensor(array, device=device) for name, array in one.items()} for one in arrays)
+    return before, after
+
+
+def _borders(
+    config: PreTrainedConfig, prompts: Prompts, padding: dict[str, torch.Tensor], *, length: int, device: torch.device
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of the prompts' pass and of the answers' with borders in place of masks.
+
+    `padding` are the masks and positions of prompts of different lengths. The padding of a prompt is a sequence of its own.
+    Mamba layers keep their mask of it.
+    """
+    before: dict[str, Any] = dict(padding)
+    if padding:
+        longest = prompts.ids_PS.shape[1]
+        mask = border_mask([part for own in prompts.lengths_P.tolist() for part in (longest - own, own) if part])
+        recurrent = RECURRENT.get(config.get_text_config(decoder=True).model_type)
+        both = {"full_attention": mask, recurrent: padding["attention_mask"]}
+        before["attention_mask"] = mask if recurrent is None else both
+    lengths_B = prompts.lengths_P[prompts.of_B]
     after = {
-        "attention_mask": torch.cat([mask_PS[of_B], seen_BT], dim=1),
-        "position_ids": lengths_P[of_B][:, None] + torch.arange(length, device=device),
+        "attention_mask": border_mask([length] * len(lengths_B), (lengths_B + length).tolist()),
+        "position_ids": torch.tensor(lengths_B[:, None] + np.arange(length), device=device),
     }
     return before, after
 
 
-def require_recomputable(forward: Callable[..., Any], model: PreTrainedModel) -> None:
+def _key_places(prompts: Prompts, *, length: int, device: torch.device) -> torch.Tensor:
+    """Return for each answer the places of its keys, its prompt's first, among all of the prompts and then all of the answers.
+
+    Padding before a prompt is left out.
+    """
+    rows, longest = prompts.ids_PS.shape
+    ends_B = (prompts.of_B + 1) * longest
+    places = [
+        part
+        for row, (end, own) in enumerate(zip(ends_B, prompts.lengths_P[prompts.of_B], strict=True))
+        for part in (np.arange(end - own, end), rows * longest + row * length + np.arange(length))
+    ]
+    return torch.tensor(np.concatenate(places), device=device)
+
+
+def require_recomputable(forward: Callable[..., Any], model: PreTrainedModel, *, packs: bool = False) -> None:
     """Raise `ValueError` if recomputed layers do not see shared prompts. Collective under ZeRO-3.
 
     Short passes compare an answer behind a shared prompt with the same answer in one sequence and without its prompt.
@@ -110,7 +156,7 @@ def require_recomputable(forward: Callable[..., Any], model: PreTrainedModel) ->
     ids_1T = torch.arange(1, before + after + 1, device=model.device)[None]
     prompts = Prompts.padded([ids_1T[0, :before].tolist()], rows_P=[1], pad_id=0)
     with torch.no_grad():
-        shared_1TV = causal_logits(forward, model.config, ids_1T[:, before:], prompts).float()
+        shared_1TV = causal_logits(forward, model.config, ids_1T[:, before:], prompts, packs=packs).float()
         whole_1TV, alone_1TV = (
             forward(input_ids=ids, use_cache=False).logits.float() for ids in (ids_1T, ids_1T[:, before:])
         )
@@ -194,15 +240,52 @@ class StateLayer(LinearAttentionLayer):
         return recurrent_states
 
 
+def _graph_layer(layer: Any, places_N: torch.Tensor | None) -> Any:
+    if type(layer) is LinearAttentionLayer:
+        return StateLayer(layer.number_of_states)
+    return KeyLayer(places_N) if type(layer) is DynamicLayer and places_N is not None else layer
+
+
+class KeyLayer(DynamicLayer):
+    """The keys and values of prompts, (P, heads, S, width). Answers get them and their own end to end, (1, heads, N, width).
+
+    Each answer has a copy of its prompt's keys, as in a whole sequence. It is not repeated over heads.
+    """
+
+    def __init__(self, places_N: torch.Tensor) -> None:
+        super().__init__()
+        self.keys: torch.Tensor | None = None
+        self.values: torch.Tensor | None = None
+        self.places_N = places_N
+        """See `_key_places`."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store and return the prompts' keys and values, or return the answers' without storing them."""
+        if self.keys is None or self.values is None:
+            self.keys, self.values = key_states, value_states
+            return key_states, value_states
+        key, value = (
+            torch.cat([one.transpose(1, 2).flatten(0, 1) for one in both])
+            .index_select(0, self.places_N)
+            .transpose(0, 1)[None]
+            for both in ((self.keys, key_states), (self.values, value_states))
+        )
+        return key, value
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Do nothing: `places_N` has the prompt of each answer."""
+
+
 class PromptCache(DynamicCache):
     """A cache that keeps the autograd graph: first of prompts, then of their answers."""
 
-    def __init__(self, config: PreTrainedConfig) -> None:
+    def __init__(self, config: PreTrainedConfig, places_N: torch.Tensor | None = None) -> None:
+        """Without `places_N` (`_key_places`) attention gets padded keys, which need a mask."""
         super().__init__(config=config)
         made: list[Any] = self.layers
-        self.layers: list[Any] = [
-            StateLayer(layer.number_of_states) if type(layer) is LinearAttentionLayer else layer for layer in made
-        ]
+        self.layers: list[Any] = [_graph_layer(layer, places_N) for layer in made]
         self.expanded_by_layer: set[int] = set()
         """Layers that repeat their entry themselves, because they are recomputed."""
         self.of_B: torch.Tensor | None = None

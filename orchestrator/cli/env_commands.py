@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from temper.orchestrator.cli.arguments import DATA_OPTION, add_command
+from temper.orchestrator.cli.arguments import DATA_OPTION, add_command, add_config_or_run
 
 if TYPE_CHECKING:
     from temper.envs.core.definition import EnvDefinition
@@ -29,8 +29,12 @@ ENVCHECK_EPILOG = """examples:
   temper env check --env code --data humaneval.jsonl
   temper env check --env reasoning_gym --options '{dataset: mini_sudoku}'
   temper env check --env math --data '{path: mine.csv, columns: {question: problem, answer: solution}}'
+  temper env check --reward mine.right --data cities.jsonl --answer solution
+  temper env check run.yaml                            all environments of a run, with their rewards
 
-It fails if a reference solution does not get the full reward, if a negative does, or if there is no reference solution.
+It fails if a reference solution does not get the full reward, if a negative does, or if there is no reference solution. It
+also fails if an answer without knowledge of the task pays. A reward function needs no reference solutions, but with them
+more is tried. It gets a right answer by a reward above 0.3. No judge is asked.
 
 """
 NEW_EPILOG = """examples:
@@ -39,8 +43,8 @@ NEW_EPILOG = """examples:
   temper env new office --tools           tools that the model calls
   temper env new riddle --turns           several turns
 
-The new environment works: `temper env check --env NAME` runs its reference solutions and negatives. Then edit NAME/env.py from
-top to bottom. To use it, add `NAME: {kind: NAME}` under `envs` in a configuration. docs/environments.md has the reference.
+The new environment works: `temper env check NAME/run.yaml` runs its reference solutions and negatives. Then edit NAME/env.py
+from top to bottom. To use it, add `NAME: {kind: NAME}` under `envs` in a configuration. docs/environments.md has the reference.
 """
 PRESETS_EPILOG = """examples:
   temper env presets
@@ -81,11 +85,15 @@ def add_env_commands(commands: "Commands") -> None:
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSONL, one row per response")
     command.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1), metavar="N", help="processes")
 
-    text = "test an environment on reference solutions and negatives. The exit status is 1 if it fails"
+    text = "test an environment or a reward on reference solutions and hacks. The exit status is 1 if it fails"
     command = add_command(
         commands, "check", partial(_execute, "check"), text, epilog=lambda: ENVCHECK_EPILOG + env_lines()
     )
+    add_config_or_run(command, without=" (default: the environment of the options)")
     _add_task_options(command, required=False)
+    command.add_argument("--reward", metavar="FUNCTION", help="your reward, as envs.NAME.reward in a configuration")
+    which = "field of the rows with a right answer for --reward (default: reference, if a row has it)"
+    command.add_argument("--answer", metavar="FIELD", help=which)
     command.add_argument("--limit", type=int, default=64, metavar="N", help="most tasks that are checked (default: 64)")
     command.add_argument("--seed", type=int, default=0, help="seed of the generated tasks (default: 0)")
 
@@ -110,10 +118,11 @@ def add_env_commands(commands: "Commands") -> None:
 
 def _add_task_options(command: argparse.ArgumentParser, *, required: bool) -> None:
     without = "" if required else "; tasks are generated without it"
-    command.add_argument("--env", required=True, metavar="ENV", help="an environment of the list below, or your module")
+    names = "an environment of the list below, or your module"
+    command.add_argument("--env", required=required, metavar="ENV", help=names if required else f"{names}, or of FILE")
     command.add_argument("--data", required=required, metavar="DATA", help=f"{DATA_OPTION}{without}")
     command.add_argument("--format", metavar="NAME", help="format of the rows, see below (default: detected)")
-    command.add_argument("--options", default="{}", metavar="YAML", help="as envs.NAME.options in a configuration")
+    command.add_argument("--options", metavar="YAML", help="as envs.NAME.options in a configuration")
 
 
 def env_lines() -> str:

@@ -5,9 +5,11 @@
 
 import os
 import select
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from temper.orchestrator.loop.deadline import STOPPED, StuckError
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError
@@ -29,7 +31,8 @@ def exit_status(work: Callable[[], int]) -> int:
     `ends_unread` handles unread output. Any other exception is a bug of Temper.
     """
     try:
-        return work()
+        with sigterm_as_sigint():
+            return work()
     except KeyboardInterrupt:  # the second one of a run: the first one requests a stop
         print("interrupted: stopped at once; rerun the command to resume a run", file=sys.stderr)
         return STOPPED
@@ -46,6 +49,21 @@ def exit_status(work: Callable[[], int]) -> int:
     except (DamagedCheckpointError, OSError, RuntimeError) as error:
         _print_fault(error)
     return FAULT
+
+
+@contextmanager
+def sigterm_as_sigint() -> Iterator[None]:
+    """Let SIGTERM do the work of SIGINT, which asyncio knows, and accept both in a shell's background job."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt), signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
 
 
 def _print_fault(error: Exception) -> None:

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import sys
 import time
 import webbrowser
@@ -241,7 +240,6 @@ def _ui(given: argparse.Namespace) -> int:
         raise FileNotFoundError(
             f"--runs-dir {given.runs_dir} is not a folder; `temper run configs/demo.yaml` creates runs/"
         )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the server is ended in any case
     with (
         contextlib.suppress(KeyboardInterrupt),
         serve(store, port=given.port, log=given.runs_dir / "mlflow-ui.log") as (address, server),

@@ -3,7 +3,9 @@
 import argparse
 import json
 import textwrap
-from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,16 @@ import yaml
 from rich.console import Console
 
 from temper.envs.all_tasks import generated_tasks, read_tasks
+from temper.envs.binding import ROWS, BoundEnv, EnvConfig, bind
 from temper.envs.catalog import configure_env
-from temper.envs.core.bounds import positive
+from temper.envs.core.bounds import only_known, positive
+from temper.envs.core.task import Task
 from temper.envs.presets.catalog import PRESETS, preset_of
 from temper.envs.presets.preset import Preset
+from temper.envs.reward_audit import own_negatives, own_reference, unjudged
+from temper.envs.source import data_of, row_tasks
 from temper.orchestrator.config.schema import data_option
+from temper.orchestrator.pipeline.config import load_unresolved_config
 from temper.orchestrator.tools.debug.grading.envcheck import self_test
 from temper.orchestrator.tools.debug.grading.grade import grade
 from temper.orchestrator.tools.debug.grading.recorded import regrade
@@ -25,9 +32,9 @@ from temper.orchestrator.tools.new_env.writing import write_env
 WIDTH = 120
 
 
-def _options(text: str) -> Mapping[str, Any]:
+def _options(text: str | None) -> dict[str, Any]:
     try:
-        options = yaml.safe_load(text)
+        options = {} if text is None else yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"--options {text!r} is not YAML: {error}") from error
     if not isinstance(options, dict):
@@ -42,17 +49,60 @@ def run_grade(given: argparse.Namespace) -> int:
 
 
 def run_check(given: argparse.Namespace) -> int:
-    env = configure_env(given.env, _options(given.options))
     positive("--limit", given.limit)
-    if given.data is None:
-        tasks = generated_tasks(env, given.limit, seed=given.seed)
-    else:
-        rows = read_tasks(data_option(given.data), env, row_format=given.format)
-        tasks = list(rows.values())[: given.limit]
-    report = self_test(env, tasks)
-    Console().print(report.table(f"environment {given.env}, {len(tasks)} tasks"))
-    print("passed" if report.passed else "FAILED")
-    return 0 if report.passed else 1
+    passed = True
+    for env in _checked_envs(given):
+        tasks = [unjudged(task) for task in _tasks(env, given.limit, given.seed)]
+        definition = env.definition
+        if env.config.reward is not None and (reference := own_reference(tasks, given.answer)) is not None:
+            negatives = partial(own_negatives, reference=reference)
+            definition = replace(definition, reference=reference, negatives=negatives)
+        report = self_test(definition, tasks)
+        Console().print(report.table(f"environment {env.name}, {len(tasks)} tasks"))
+        for finding in report.failed:
+            print(f"{env.name} fails the check `{finding.name}`: {finding.against[0]}")
+        passed = passed and report.passed
+    print("passed" if passed else "FAILED")
+    return 0 if passed else 1
+
+
+def _checked_envs(given: argparse.Namespace) -> list[BoundEnv]:
+    """Return the environment of the options, or those of a run's file."""
+    alone = {"--data": given.data, "--format": given.format, "--options": given.options, "--reward": given.reward}
+    if given.config is not None:
+        if surplus := [name for name, value in alone.items() if value is not None]:
+            raise ValueError(f"{surplus[0]} is for a check without FILE; set it below envs in FILE, or as key=value")
+        return _envs_of_run(given.config, given.overrides, given.env)
+    if given.env is None and given.reward is None:
+        raise ValueError("give a run's FILE, --env ENV, or --reward FUNCTION with --data FILE")
+    data = None if given.data is None else data_option(given.data)
+    config = EnvConfig(options=_options(given.options), data=data, format=given.format, reward=given.reward)
+    return [bind(given.env or ROWS, config)]
+
+
+def _envs_of_run(path: Path, overrides: list[str], name: str | None) -> list[BoundEnv]:
+    """Return the environment of this name, or all with reference answers or a user's function. Print the names of others."""
+    found = load_unresolved_config(path, overrides).environments
+    if name is not None:
+        only_known([name], tuple(found), "--env")
+        return [found[name]]
+    checked = [env for env in found.values() if env.config.reward is not None or env.definition.reference is not None]
+    for env in found.values():
+        if env not in checked:
+            print(f"{env.name} is not checked: it has neither reference answers nor a reward function")
+    if not checked:
+        raise ValueError(f"{path} has no environment that can be checked")
+    return checked
+
+
+def _tasks(env: BoundEnv, limit: int, seed: int) -> list[Task]:
+    """Return the first tasks of all rows, or generated ones, as the run has them."""
+    data = data_of(env)
+    if not data:
+        made = generated_tasks(env.definition, limit, seed=seed, level=env.config.level)
+        return [env.task(task, task.key) for task in made]
+    rows = (each.task for one in data for each in row_tasks(env, one))
+    return list(islice({task.key: task for task in rows}.values(), limit))
 
 
 def run_new(given: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from temper.orchestrator.cli.arguments import add_command, model_directory, path_of_run
+from temper.orchestrator.run.folder import RunDir
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
@@ -61,7 +62,9 @@ def add_serve_command(commands: "Commands") -> None:
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
     command.add_argument("--name", help="the model's name for clients (default: as given)")
-    shared = "default thinking budget: the least of the run's newest curve with this share of the unlimited accuracy"
+    shared = (
+        "default thinking budget: the least from which on the model's curve keeps this share of its unlimited accuracy"
+    )
     command.add_argument("--accuracy", type=float, metavar="SHARE", help=shared)
     help_text = "announce budgets in the prompt (default: as in the run, else no)"
     command.add_argument("--announce", action=argparse.BooleanOptionalAction, help=help_text, default=argparse.SUPPRESS)
@@ -80,7 +83,10 @@ def load_thinking_settings(given: Path) -> dict[str, Any]:
 
 
 def least_budget(run: Path, share: float) -> int | None:
-    """Return the budget for `--accuracy`, None if only unlimited thinking has it. Raise `ValueError` without a curve."""
+    """Return the budget for `--accuracy`, None if only unlimited thinking has it.
+
+    Raise `ValueError` without a curve of the run's newest model.
+    """
     from temper.orchestrator.evaluation.budget_curve import budget_for_accuracy
     from temper.orchestrator.evaluation.record import read_evaluations
 
@@ -88,15 +94,19 @@ def least_budget(run: Path, share: float) -> int | None:
         raise ValueError(f"--accuracy {share} must be above 0 and at most 1, a share of the unlimited accuracy")
     if not (run / "manifest.json").is_file():
         raise ValueError(f"--accuracy {share} needs a run that has accuracies under budgets, and {run} is a model")
-    evaluations = [one for one in read_evaluations(run / "eval") if one.curve]
-    if not evaluations:
+    model, curves = RunDir(run).state().model, [one for one in read_evaluations(run / "eval") if one.curve]
+    newest = next((one for one in reversed(curves) if one.model == model), None)
+    if newest is None:
+        others = ", ".join(str(one.model) for one in curves)
         raise ValueError(
-            f"--accuracy {share} needs accuracies under budgets, which {run} lacks; evaluate it, for example with "
+            f"--accuracy {share} needs accuracies of {model} under budgets, and {run} has "
+            f"{f'only those of {others}' if curves else 'none'}; evaluate it, for example with "
             f"`temper eval {run}/config.yaml 'eval.budgets=[16,32,64]'`"
         )
-    newest = evaluations[-1]
     budget = budget_for_accuracy(newest.curve, share)
-    found = "none, since only unlimited thinking has that accuracy" if budget is None else f"{budget} tokens"
+    found = f"{budget} tokens"
+    if budget is None:
+        found = "none, since no budget surely keeps that accuracy; an evaluation with more tasks has narrower intervals"
     print(f"default thinking budget: {found} (evaluation of {newest.label})", flush=True)
     return budget
 

@@ -4,17 +4,15 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
+from temper.orchestrator.cli.exit_status import sigterm_as_sigint
 from temper.orchestrator.cluster.ray_jobs import STOP_S, STOP_WAIT, Job, local_head
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE
 from temper.orchestrator.config.text import SHIPPED, config_file, is_file, layered, packaged_file
@@ -76,7 +74,7 @@ def run_job(address: str, command: str, runtime_env: dict[str, Any]) -> int:
     """Run a shell command as a job and follow it. A signal stops the job after a save, a second one exits at once."""
     env_vars = {STOP_WAIT: str(STOP_S)} | runtime_env.get("env_vars", {})
     job = Job(address, command, runtime_env=runtime_env | {"env_vars": env_vars}, write=_write)
-    with _sigterm_as_sigint():
+    with sigterm_as_sigint():
         try:
             return job.follow()
         except KeyboardInterrupt:
@@ -144,18 +142,3 @@ def _written_secrets(config: Path, overrides: list[str]) -> list[str]:
 
 def _write(text: str) -> None:
     print(text, end="", flush=True)
-
-
-@contextmanager
-def _sigterm_as_sigint() -> Iterator[None]:
-    """Let SIGTERM do the work of SIGINT, which asyncio knows, and accept both in a shell's background job."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, interrupt), signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before[0])
-        signal.signal(signal.SIGINT, before[1])

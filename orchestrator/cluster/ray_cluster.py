@@ -4,9 +4,11 @@ import atexit
 import json
 import os
 import shutil
+import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,18 +106,35 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
     # Its head would store 100,000 calls at 2 kB each. Without a dashboard nobody reads them.
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
+    if address == "local":
+        # Its processes would search for a lost head for a minute, but a private head never comes back.
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
     variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _driver_variables()
-    joined = ray.init(
-        address=address,
-        namespace="temper",
-        log_to_driver=False,
-        configure_logging=False,
-        job_config=JobConfig(_py_driver_sys_path=FrozenPath(import_folders())),
-        runtime_env={"env_vars": variables, "worker_process_setup_hook": HOOK},
-        **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
-    )
+    with _own_sigterm():
+        joined = ray.init(
+            address=address,
+            namespace="temper",
+            log_to_driver=False,
+            configure_logging=False,
+            job_config=JobConfig(_py_driver_sys_path=FrozenPath(import_folders())),
+            runtime_env={"env_vars": variables, "worker_process_setup_hook": HOOK},
+            **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
+        )
     job = "*" if address == "local" else ray.get_runtime_context().get_job_id()
     return SessionLogs(folder=Path(joined.address_info["session_dir"]) / "logs", job=job)
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep this process's handler of SIGTERM. Ray's exits with the signal's number, which becomes a `KeyboardInterrupt`."""
+    own = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as end:
+        raise KeyboardInterrupt from end
+    finally:
+        if signal.getsignal(signal.SIGTERM) is not own:  # only the main thread sets handlers
+            signal.signal(signal.SIGTERM, own)
 
 
 def has_open_access() -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from temper.envs.core.thinking_mode import Mode, Thinking, up_to
 from temper.envs.source import content_key
 from temper.orchestrator.evaluation.intervals import accuracy_interval, standard_error
-from temper.orchestrator.evaluation.paired import TaskScore
+from temper.orchestrator.evaluation.paired import TaskScore, compare_tasks
 from temper.rollout.budget.config import Scope
 from temper.rollout.trajectory import Closed, Group, Trajectory, well_formed_share
 
@@ -19,10 +19,14 @@ ORDER = (Mode.OFF, Mode.LOW_EFFORT, Mode.BUDGET, Mode.UNLIMITED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A thinking mode with a point on the curve. `share` is the budget as a share of the median reasoning length."""
+    """A thinking mode with a point on the curve. `share` is the budget as a share of the median reasoning length.
+
+    `nested`: the answers share the beginning of unlimited ones.
+    """
 
     thinking: Thinking
     share: float | None = None
+    nested: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class BudgetPoint:
     """Budget in tokens, None in modes without one."""
     share: float | None = None
     """The budget as a share of the median unlimited reasoning, if requested so."""
+    nested: bool | None = None
+    """Whether the answers were nested in unlimited ones, not sampled in a pass. None in older files."""
     tasks: int
     samples: int
     """Scored answers over all tasks."""
@@ -75,7 +81,7 @@ class BudgetPoint:
     def read(cls, raw: dict[str, Any]) -> "BudgetPoint":
         """Read a point from `as_json`. Raise `KeyError`, `TypeError` or `ValueError` for anything else."""
         known: dict[str, Any] = {name: value for name, value in raw.items() if name in cls.__dataclass_fields__}
-        plain = ("budget", "share", "scores")
+        plain = ("budget", "share", "nested", "scores")
         given = {name: nan_for_null(value) for name, value in known.items() if name not in plain}
         scores = tuple(TaskScore(**score) for score in raw.get("scores", ()))
         return cls(**{**known, **given, "mode": Mode(raw["mode"]), "scores": scores})
@@ -126,10 +132,10 @@ def with_thinking(group: Group, thinking: Thinking) -> Group:
 
 
 def at_budget(group: Group, budget: int) -> Group:
-    """Return the answers at a nested budget. Reasoning that ended before keeps its answer."""
+    """Return the answers at a nested budget of a group without failures. Answers that it would not change are the same."""
     at = with_thinking(group, up_to(budget)).ticket
     answers = (t.forced_answer(budget) or replace(t, task=at.task, forced_answers=()) for t in group.trajectories)
-    return Group.of(at, [*answers, *group.failed])
+    return Group.of(at, list(answers))
 
 
 def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_thinking: float) -> list[Condition]:
@@ -142,18 +148,25 @@ def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_t
 
 
 def budget_for_accuracy(curves: Mapping[str, Sequence[BudgetPoint]], share: float) -> int | None:
-    """Return the least budget at which every environment has `share` of its unlimited accuracy, None without one."""
+    """Return the least budget from which on every environment has `share` of its unlimited accuracy, None without one.
+
+    An environment has it at a budget if the 95 % interval of the difference, paired by task, excludes a larger loss.
+    """
     by_env = [
-        ({point.budget: point.accuracy for point in points if point.mode is Mode.BUDGET}, free.accuracy)
+        {p.budget: _keeps(free, p, share) for p in points if p.budget is not None}
         for points in curves.values()
         for free in points
         if free.mode is Mode.UNLIMITED
     ]
-    common = set.intersection(*(set(at) for at, _ in by_env)) if by_env else set()
-    enough = [
-        budget for budget in common if budget is not None and all(at[budget] >= share * free for at, free in by_env)
-    ]
-    return min(enough, default=None)
+    common = set.intersection(*map(set, by_env)) if by_env else set()
+    lacking = max((budget for kept in by_env for budget, keeps in kept.items() if not keeps), default=-1)
+    return min((budget for budget in common if budget > lacking), default=None)
+
+
+def _keeps(free: BudgetPoint, limited: BudgetPoint, share: float) -> bool:
+    """Return whether the lower bound of an accuracy under a budget is at least `share` of the unlimited one, above 0."""
+    found = compare_tasks(free.scores, limited.scores)
+    return found.first > 0 and found.first + found.interval[0] >= share * found.first
 
 
 def budget_curve(groups: Sequence[Group], conditions: Iterable[Condition], *, scope: Scope) -> list[BudgetPoint]:
@@ -213,6 +226,7 @@ def _point(groups: Sequence[Group], condition: Condition, *, scope: Scope) -> Bu
         mode=condition.thinking.mode,
         budget=budget,
         share=condition.share,
+        nested=condition.nested,
         tasks=len(groups),
         samples=len(scored),
         failures=sum(len(group.failed) for group in groups),

@@ -93,7 +93,7 @@ class Pass:
     conditions: dict[str, list[Condition]]
 
     def tasks(self, plain: Iterable[Task], answered: Collection[tuple[str, Thinking]] = ()) -> list[Task]:
-        """Return the tasks in the modes of this pass, without modes that are `answered` in an environment.
+        """Return the tasks in the modes of this pass, without modes in which a task, by its label, is `answered`.
 
         Conditions with the same mode share its answers.
         """
@@ -102,7 +102,7 @@ class Pass:
             replace(task, thinking=thinking)
             for task in plain
             for thinking in modes.get(task.env.name, ())
-            if (task.env.name, thinking) not in answered
+            if (task.label, thinking) not in answered
         ]
 
 
@@ -227,7 +227,8 @@ async def thinking_passes(
 ) -> tuple[list[Group], dict[str, list[BudgetPoint]]]:
     """Answer in further passes. Return their groups, and the curve of every environment with thinking.
 
-    Budgets that were nested in unlimited thinking need no pass.
+    Budgets that were nested in unlimited thinking need no pass, except for tasks whose unlimited answers failed: reasoning
+    that takes too long may fit into a budget.
     """
     scope = run.config.rollout.thinking.scope
     thinking = sorted({task.env.name for task in tasks if task.thinking.mode is Mode.UNLIMITED})
@@ -240,16 +241,20 @@ async def thinking_passes(
     not_nested = {
         one.ticket.task.env.name for one in free if any(len(t.turns) > 1 or t.parents for t in one.trajectories)
     }
-    one_turn = [group for group in free if group.ticket.task.env.name not in not_nested]
+    one_turn = [one for one in free if one.ticket.task.env.name not in not_nested and not one.failed]
     nested = [at_budget(group, budget) for group in one_turn for budget in group.ticket.task.thinking.nested_budgets]
-    answered = {(group.ticket.task.env.name, group.ticket.task.thinking) for group in nested}
+    answered = {(one.ticket.task.label, one.ticket.task.thinking) for one in nested}
     further = list[Group]()
     for one in passes:
         if left := one.tasks(tasks, answered):
             run.progress.note(f"eval-{evaluator.label}: {one.name}")
             further += await evaluator.answers(left)
     sound = evaluator.drop_stale([*nested, *further])
-    conditions = {env: [FREE, *(condition for one in passes for condition in one.conditions[env])] for env in known}
+    ways = {(one.ticket.task.env.name, one.ticket.task.thinking) for one in nested}
+    conditions = {
+        env: [FREE, *(replace(c, nested=(env, c.thinking) in ways) for one in passes for c in one.conditions[env])]
+        for env in known
+    }
     unlimited = [with_thinking(one, UNLIMITED) if one.ticket.task.thinking.nested_budgets else one for one in free]
     groups = [*unlimited, *sound]
     return further, {env: budget_curve(of_env(groups, env), conditions[env], scope=scope) for env in known}

@@ -62,6 +62,8 @@ class Evaluation:
     envs: dict[str, EnvResult]
     curve: dict[str, list[BudgetPoint]] = field(default_factory=dict)
     tasks: dict[str, list[TaskScore]] = field(default_factory=dict)
+    model: str | None = None
+    """The evaluated model, as in `RunState.model`."""
     asked: dict[str, Any] = field(default_factory=dict)
     """Settings of the answers by name, as plain values, if the file has them."""
     sampled_tokens: float = math.nan
@@ -178,7 +180,7 @@ def read_evaluation(path: Path) -> Evaluation:
         }
         curve = {env: [BudgetPoint.read(point) for point in points] for env, points in raw.get("curve", {}).items()}
         tasks = {env: [TaskScore(**task) for task in scores] for env, scores in raw.get("tasks", {}).items()}
-        head = {name: raw[name] for name in ("label", "order", "k", "seconds")}
+        head = {name: raw[name] for name in ("label", "order", "k", "seconds")} | {"model": raw.get("model")}
         sampling = {f"sampling.{name}": value for name, value in raw.get("sampling", {}).items()}
         asked = {"samples": raw["k"]} | sampling | raw.get("asked", {})
         sampled = float(raw.get("sampled_tokens") or math.nan)

@@ -1,6 +1,6 @@
 """A finding of a check: its level, the offending value, and the remedy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from rich.console import Console
@@ -31,6 +31,8 @@ class Finding:
     """The remedy, or ""."""
     where: str = ""
     """The check, the setting, or file and line."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Values that the check measured, which a run logs."""
 
     @property
     def line(self) -> str:

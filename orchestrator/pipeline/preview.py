@@ -18,7 +18,7 @@ from temper.orchestrator.pipeline.plan import plan
 from temper.orchestrator.pipeline.profiles.inputs import RawConfig
 from temper.orchestrator.pipeline.profiles.resolve import profile_notes, resolve_profile
 from temper.orchestrator.pipeline.runner import Prepared, prepare_run, wanted_processes
-from temper.orchestrator.pipeline.start_checks import check_before, check_stages
+from temper.orchestrator.pipeline.start_checks import check_before, check_stages, warnings_of
 from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.stages.stage import StageInstance
@@ -149,7 +149,8 @@ def _notes(config: Config, ready: Prepared, *, here: bool, profile_resolved: boo
     if not here:
         check_stages(config, ready.ahead)
         return [*notes, *ready.planned.notes]
-    notes += check_before(config, ready.ahead, folder.root, ready.model, profile_resolved=profile_resolved)
+    found = check_before(config, ready.ahead, folder.root, ready.model, profile_resolved=profile_resolved)
+    notes += warnings_of(found)
     if ready.reads:
         now = fingerprint_now(config, folder)
         notes += [one.note for one in known_overlaps(config, folder, now)]

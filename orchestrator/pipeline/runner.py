@@ -1,6 +1,7 @@
 """Runs the stages of a run in order. It skips finished stages and resumes interrupted ones."""
 
 import asyncio
+import shlex
 import signal
 import sys
 import time
@@ -20,12 +21,14 @@ from temper.orchestrator.pipeline.continuation import check_continuation, valid_
 from temper.orchestrator.pipeline.overlap_check import overlaps_of
 from temper.orchestrator.pipeline.plan import Plan, plan, single
 from temper.orchestrator.pipeline.profiles.resolve import profile_notes
-from temper.orchestrator.pipeline.start_checks import check_before, check_model
+from temper.orchestrator.pipeline.start_checks import check_before, check_model, warnings_of
 from temper.orchestrator.pipeline.tracking import send_model, send_note, send_run, send_stage, tracker_of
 from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
 from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.last_words import last_words
 from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.run.source import source_commit
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
@@ -76,11 +79,9 @@ async def run_pipeline(
     keep_driver_small()
     ready = prepare_run(config, only=only)
     folder, ahead = ready.folder, ready.ahead
-    said = [
-        *notes,
-        *profile_notes(config, {one.stage.name for one in ahead}),
-        *check_before(config, ahead, folder.root, ready.model),
-    ]
+    found = check_before(config, ahead, folder.root, ready.model)
+    said = [*notes, *profile_notes(config, {one.stage.name for one in ahead}), *warnings_of(found)]
+    measured = {name: value for one in found for name, value in one.metrics.items()}
     folder.open()
     try:
         check_continuation(config, folder, reads=ready.reads)
@@ -88,13 +89,14 @@ async def run_pipeline(
             said += [overlap.note for overlap in overlaps_of(config, folder)]
         planned = _planned(config, folder, folder.state(), only)
         with (
+            last_words(folder.faults, folder.log, blanked(shlex.join(sys.orig_argv))),
             noise_to(folder.log) as screen,
             Progress(config.name, stream=sys.stdout if quiet else screen) as progress,
             warnings_to(progress.note),
         ):
             for note in [*said, *planned.notes, f"what libraries print: {folder.log}"]:
                 progress.note(note)
-            return await _tracked(config, folder, progress, planned.ahead)
+            return await _tracked(config, folder, progress, planned.ahead, measured)
     finally:
         folder.close()
 
@@ -118,16 +120,21 @@ def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) 
     return found
 
 
-async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: list[StageInstance]) -> int:
+async def _tracked(
+    config: Config, folder: RunDir, progress: Progress, ahead: list[StageInstance], measured: dict[str, float]
+) -> int:
+    """Run the stages. `measured` has metrics of the checks before the start."""
     tracker = tracker_of(config, folder, notify=progress.note)
     stop = StopFlag()
     will_train = any(one.stage.trains for one in ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
     ended = RunStatus.FAILED
     try:
+        _stop_on_signals(stop, progress)
+        if measured:
+            run.metrics.append_next("start", measured)
         send_run(tracker, config, folder, notify=progress.note)
-        await _start_cluster(run, config, ahead)
-        _stop_on_signals(stop, progress)  # after Ray, whose handler of SIGTERM would abort the run
+        await stop.wait_or(_start_cluster(run, config, ahead))
         async with run.supervision.watching():
             for one in ahead:
                 stop.check()

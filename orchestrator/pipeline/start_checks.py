@@ -5,6 +5,7 @@ A check is a function of `Start` that yields findings. A problem that prevents t
 
 import json
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,17 +17,21 @@ from transformers import PreTrainedTokenizerBase
 from temper.envs.binding import BoundEnv
 from temper.envs.catalog import env_class
 from temper.envs.core.bounds import only_known
+from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.errors import GraderError
 from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
 from temper.envs.own_reward import judge
-from temper.envs.source import data_of, open_source, row_tasks
+from temper.envs.reward_audit import FEWEST, ONE_ANSWER, CaseCheck, audit, known_references, own_reference, unjudged
+from temper.envs.source import data_of, distinct_tasks, open_source, row_tasks
+from temper.envs.transcript import score_turns
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
 from temper.learner.models.shape import longest_sequence
 from temper.learner.training_state import model_bytes, state_bytes
 from temper.orchestrator.config.fitting import check_thinking
 from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.loop.deadline import THREADS
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok, warning
 from temper.orchestrator.stages.stage import Role, StageInstance, StartCheck
@@ -39,6 +44,10 @@ from temper.rollout.weights.weight_files import require_whole
 
 SURELY_SHORT = 2
 """A prompt is not tokenised if this many times its characters are fewer than the limit's tokens."""
+AUDIT_S = 10.0
+"""Seconds for the audit of an environment's reward, after its first answer, which may start child processes."""
+AUDIT_WAIT_S = 60.0
+"""Seconds until a call of a reward counts as hung."""
 LIMITS_REMEDY = "remove the smaller setting, or raise it"
 
 
@@ -73,8 +82,8 @@ class Start:
 
 def check_before(
     config: Config, ahead: list[StageInstance], root: Path, reached: str | None = None, *, profile_resolved: bool = True
-) -> list[str]:
-    """Make all checks. Return their warnings as lines.
+) -> list[Finding]:
+    """Make all checks and return their findings.
 
     `reached` is the newest whole model of the run in the folder `root`. With `profile_resolved`, limits and deadlines are
     checked too. Raise `FileNotFoundError`, `ValueError`, and `OSError` for a full disk.
@@ -97,10 +106,14 @@ def check_before(
     found = list(check_format(start))
     if profile_resolved:
         found += [*check_turns(start), *check_prompts(start), *check_hangs(start)]
-    found += check_data(start)
+    found += [*check_data(start), *audit_rewards(start)]
     if any(one.stage.trains for one in ahead):
         size = checkpoint_size(config.learner, start.parameters, ema=config.keeps_ema)
         require_disk(root, size, start.parameters)
+    return found
+
+
+def warnings_of(found: Iterable[Finding]) -> list[str]:
     return [one.what for one in found if one.level is Level.WARNING]
 
 
@@ -180,6 +193,55 @@ def check_rewards(start: Start) -> None:
             raise ValueError(f"envs.{name}.reward fails on an empty answer: {error}") from error
         judged = [JUDGE] if env.config.judge is not None else []
         only_known(env.config.weights, (*parts, LENGTH, *judged), f"envs.{name}.weights")
+
+
+def audit_rewards(start: Start) -> Iterator[Finding]:
+    """Warn of rewards that answers earn without knowledge of the task. Measure the best answer to all tasks.
+
+    Audited are users' functions, and environments of one turn that declare few different answers. No judge is asked.
+    """
+    for name, env in start.config.environments.items() if start.plays else ():
+        few = env.definition.chance is not None and env.definition.max_turns == 1
+        if (env.config.reward is None and not few) or not (tasks := _spread_tasks(env, start.config.seed)):
+            continue
+        auditing = THREADS.submit(_audited, env, tasks)
+        try:
+            findings = auditing.result(AUDIT_WAIT_S)
+        except TimeoutError:
+            text = f"{name}: its reward is not audited, because the scripts take more than {AUDIT_S:g} s"
+            yield warning(text, f"run `temper env check FILE --env {name}`")
+            continue
+        yield from _audit_findings(env, findings)
+
+
+def _spread_tasks(env: BoundEnv, seed: int) -> list[Task]:
+    """Return tasks from all parts of the rows, which may be sorted by their answers, or generated ones. No judge is asked."""
+    if data_of(env):
+        rows = list(_some_tasks(env, seed))
+        tasks = rows[:: max(1, len(rows) // FEWEST)][:FEWEST]
+    else:
+        tasks = distinct_tasks(open_source(env, split="train", seed=seed), FEWEST)
+    return [unjudged(task) for task in tasks]
+
+
+def _audited(env: BoundEnv, tasks: list[Task]) -> list[CaseCheck]:
+    """Return the checks of the audit. Raise `TimeoutError` if they take longer than `AUDIT_S`."""
+    score_turns(tasks[0], ["0"])
+    reference = None if env.config.reward is None else own_reference(tasks)
+    references = known_references(tasks, reference or env.definition.reference)
+    return audit(env.definition, tasks, references, until=time.monotonic() + AUDIT_S)
+
+
+def _audit_findings(env: BoundEnv, checks: list[CaseCheck]) -> Iterator[Finding]:
+    for check in checks:
+        if check.against:
+            text = f"envs.{env.name}: the reward fails the check `{check.name}`: {check.against[0]}"
+            yield warning(text, "correct the reward, unless it is meant to pay for this")
+        if check.name.startswith(ONE_ANSWER):
+            answer, earned = check.best
+            text = f"{env.name}: one answer to all tasks, {answer}, earns {earned:.2f}; compare env/{env.name}/reward with it"
+            level = Level.WARNING if earned > USUAL_CHANCE and not check.against else Level.OK
+            yield Finding(level=level, what=text, metrics={f"env/{env.name}/best_constant": earned})
 
 
 def check_turns(start: Start) -> Iterator[Finding]:

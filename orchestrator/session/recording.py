@@ -31,6 +31,7 @@ from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import Mode, Thinking, up_to
 from temper.learner.batches.builder import BatchBuilder
+from temper.learner.batches.packing import ON_CPU, PassCosts
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.token_records import TokenRecord
@@ -59,6 +60,7 @@ class TrainedWith:
     epochs: int = 1
     beside_engines: bool = False
     pad_id: int = 0
+    costs: PassCosts = ON_CPU
 
     @classmethod
     def of(cls, stage: LoopConfig, builder: BatchBuilder) -> "TrainedWith":
@@ -71,11 +73,12 @@ class TrainedWith:
             epochs=stage.epochs,
             beside_engines=stage.max_lag > 0,
             pad_id=builder.pad_id,
+            costs=builder.costs,
         )
 
     @property
     def builder(self) -> BatchBuilder:
-        return BatchBuilder(config=self.learner, pad_id=self.pad_id)
+        return BatchBuilder(config=self.learner, pad_id=self.pad_id, costs=self.costs)
 
     @property
     def threads(self) -> int:

@@ -16,6 +16,7 @@ from temper.learner.batches.builder import BatchBuilder
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import TrainerGroup
+from temper.learner.training_state import LoadedModel
 from temper.orchestrator.cluster.bundles import Bundles, describe_used_gpus
 from temper.orchestrator.cluster.run_actors import start_trainer_group
 from temper.orchestrator.cluster.transport_choice import ClusterFacts, choose_transport
@@ -169,7 +170,7 @@ class Trainer:
         self.learner: TrainerGroup | None = None
         self.renewals = 0
         self._logged: dict[str, str] = {}
-        """Last logged text about the transport of weights and of adapters."""
+        """Last logged text about the transport of weights, adapters and passes."""
         self._writer = CheckpointWriter(lambda text: run.progress.note(text))
         self._next_bytes = 0
         self._unscored: set[str] = set()
@@ -179,9 +180,10 @@ class Trainer:
         return [] if self.learner is None else self.learner.processes(restarts=self.renewals)
 
     def batch_builder(self) -> BatchBuilder:
-        """Return the builder of batches for the tokenizer of the newest model."""
+        """Return the builder of batches for the tokenizer of the newest model, and for what passes cost after `begin`."""
         pad = pad_id(load_tokenizer(self._run.model_dir))
-        return BatchBuilder(config=self._run.config.learner, pad_id=pad)
+        loaded = LoadedModel() if self.learner is None else self.learner.loaded
+        return BatchBuilder(config=self._run.config.learner, pad_id=pad, costs=loaded.costs)
 
     async def start(self, name: str) -> TrainerGroup:
         """Return the ranks. Start them for the first instance."""
@@ -253,6 +255,7 @@ class Trainer:
             await in_thread(self._run.folder.verified, self._began_with(name))
         self._turn_ends = await in_thread(generation_file, self._run.model_dir)
         await self._read(learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher), base, name)
+        self._log_if_new("passes", learner.loaded.note)
         if checkpoint is not None:
             await self._read(learner.restore(checkpoint), checkpoint, name)
             self._run.progress.note(f"{name}: resuming after step {step_of(checkpoint)}")

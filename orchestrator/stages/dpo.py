@@ -5,7 +5,7 @@ Without a file it is semi-on-policy: the first model of the stage samples the an
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -66,12 +66,12 @@ class DpoConfig(SampledDataConfig):
 async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
     """Sample if necessary, then train for `config.steps`. Return the last checkpoint."""
     pairs = await _pairs(run, config, instance)
-    builder = run.trainer.batch_builder()
+    builder = cache(run.trainer.batch_builder)  # called after the learner has measured its passes
     return await train_supervised(
         run,
         instance.name,
         config,
-        lambda step: builder.build_from_pairs(pairs(step)),
+        lambda step: builder().build_from_pairs(pairs(step)),
         sequences=2 * config.batch_size,
         loss=config.loss,
     )

@@ -78,7 +78,6 @@ class LoopStage:
         self._has_advantage = has_advantage
         self._shaping = shaping or ShapingConfig()
         self._teacher = teacher
-        self._builder = run.trainer.batch_builder()
         self._watch = FailureWatch(config.max_failures, setting=f"{name}.max_failures")
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
         self._penalty = AdaptivePenalty(self._shaping.accuracy_margin, step=self._shaping.penalty_step)
@@ -100,6 +99,7 @@ class LoopStage:
             teacher=self._teacher,
             beside_engines=config.max_lag > 0,
         )
+        self._builder = run.trainer.batch_builder()
         self._keeper = BatchKeeper(run.folder, self._stage, count=run.config.checkpoints.batches, after=self._done)
         base = place(run.folder.checkpoints(self._stage), self._done) if self._done else run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ FILTERED = "data/filtered"
 
 
 def sequence_batches(run: Run, sequences: Callable[[int], list[TrainingSample]]) -> Callable[[int], TrainBatch]:
-    builder = run.trainer.batch_builder()
-    return lambda step: builder.build_from_samples(sequences(step))
+    builder = cache(run.trainer.batch_builder)  # called after the learner has measured its passes
+    return lambda step: builder().build_from_samples(sequences(step))
 
 
 async def train_supervised(

@@ -294,26 +294,26 @@ class EpisodeRunner:
     async def _force_answer(
         self, whole: Trajectory, budget: int, *, seed: int, sampling: Sampling
     ) -> Trajectory | None:
-        """Return the episode whose reasoning is ended at a budget. None if it ended before."""
+        """Return the episode that shares the beginning of this one under a budget. None if the budget changes nothing."""
         (turn,) = whole.turns
         context, ids = tokens_of(turn.context_ids), tokens_of(turn.sampled_ids)
-        room = self._limits.total_tokens - len(context)
-        start = self._sampler.forced_end_start(ids, budget, context, room=room, sampling=sampling)
-        if start is None:
-            return None
-        reasoning = Completion(
-            token_ids=ids[:start],
-            logprobs_T=tuple(turn.logprobs_T[:start].tolist()),
-            versions_T=tokens_of(turn.versions_T[:start]),
-            finished=False,
+        sampled = Completion(
+            token_ids=ids,
+            logprobs_T=tuple(turn.logprobs_T.tolist()),
+            versions_T=tokens_of(turn.versions_T),
+            finished=whole.stop is not Stop.LENGTH,  # at the episode's limit no budget has tokens left either
         )
-        before = PartialTurn(context_ids=context, completion=reasoning, whole=False)
-        task = replace(whole.task, thinking=up_to(budget))
+        room = self._limits.total_tokens - len(context)
+        before = self._sampler.turn_at_budget(sampled, budget, context, room=room, sampling=sampling)
+        if before is None:
+            return None
+        task, start = replace(whole.task, thinking=up_to(budget)), len(before.completion.token_ids)
         partial = PartialEpisode(turns=(), turn=before, seconds=0.0, times=NO_TIME)
         forced = await self.play(self.episode(task, seed=seed, sampling=sampling, partial=partial))
         if forced.failure is not None:
             return forced
-        if forced.resumption is Resumption.RESUMED and forced.turns[0].forced_end_start == start:
+        ends_here = not before.whole and start < len(ids)
+        if forced.resumption is Resumption.RESUMED and (not ends_here or forced.turns[0].forced_end_start == start):
             return forced
         differs = failure_of(NotReplayed(f"the reasoning could not be ended at its token {start}"))
         return replace(forced, reward=None, failure=differs, stop=Stop.FAILURE)

@@ -4,10 +4,11 @@ import hashlib
 from dataclasses import dataclass, replace
 
 from temper.envs.core.clock import Clock
-from temper.envs.core.thinking_mode import Thinking
+from temper.envs.core.thinking_mode import Thinking, up_to
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.engines.protocol import Completion, Engine, TurnRequest
+from temper.rollout.episodes.resume import PartialTurn
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import Closed, ThinkingStats
 
@@ -58,37 +59,55 @@ class TurnSampler:
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thinking_so_far if self._config.scope == "episode" else 0)
-        answer_tokens = self._config.answer_tokens or turn_tokens
-        limit, besides = self._limit(budget, ids, room=room, sampling=sampling)
-        limited = replace(free, max_tokens=min(limit.tokens + besides + answer_tokens, room), limit=limit)
-        completion = await self._generate(limited, partial)
-        sampled = self.measure_turn(completion, thinking, ids)
-        too_long = sampled.thinking.answer_tokens - answer_tokens
-        if too_long > 0:  # the thinking ended early, and the answer used its tokens
-            return self.measure_turn(completion.first(len(completion.token_ids) - too_long), thinking, ids)
-        return sampled
+        limit, most = self._limit(budget, ids, room=room, sampling=sampling)
+        completion = await self._generate(replace(free, max_tokens=most, limit=limit), partial)
+        return self._cut_answer(completion, thinking, ids, sampling=sampling)
 
     def _limit(self, budget: int, ids: tuple[int, ...], *, room: int, sampling: Sampling) -> tuple[ThinkingLimit, int]:
-        """Return the limit that leaves room for the answer, and the tokens of the turn besides thinking and answer."""
+        """Return the limit that leaves room for the answer, and the most tokens of the turn."""
         assert self._tags is not None
-        own, turn_tokens = self._config.answer_tokens, sampling.max_tokens or self._turn_tokens
+        answer_tokens = self._answer_tokens(sampling)
         besides = self._config.grace + len(self._tags.cut(()))
         besides += 0 if self._tags.opened_by(ids) else self._tags.opening_tokens
-        kept = (own or turn_tokens) if own or sampling.max_tokens is None else 1
-        return ThinkingLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace), besides
+        kept = answer_tokens if self._config.answer_tokens or sampling.max_tokens is None else 1
+        limit = ThinkingLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace)
+        return limit, min(limit.tokens + besides + answer_tokens, room)
 
-    def forced_end_start(
-        self, ids: tuple[int, ...], budget: int, context: tuple[int, ...], *, room: int, sampling: Sampling
-    ) -> int | None:
-        """Return the place at which a budget ends the reasoning of a turn after `context`, or None if it ended before.
+    def _answer_tokens(self, sampling: Sampling) -> int:
+        """Return the most tokens of an answer after limited thinking."""
+        return self._config.answer_tokens or sampling.max_tokens or self._turn_tokens
 
-        `room` and `sampling` are as in `sample`.
+    def _cut_answer(
+        self, completion: Completion, thinking: Thinking, ids: tuple[int, ...], *, sampling: Sampling
+    ) -> SampledTurn:
+        """Return a turn with limited thinking without the tokens of a too long answer, which thinking left it."""
+        sampled = self.measure_turn(completion, thinking, ids)
+        too_long = sampled.thinking.answer_tokens - self._answer_tokens(sampling)
+        if too_long <= 0:
+            return sampled
+        return self.measure_turn(completion.first(len(completion.token_ids) - too_long), thinking, ids)
+
+    def turn_at_budget(
+        self, turn: Completion, budget: int, context: tuple[int, ...], *, room: int, sampling: Sampling
+    ) -> PartialTurn | None:
+        """Return the beginning of an unlimited turn after `context` that a turn with a budget has too. None for all of it.
+
+        It ends with the reasoning that the budget ends. If the reasoning ended before, it ends at the limit of the answer, or
+        it is the turn itself if that was cut and has tokens left under the budget. `room` and `sampling` are as in `sample`.
         """
         if self._tags is None:
             return None
-        limit, _ = self._limit(budget, context, room=min(room, sampling.max_tokens or room), sampling=sampling)
-        end = self._tags.forced_end(ids, limit, opened=self._tags.opened_by(context))
-        return None if end is None or end.start >= len(ids) else end.start
+        room = min(room, sampling.max_tokens or room)
+        limit, most = self._limit(budget, context, room=room, sampling=sampling)
+        end = self._tags.forced_end(turn.token_ids, limit, opened=self._tags.opened_by(context))
+        if end is not None and end.start < len(turn.token_ids):
+            return PartialTurn(context_ids=context, completion=turn.first(end.start), whole=False)
+        cut = self._cut_answer(turn, up_to(budget), context, sampling=sampling).completion
+        if len(cut.token_ids) < len(turn.token_ids):
+            return PartialTurn(context_ids=context, completion=cut, whole=True)
+        if turn.finished or len(turn.token_ids) >= most:
+            return None
+        return PartialTurn(context_ids=context, completion=turn, whole=False)
 
     def partial_completion(self, request: str) -> Completion | None:
         """Return the tokens of a running turn. None if it does not run or the engine can't report it."""

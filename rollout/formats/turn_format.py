@@ -123,7 +123,7 @@ class TurnFormat:
             text=text,
             reasoning=parts.reasoning,
             answer=parts.answer,
-            content=content,
+            content=answer_text(content),
             readable=parts.readable,
             well_formed=parts.well_formed,
             calls=calls,

@@ -12,7 +12,6 @@ from typing import Any
 from temper.envs.core.task import Message
 from temper.envs.core.thinking_mode import Mode, Thinking
 from temper.envs.core.turn_text import (
-    CALL_BLOCK,
     CLOSE_THINKING,
     OWN_TAGS,
     BadCall,
@@ -26,6 +25,7 @@ from temper.envs.core.turn_text import (
     parse_calls,
     split_turn,
     turn_text,
+    without_calls,
     writable,
 )
 from temper.rollout.budget.rule import BUDGET
@@ -168,7 +168,7 @@ def _parsed(
         text=turn_text({"content": content, "reasoning_content": reasoning, **calls}, thinks=reasoning is not None),
         reasoning=parts.reasoning,
         answer=turn_text({"content": parts.answer, **calls}, thinks=False) if parts.readable else "",
-        content=CALL_BLOCK.sub("", parts.answer),
+        content=without_calls(parts.answer),
         readable=parts.readable,
         well_formed=parts.well_formed,
         calls=tuple(given or parse_calls(parts.answer)) if parts.readable else (),

@@ -284,7 +284,9 @@ def _result(config: str, folder: Path, arm: str, seed: int) -> ArmResult:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
-    parser.add_argument("--arms", default=",".join((SFT, *ARMS, *EARLIER)), help="comma-separated (default: %(default)s)")
+    parser.add_argument(
+        "--arms", default=",".join((SFT, *ARMS, *EARLIER)), help="comma-separated (default: %(default)s)"
+    )
     parser.add_argument("--picture", type=Path, help="SVG file for accuracy against tokens spent")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results (default: %(default)s)")
     parser.add_argument("--seeds", default="1,2,3", help="comma-separated (default: %(default)s)")

@@ -26,7 +26,7 @@ from transformers import logging as transformers_logging
 
 from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample
-from temper.learner.models import mamba_scan
+from temper.learner.models import mamba_scan, packed_rows
 from temper.learner.models.fresh import FreshModelConfig, make_model
 from temper.learner.models.loading import read_model, recompute
 from temper.learner.models.logprobs import token_logprobs
@@ -63,6 +63,7 @@ def bench_sharing(model: PreTrainedModel, shapes: Iterable[tuple[int, int, int]]
     """Measure each shape, the best of `REPEATS`, on a model in training mode. Every shape makes the model's gradient anew."""
     figures = []
     for answers, prompt, answer in shapes:
+        packs = not packed_rows.install(model, model)
         group = group_of_answers(answers=answers, prompt=prompt, answer=answer)
         plain, shared = (
             build_batch(group, ranks=1, micro_batch_tokens=MICRO_BATCH_TOKENS, pad_id=0, shared_prompts=sharing)
@@ -70,8 +71,8 @@ def bench_sharing(model: PreTrainedModel, shapes: Iterable[tuple[int, int, int]]
         )
         best: tuple[float, float] | None = None
         if any(micro_batch.prompts is not None for micro_batch in shared.micro_batches[0]):
-            _seconds(model, shared)
-            runs = [(_seconds(model, plain), _seconds(model, shared)) for _ in range(REPEATS)]
+            _seconds(model, shared, packs=packs)
+            runs = [(_seconds(model, plain, packs=packs), _seconds(model, shared, packs=packs)) for _ in range(REPEATS)]
             best = (min(run[0] for run in runs), min(run[1] for run in runs))
         figures.append(
             SharingFigure(
@@ -141,18 +142,18 @@ def group_of_answers(*, answers: int, prompt: int, answer: int) -> list[Training
     ]
 
 
-def _seconds(model: PreTrainedModel, batch: TrainBatch) -> float:
+def _seconds(model: PreTrainedModel, batch: TrainBatch, *, packs: bool) -> float:
     """Measure the CPU seconds of forward and backward passes over a batch of one rank."""
     model.zero_grad()
     began = time.process_time()
     for micro_batch in batch.micro_batches[0]:
-        _loss(model, micro_batch).backward()
+        _loss(model, micro_batch, packs=packs).backward()
     return time.process_time() - began
 
 
-def _loss(model: PreTrainedModel, micro_batch: MicroBatch) -> torch.Tensor:
+def _loss(model: PreTrainedModel, micro_batch: MicroBatch, *, packs: bool) -> torch.Tensor:
     ids_BT = torch.from_numpy(micro_batch.ids_BT)
-    logits_BTV = causal_logits(model, model.config, ids_BT, micro_batch.prompts)
+    logits_BTV = causal_logits(model, model.config, ids_BT, micro_batch.prompts, packs=packs)
     return -(token_logprobs(logits_BTV, ids_BT) * torch.from_numpy(micro_batch.weights_BT)).sum()
 
 

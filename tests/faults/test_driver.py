@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 import shutil
 import signal
 import time
@@ -29,8 +30,8 @@ OF_TIME = ("time/", "episode/", "engine/", "buffer/", "rollout/tokens_per_s", "t
 """Metrics that differ between runs: seconds, and floating-point sums over the same tokens."""
 GCS = "gcs_server"
 """The process name of a Ray cluster's head."""
-PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
-"""Seconds that Ray processes search for a lost head. The default is 60."""
+REPORT_S = 30.0
+"""Time limit for a run to end after the loss of its cluster's head."""
 Wait = Callable[[Job, random.Random], float]
 """Waits for a moment and returns the random delay at its end."""
 
@@ -101,7 +102,24 @@ def _seconds(job: Job, step: int, phase: str) -> float:
 
 
 def kill(job: Job) -> None:
+    """Kill the driver. Another process reports it."""
+    before = _reports(job)
     job.kill()
+    assert _reports(job) == before + 1, job.output
+
+
+def _reports(job: Job) -> int:
+    """Return the number of reports on drivers that ended without their own."""
+    return len(list(job.run.glob("faults/*-driver.txt")))
+
+
+def terminate(job: Job) -> None:
+    """Send SIGTERM to the driver alone."""
+    began = time.monotonic()
+    job.process.terminate()
+    status = job.end()
+    assert (status, _reports(job)) == (STOPPED, 0), job.output
+    saw("terminated-early", f"exit status {status} after {time.monotonic() - began:.1f} s, none left")
 
 
 def terminate_all(job: Job) -> None:
@@ -131,14 +149,13 @@ def interrupt_twice(job: Job) -> None:
 
 def lose_the_head(job: Job) -> None:
     (head,) = job.actors(GCS)
-    began = time.monotonic()
+    before, began = _reports(job), time.monotonic()
     head.kill()
-    status = job.end()
+    status = job.end(limit_s=REPORT_S)
+    seconds = time.monotonic() - began
     assert status not in (0, None), job.output
-    saw(
-        "head-gone",
-        f"exit status {status} after {time.monotonic() - began:.0f} s, no process left (Ray was told to wait 5 s)",
-    )
+    assert _reports(job) == before + 1, job.output
+    saw("head-gone", f"exit status {status} after {seconds:.0f} s with a report, no process left")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +259,21 @@ def undisturbed(found: Runs) -> Path:
     return job.run
 
 
+def terminated_early(found: Runs) -> None:
+    """Send SIGTERM to starts of a run in their imports, and while Ray starts."""
+    for name, text in (("imports", ""), ("ray", "what libraries print")):
+        job = found.start(name, *ARGUMENTS)
+        job.wait_until(lambda job=job: _handles_sigterm(job), "its command line is read")  # type: ignore[misc]
+        job.wait_until(job.said(text), text)
+        wait_a_moment(random.Random(name), 3.0)
+        terminate(job)
+
+
+def _handles_sigterm(job: Job) -> bool:
+    (caught,) = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{job.process.pid}/status").read_text())
+    return bool(int(caught, 16) >> signal.SIGTERM - 1 & 1)
+
+
 def under_another_clock(found: Runs, plain: Path) -> float:
     """Run once more while the clock jumps. Return the largest difference of a loss to the plain run."""
     clock = Clock(found.folder)
@@ -263,7 +295,7 @@ def under_another_clock(found: Runs, plain: Path) -> float:
 
 def interrupted(found: Runs, one: Interruption, seed: int, *, after: str | None) -> None:
     """Start the run, interrupt it and damage its newest checkpoint. `after` is the previous damage, if any."""
-    job = found.start("job", *ARGUMENTS, environment=PATIENCE)
+    job = found.start("job", *ARGUMENTS)
     if one.damage:
         job.wait_until(lambda: len(checkpoints(job.run)) >= 2, "one to damage and one before it")
     delay = one.wait(job, random.Random(seed))
@@ -285,6 +317,7 @@ def test_a_run_whose_driver_is_killed_again_and_again_ends_as_one_that_nobody_di
     assert len(killed) == moments
     with runs() as found:
         plain = undisturbed(found)
+        terminated_early(found)
         usual_gap = under_another_clock(found, plain)
         after = None
         for number, one in enumerate([*killed, *OTHERS]):

@@ -22,7 +22,7 @@ def run(report: Report, *, small: bool) -> None:
     config = LearnerConfig(bf16=True, zero_stage=3, micro_batch_tokens=256 if small else 16384)
     rank = TrainerWorker(0, 1, LOOPBACK, free_port(), config)
     with fresh(SMALL if small else LARGE) as (folder, parameters):
-        rank.load(str(folder), optim=OptimConfig(learning_rate=1e-3, warmup_steps=0), total_steps=100)
+        loaded = rank.load(str(folder), optim=OptimConfig(learning_rate=1e-3, warmup_steps=0), total_steps=100)
     ids_BT = torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(0)).tolist()
     samples = [TrainingSample.supervised(ids=tuple(ids), trained_T=[False, *[True] * (length - 1)]) for ids in ids_BT]
     share = build_batch(samples, ranks=1, micro_batch_tokens=config.micro_batch_tokens, pad_id=0).share(0)
@@ -33,6 +33,8 @@ def run(report: Report, *, small: bool) -> None:
     last = rank.train_step(share, loss=loss)
     rank.close()
     tokens = rows * length
+    report.note(loaded.note)
+    report.figure("rows are packed", float(not loaded.padded_because), at_least=1.0)
     report.note(f"a hybrid of {parameters:,} parameters, {rows} sequences of {length} tokens an update")
     report.figure(
         "loss after six updates on the same batch, over the first", last["loss"] / first["loss"], at_most=0.99

@@ -59,6 +59,9 @@ again, since compiled kernels are kept, or raise all deadlines (`ARGS="--patienc
 GPU, or with `--small`, the parts run in a small form, and `second_runner`, which needs Triton, does not run.
 `--only kernels --page docs/gpu.md` replaces one section. Without vLLM, `--only kernels shared_prompts` needs torch 2.11 and
 transformers, `learning` also DeepSpeed.
+
+Not yet run on a GPU: attention by borders behind shared prompts against an explicit mask, its speed against one, the measured
+costs of passes, and packed rows in `learning`. Run `make gpu-check ARGS="--only shared_prompts learning --page docs/gpu.md"`.
 """
 
 

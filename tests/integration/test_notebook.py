@@ -27,6 +27,7 @@ def test_the_first_run_of_the_documents_shows_a_rising_reward(tmp_path: Path, mo
     (folder,) = (tmp_path / "runs").glob("train-*")
     rewards = TrainedRun(folder).metrics.query("stage == 'rl'")["env/math/reward"].tolist()
     assert sum(rewards[-5:]) > sum(rewards[:5]) + 0.5
+    assert TrainedRun(folder).metrics["env/math/best_constant"].max() < 0.3
     shown = [output.get("data", {}) for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert any("image/png" in data for data in shown)
     assert any("iframe" in data.get("text/html", "") for data in shown)

@@ -5,17 +5,15 @@ SmolLM2's chat template has no place for tools. So the system message describes 
 
 import json
 import random
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.core.turn_text import CALL_BLOCK, Call, ParsedTurn, parse_calls, without_calls
 from temper.envs.questions.structured_output import INTEGER, TEXT, closed
 from temper.envs.task_env import TaskEnv
-from temper.rewards.json_answers import NoJson, parse_json
 from temper.rewards.score import binary_score
 from temper.rewards.tool_calls import match_calls
 
@@ -26,7 +24,6 @@ SYSTEM = (
     "Reply with one call only, as "
     '<tool_call>{"name": FUNCTION, "arguments": {"ARGUMENT": VALUE}}</tool_call>'
 )
-CALL = re.compile(r"<tool_call>(.*)</tool_call>", re.DOTALL)
 LABELS = (
     "bath", "beans", "bread", "call", "class", "dinner", "eggs", "exam", "game", "lunch", "meeting", "nap", "noodles",
     "oven", "pasta", "pizza", "rice", "run", "show", "soup", "tea", "train", "walk", "wash", "yoga",
@@ -70,32 +67,21 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     yield "minutes as text", [call_text(**task.spec | {"minutes": str(minutes)})]
     yield "another label", [call_text(**task.spec | {"label": "timer"})]
     yield "another function", [call_text(**task.spec, name="timer")]
-    yield "no tags", [CALL.sub(r"\1", right)]
+    yield "no tags", [CALL_BLOCK.sub(r"\1", right)]
     yield "two calls", [right * 2]
     yield "empty", [""]
 
 
-def read_call(text: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the name and the arguments of the only call, None if there is another text."""
-    found = CALL.fullmatch(text.strip())
-    try:
-        call = parse_json(found[1]) if found else None
-    except NoJson:
-        return None
-    match call:
-        case {"name": str(name), "arguments": dict(arguments), **others} if not others:
-            return name, arguments
-    return None
-
-
 class Timers(TaskEnv):
-    """Single turn: the answer must be one call with the right arguments."""
+    """Single turn: the answer must be one call with the right arguments, and no other text."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        call = read_call(parsed.answer)
+        calls = parsed.calls or parse_calls(parsed.answer)  # the model's family has no calls, so they are text
+        made = [(call.name, call.arguments) for call in calls if isinstance(call, Call)]
+        well_formed = len(made) == len(calls) == 1 and not without_calls(parsed.answer)
         accepted = {FUNCTION: {name: [value] for name, value in task.spec.items()}}
-        correct = call is not None and match_calls([call], [accepted], SCHEMAS, exact=True)
-        return self.end(binary_score(correct, well_formed=call is not None, detail=f"answered {parsed.answer[:80]}"))
+        correct = well_formed and match_calls(made, [accepted], SCHEMAS, exact=True)
+        return self.end(binary_score(correct, well_formed=well_formed, detail=f"made {str(made)[:80]}"))
 
 
 ENVIRONMENT = EnvDefinition(

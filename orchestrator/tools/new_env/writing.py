@@ -26,17 +26,15 @@ class Written:
     """An environment that was written."""
 
     name: str
-    form: Form
     files: tuple[Path, ...]
 
     @property
     def steps(self) -> list[tuple[str, str]]:
         """The next commands to run in the same folder, each with its purpose."""
-        data = f" --data {self.name}/rows.jsonl" if self.form == "rows" else ""
         variables = "".join(f"PYTHONPATH={folder} " for folder in import_folders()[:1])
         pytest = f"{variables}{sys.executable} -P -m pytest -q --import-mode=append {self.name}"
         return [
-            (f"temper env check --env {self.name}{data}", "run its reference solutions and negatives"),
+            (f"temper env check {self.name}/run.yaml", "run its reference solutions and negatives"),
             (pytest, "runs its tests"),
             (f"temper run {self.name}/run.yaml --dry-run", "check the configuration, without --dry-run train"),
         ]
@@ -50,7 +48,7 @@ def write_env(name: str, form: Form, folder: Path) -> Written:
     made.mkdir()
     for file, text in texts.items():
         (made / file).write_text(text.replace("my_env", name), encoding="utf-8")
-    return Written(name=name, form=form, files=tuple(made / file for file in texts))
+    return Written(name=name, files=tuple(made / file for file in texts))
 
 
 def _template(file: str, form: Form) -> str | None:

@@ -52,6 +52,15 @@ def test_a_truncated_or_unreadable_answer_is_judged_as_empty(data: DataConfig) -
     assert opened(task).truncate("by tokens", "half an ans").reward == 0.5
 
 
+def test_a_function_gets_the_text_around_calls_and_tools_answer_them(data: DataConfig) -> None:
+    called = say("xy", ("finish", {"text": "z"}))
+    alone = first("mine", data=data, reward=f"{MINE}.parts", thinking=False)
+    expected = score_turns(alone, ["xy"])
+    assert score_turns(alone, [called]).score == expected.score
+    env = opened(first("mine", data=data, reward=f"{MINE}.parts", tools=["calculator"], max_turns=1, thinking=False))
+    assert env.step(called)[2:4] == (False, True)
+
+
 def test_an_async_function_judges_inside_a_running_loop(data: DataConfig) -> None:
     task = first("mine", data=data, reward=f"{MINE}.parts")
 

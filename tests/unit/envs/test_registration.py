@@ -97,8 +97,9 @@ class Raw(Plain):
     metadata = {"render_modes": [], "raw_turns": True}
 
 
-@pytest.mark.parametrize(("name", "rewards"), [("Plain", (1.0, 1.0, 0.0)), ("Raw", (0.0, 0.0, 0.0))])
+@pytest.mark.parametrize(("name", "rewards"), [("Plain", (1.0, 1.0, 0.0, 1.0)), ("Raw", (0.0,) * 4)])
 def test_a_class_of_gymnasium_is_given_the_answer_alone(name: str, rewards: tuple[float, ...]) -> None:
     ref = EnvRef(name="own", entry_point=f"{__name__}:{name}")
     task = replace(Task(messages=({"role": "user", "content": "Say x."},), spec={}), env=ref)
-    assert tuple(score_turns(task, [text]).reward for text in ("x", "why?</think>x", "x, why?")) == rewards
+    turns = ("x", "why?</think>x", "x, why?", "x<tool_call>y</tool_call>")
+    assert tuple(score_turns(task, [text]).reward for text in turns) == rewards

@@ -1,13 +1,14 @@
 """The three environments through gymnasium's interface: demonstrations, wrong answers, faults."""
 
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import pytest
-from support.bound import made, opened
+from support.bound import made, opened, say
 from support.code_tasks import task_of
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import drawing_env, environment
+from temper.envs.catalog import ENVIRONMENTS, drawing_env, environment
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.step_result import GymStep, StepResult
 from temper.envs.core.task import Message, Task
@@ -131,6 +132,44 @@ def test_tool_calls_are_answered_one_by_one_and_mistakes_explained() -> None:
     assert all(content.startswith("error: ") for content in contents[1:])
     assert len(contents) == 4
     assert observation == "\n".join(contents)
+
+
+GRADED = [env for env in ENVIRONMENTS.values() if env.generate is not None and env.reference is not None]
+MISSING = "reasoning_gym" if find_spec("reasoning_gym") is None else ""
+UNREADABLE = [
+    ("}}</tool_call>", "}</tool_call>"),
+    ("</tool_call>", ""),
+    ('"arguments": {', '"arguments": "{'),
+    ("", ""),
+]
+"""Replacements that break a call, and the last one that leaves it readable."""
+
+
+@pytest.mark.parametrize("tools", [[], ["calculator"]], ids=["alone", "with a tool"])
+@pytest.mark.parametrize("env", GRADED, ids=lambda env: env.id)
+def test_an_answer_inside_a_call_earns_nothing(env: EnvDefinition, tools: list[str]) -> None:
+    """A task with tools answers each such call by an error, and its episode continues."""
+    if env.id == MISSING:
+        pytest.skip("reasoning-gym is not installed")
+    source = open_source(bind(env.id, EnvConfig(tools=tools, thinking=False)), split="train", seed=3)
+    for task in (source.task(index) for index in range(2)):
+        assert env.reference is not None
+        finish = call_message("finish", {"text": env.reference(task)[-1]})
+        call = turn_text({"content": "", "tool_calls": [finish]}, thinks=False)
+        for old, new in UNREADABLE:
+            episode = opened(task)
+            _, reward, terminated, truncated, info = episode.step(call.replace(old, new))
+            assert (reward, episode.answer) == (0.0, "")
+            if task.tools:
+                assert (terminated, truncated) == (False, False)
+                assert [message["content"][:6] for message in info["messages"]] == ["error:"]
+            episode.close()
+
+
+def test_the_text_around_a_call_is_the_answer_of_a_task_without_tools() -> None:
+    task, _ = one_step("math", "</think>")
+    called = say(f"\\boxed{{{task.spec['answer']}}}", ("finish", {"text": "\\boxed{0}"}), thinks=True)
+    assert opened(task).step(called)[1] == 1.0
 
 
 def test_tool_use_is_cut_off_after_its_turns() -> None:

@@ -90,6 +90,15 @@ def test_a_message_names_the_key_as_it_stands_in_the_file(overrides: list[str], 
         load_config(DEMO, ["name=x", *overrides])
 
 
+@pytest.mark.parametrize("rounding", ["learner={zero_stage: 1, bf16: true}", "rollout.engine.dtype=bfloat16"])
+def test_gspo_against_an_engine_in_bfloat16_is_refused_with_its_remedy(rounding: str) -> None:
+    gspo = ["name=x", rounding, "rl.loss.surrogate=gspo", "rl.loss.aggregation=sequence"]
+    with pytest.raises(ValueError, match=r"^rl\.loss\.surrogate=gspo .*rl\.loss\.old_policy=trainer"):
+        load_config(DEMO, gspo)
+    load_config(DEMO, [*gspo, "rl.loss.old_policy=trainer", "rl.epochs=2"])
+    load_config(DEMO, [*gspo, "rl.loss.clip_low=0.01", "rl.loss.clip_high=0.01"])
+
+
 def test_the_names_of_the_configuration_are_those_of_the_functions():
     for name in surrogates.SURROGATES:
         assert loss_config.LossConfig(surrogate=name, aggregation="sequence").surrogate == name

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support import tiny_models
 from transformers import AutoModelForCausalLM
 from unit.learner.models.test_experts import CHOSEN, EXPERTS, LAYERS, MAKERS, answers, perturbed
 from unit.learner.models.test_shared_prompt import LONGEST, OPTIM, assert_trained_alike, batch
 from unit.learner.test_worker import in_processes, weights_of
 
 from temper.learner.batches.samples import TrainingSample
-from temper.learner.config import LearnerConfig
+from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
 
@@ -164,3 +165,35 @@ def test_a_frozen_router_stays_as_it_was_loaded_while_all_else_learns(alone, mod
     assert frozen == learnt - routers
     losses = [step["loss"] for step in alone["frozen"]["metrics"]]
     assert losses[-1] < losses[0] - 0.05
+
+
+MUON = OptimConfig(kind="muon", learning_rate=1e-6, muon_learning_rate=0.01, warmup_steps=0)
+
+
+def by_muon(rank: int, port: int, models: list[str]) -> list[list[Any]]:
+    """The weights of models with experts after steps of Muon, at each ZeRO stage. AdamW would hardly move them."""
+    found: list[list[Any]] = []
+    for stage in (0, 1, 2, 3):
+        learner = TrainerWorker(rank, 2, "127.0.0.1", port, LearnerConfig(ranks=2, zero_stage=stage))
+        found.append([])
+        for model in models:
+            learner.load(model, optim=MUON, total_steps=STEPS)
+            step = batch(sequences(model), shared=False, ranks=2)
+            for _ in range(STEPS):
+                learner.train_step(step.share(rank), loss=POLICY)
+            found[-1].append(weights_of(learner))
+        learner.close()
+    return found
+
+
+def test_muon_moves_experts_on_partitions_as_at_stage_0(tmp_path):
+    torch.manual_seed(0)
+    models = [str(make(tmp_path / make.__name__)) for make in (tiny_models.nemotron_h_moe, tiny_models.qwen3_moe)]
+    plain, *parted = in_processes(by_muon, ranks=2, arguments=(models,))[0]
+    for number, model in enumerate(models):
+        start = load_file(f"{model}/model.safetensors")
+        for name in (one for one in plain[number] if ".experts." in one):
+            moved = plain[number][name] - start[name]
+            assert moved.norm() > 0.01, name
+            for weights in parted:
+                assert (weights[number][name] - start[name] - moved).norm() < 1e-3 * moved.norm(), name

@@ -4,7 +4,57 @@ import time
 
 import pytest
 
-from temper.rewards.answers import boxes, equal_numbers, final_answer
+from temper.rewards.answers import boxes, equal_numbers, final_answer, given_answers
+from temper.rewards.choices import chosen_letter
+from temper.rewards.short_answers import short_answer
+
+FORMS = {
+    "tags": ["<answer>{}</answer>", "so <ANSWER>\n{}\n</ANSWER>.", "<answer>The answer is {}.</answer>"],
+    "a box in tags": ["<answer>\\boxed{{{}}}</answer>", "\\boxed{{9}} <answer>{}</answer>"],
+    "boxes": ["\\boxed{{{}}}", "9 is too large, so \\fbox{{{0}}} and \\boxed{{{0}}}"],
+    "statements": ["Answer: {}", "Well, the answer is {}.", "It was 9.\n**Answer:** {}", "Answer: the answer is {}"],
+    "the next line": ["Answer:\n{}", "**Final Answer**\n\n{}", "## Final answer:\n\n**{}**", "The answer is:\n\n{}"],
+    "a sentence": ["So, {} is correct.", "{} is the correct answer.", "I choose {}", "Choose **{}**."],
+    "the whole text": ["{}", " **{}**.\n"],
+}
+NONE_OF_THEM = [
+    *("<answer>{}</answer> <answer>9</answer>", "<answer></answer>", "\\boxed{{{}}} no, \\boxed{{9}}", "\\boxed{{{}"),
+    *("The answer is {}. No, 9.", "The answer is {}.\n\nWait, no. 9", "Answer: {}\nAnswer: 9", "{} or 9 is correct."),
+]
+
+
+@pytest.mark.parametrize("forms", FORMS.values(), ids=FORMS)
+def test_every_environment_finds_an_answer_in_the_same_forms(forms: list[str]) -> None:
+    assert {form: equal_numbers(final_answer(form.format("12")) or "", "12") for form in forms} == dict.fromkeys(
+        forms, True
+    )
+    assert {form: short_answer(form.format("Paris")) for form in forms} == dict.fromkeys(forms, "Paris")
+    assert {form: chosen_letter(form.replace("9", "C").format("B"), count=4) for form in forms} == dict.fromkeys(
+        forms, "B"
+    )
+
+
+@pytest.mark.parametrize("form", NONE_OF_THEM)
+def test_no_environment_takes_one_of_several_answers(form: str) -> None:
+    assert final_answer(form.format("12")) in (None, "9")
+    assert short_answer(form.format("Paris")) != "Paris"
+    assert chosen_letter(form.replace("9", "C").format("B"), count=4) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("Answer: 1\nThe answers are: 2; 3", ["1", "2; 3"]),
+        ("No, 12.", ["No, 12."]),
+        ("Answer: 1\nNo other number fits.", ["1"]),
+        ("It is 12. That is correct.", ["It is 12. That is correct."]),
+        ("<answer>1\n2</answer>", ["1\n2"]),
+        ("<answer>1", ["<answer>1"]),
+        ("Answer:", [""]),
+    ],
+)
+def test_texts_without_a_form_are_answers_as_a_whole(text: str, given: list[str]) -> None:
+    assert [one.strip() for one in given_answers(text)] == given
 
 
 def test_boxes_balance_their_braces() -> None:
@@ -165,12 +215,16 @@ LONG = 100_000
         "\n".join(f"Answer: {n}" for n in range(LONG)),
         "the answer is " * LONG,
         "the answer to " * LONG,
+        "<answer>" * LONG,
+        "<answer>" * LONG + "</answer>" * LONG,
+        "No, " * LONG,
+        "1 is correct" * LONG,
         "**1" * LONG,
         "**1** " * LONG,
         "Answer:" + "\n" * LONG + "1 or" * LONG,
     ]
     + ["x" + "\u0300\u0316" * LONG, "\ufdfa" * LONG, "\ud800" * LONG, "\x00" * LONG, "\u00b2" * LONG, "\\text{" * LONG],
-    ids=range(34),
+    ids=range(38),
 )
 def test_hostile_texts_are_searched_in_bounded_time(text: str) -> None:
     def seconds() -> float:

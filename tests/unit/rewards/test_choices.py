@@ -62,7 +62,17 @@ FOUND = {
         "The answer is B, and A is wrong.",
         "The answer is B because C is too large",
         "The answer is B. I am sure.",
+        "The answer is B. No other choice fits.",
+        "Could it be A? No, A is too small. The answer is B.",
+        "The answer is B. Statement A is correct, but C is not.",
     ],
+    "a sentence": [
+        "A is too small, so B is correct.",
+        "Option B is the correct one.",
+        "B) Paris is correct.",
+        "We choose (B).",
+    ],
+    "its text with another letter": ["B) Paris (see A)", "A) is wrong. \\boxed{B) not A) or C) or D)}"],
 }
 NOTHING = {
     "no letter": ["", "Paris", "The answer is a city in France", "A city in France", "My choice: bread"],
@@ -91,6 +101,21 @@ NOTHING = {
         "The answer is A but could be B",
         "The answer is A or B, I can not tell which",
         "The answer is A. Or maybe it is B.",
+        "The answer is A. Actually, B.",
+        "The answer is A\nNo, it is B.",
+        "A is correct. B is correct.",
+    ],
+    "a copy of all choices": [
+        "A) x B) y C) z D) w",
+        "(A) x (B) y (C) z (D) w",
+        "A. x B. y C. z D. w",
+        "Answer: A: x, B: y, C: z, D: w",
+    ],
+    "a sentence of no choice": [
+        "A city in France is correct.",
+        "If A is correct, then",
+        "E is correct.",
+        "I choose bread",
     ],
     "not a statement": ["Because of that, B", "The answer is not B", "The answer isn't B"],
 }

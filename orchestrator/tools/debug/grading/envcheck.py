@@ -1,4 +1,4 @@
-"""`temper env check`: an environment tests itself on reference and wrong answers, and its reward on uninformed answers."""
+"""`temper env check`: an environment or a user's function is tested on reference, wrong and uninformed answers."""
 
 import logging
 import statistics
@@ -13,9 +13,8 @@ from temper.envs.all_tasks import generated_tasks
 from temper.envs.catalog import drawing_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
+from temper.envs.reward_audit import CaseCheck, audit, is_right
 from temper.envs.transcript import TranscriptScore, score_turns
-from temper.orchestrator.tools.debug.grading.reward_audit import CaseCheck, audit
-from temper.rewards.score import correctness
 
 LOG = logging.getLogger(__name__)
 SHOWN = 5
@@ -29,6 +28,8 @@ class EnvReport:
     findings: list[CaseCheck]
     seconds: list[float]
     """Per scored script, without the start of child processes."""
+    needs_reference: bool = True
+    """Whether it fails without reference answers. A user's function is audited without them too."""
 
     @property
     def wrong(self) -> CaseCheck:
@@ -43,7 +44,11 @@ class EnvReport:
     @property
     def passed(self) -> bool:
         """Whether nothing went against a check, and reference answers were tried at all."""
-        return not any(finding.against for finding in self.findings) and self.findings[0].tried > 0
+        return not self.failed and (self.findings[0].tried > 0 or not self.needs_reference)
+
+    @property
+    def failed(self) -> list[CaseCheck]:
+        return [finding for finding in self.findings if finding.against]
 
     def table(self, title: str) -> Table:
         """Format the findings as text, with the first cases of each failed check."""
@@ -52,7 +57,8 @@ class EnvReport:
             table.add_column(column, overflow="fold")
         for finding in self.findings:
             shown = "\n".join(finding.against[:SHOWN])
-            mark = "red" if finding.against or not finding.tried else "green"
+            missing = self.needs_reference and not finding.tried
+            mark = "red" if finding.against or missing else "green"
             table.add_row(finding.name, str(finding.tried), f"[{mark}]{len(finding.against)}[/]", shown)
         if self.seconds:
             median, slowest = 1e3 * statistics.median(self.seconds), 1e3 * max(self.seconds)
@@ -63,18 +69,22 @@ class EnvReport:
 def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True) -> EnvReport:
     """Check that reference passes and negatives fail, that scores and tasks repeat themselves, and gymnasium's rules.
 
-    If it `audits`, `reward_audit` then looks for rewards that need no knowledge of the task.
+    If it `audits`, `reward_audit` then looks for rewards that need no knowledge of the task. Raise `ValueError` for an
+    environment without reference answers or negatives, unless a user's function scores its tasks.
     """
     reference, rejected = CaseCheck(name="reference answers accepted"), CaseCheck(name="wrong answers rejected")
     repeated = CaseCheck(name="the same score twice")
-    if env.reference is None or env.negatives is None:
+    own = any(task.env.settings.reward is not None for task in tasks)
+    if not own and (env.reference is None or env.negatives is None):
         raise ValueError(f"environment {env.id!r} has no reference answers or negatives to check with")
     seconds: list[float] = []
     references: dict[str, list[str]] = {}
     wrong, skipped = Counter[str](), 0
     for number, task in enumerate(tasks):
+        if env.reference is None:
+            break
         try:
-            scripts = [("reference", env.reference(task)), *env.negatives(task)]
+            scripts = [("reference", env.reference(task)), *(env.negatives(task) if env.negatives else ())]
         except ValueError as error:
             LOG.warning("task %s: %s", task.key, error)
             skipped += 1
@@ -84,8 +94,7 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
             right, first = place == 0, score_turns(task, turns)
             took = first.seconds
             finding = reference if right else rejected
-            accepted = correctness(first.score.parts, first.reward) >= 1.0
-            finding.add(first.failure is None and accepted == right, _case(task, name, first))
+            finding.add(first.failure is None and is_right(task, first) == right, _case(task, name, first))
             if not right:
                 wrong[name] += 1
             if number < CHECKED_TWICE:
@@ -94,17 +103,20 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
                 repeated.add(same, _case(task, name, again))
                 took = again.seconds  # the first may have started a child process
             seconds.append(took)
+    if env.reference is None:
+        reference.name += " (none: name a field of the rows with --answer)"
     reference.name += f" ({skipped} tasks have none)" if skipped else ""
     kinds = [name for name, _ in wrong.most_common(SHOWN)]
     more = f" and {len(wrong) - SHOWN} more kinds" if len(wrong) > SHOWN else ""
-    rejected.name += f" ({', '.join(kinds)}{more})"
+    rejected.name += f" ({', '.join(kinds)}{more})" if kinds else ""
     findings = [reference, rejected, repeated, _same_tasks(env), _gymnasium(env, tasks)]
-    return EnvReport(findings=findings + (audit(env, tasks, references) if audits else []), seconds=seconds)
+    findings += audit(env, tasks, references) if audits else []
+    return EnvReport(findings=findings, seconds=seconds, needs_reference=not own)
 
 
 def _case(task: Task, name: str, scored: TranscriptScore) -> str:
     outcome = scored.score.outcome
-    message = scored.failure or (None if outcome is None else outcome.value)
+    message = scored.failure or (f"earns {scored.reward:g}," if outcome is None else outcome.value)
     return f"{task.key}, {name}: {message} {scored.score.detail}"[:300]
 
 

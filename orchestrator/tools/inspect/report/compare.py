@@ -107,19 +107,27 @@ def compare(groups: Groups) -> list[ComparedPoint]:
 
 
 def _require_same_budgets(runs: Sequence[RunCurves]) -> None:
-    """Raise `ValueError` if two runs have different budgets in a common environment."""
+    """Raise `ValueError` if two runs have different budgets in a common environment, or answered at one in different ways."""
     for env in sorted({env for run in runs for env in run.curves}):
         asked = {
-            run.run: {p.budget for p in run.curves[env] if p.budget is not None} for run in runs if env in run.curves
+            run.run: {(p.budget, p.nested) for p in run.curves[env] if p.budget is not None}
+            for run in runs
+            if env in run.curves
         }
         union = set().union(*asked.values())
         if any(budgets != union for budgets in asked.values()):
-            listed = "; ".join(f"{run}: {', '.join(map(str, sorted(budgets)))}" for run, budgets in asked.items())
-            wanted = ",".join(map(str, sorted(union)))
+            listed = "; ".join(f"{run}: {_listed(budgets)}" for run, budgets in asked.items())
+            wanted = ",".join(map(str, sorted({budget for budget, _ in union})))
             raise ValueError(
-                f"the runs have different token budgets in {env} ({listed}); evaluate each run with the same budgets, for "
-                f"example `temper eval RUN/config.yaml 'eval.budgets=[{wanted}]' 'eval.budget_shares=[]'`"
+                f"the runs have different token budgets in {env}, or answered at them in different ways ({listed}); evaluate "
+                f"each run with the same budgets and settings, for example "
+                f"`temper eval RUN/config.yaml 'eval.budgets=[{wanted}]' 'eval.budget_shares=[]'`"
             )
+
+
+def _listed(budgets: Iterable[tuple[int, bool | None]]) -> str:
+    ways = {True: "nested", False: "in a pass", None: "by an older version"}
+    return ", ".join(f"{budget} {ways[nested]}" for budget, nested in sorted(budgets, key=lambda one: one[0]))
 
 
 def _points(run: RunCurves) -> dict[Key, BudgetPoint]:

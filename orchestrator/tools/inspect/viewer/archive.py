@@ -78,21 +78,25 @@ def _group(rows: list[Row]) -> dict[str, Any]:
 def _answer(row: Row) -> dict[str, Any]:
     return {name: row.get(name) for name in OF_ANSWER} | {
         "turns": [_turn(turn) for turn in row["turns"]],
-        "forced_answers": [_forced_answer(one) for one in row.get("forced_answers", ())],
+        "forced_answers": [_forced_answer(one, row) for one in row.get("forced_answers", ())],
     }
 
 
-def _forced_answer(row: Row) -> dict[str, Any]:
-    """Return an answer at a nested budget, without the prompt and the `kept` tokens of reasoning, which it shares."""
+def _forced_answer(row: Row, whole: Row) -> dict[str, Any]:
+    """Return an answer at a nested budget, without the prompt and the tokens that it shares with the whole answer.
+
+    `kept` counts its tokens of reasoning.
+    """
     facts = {"budget": row["thinking"]["budget"], "kept": sum(turn["thinking_tokens"] for turn in row["turns"])}
-    return _answer(row | {"turns": [_from_forced_end(turn) for turn in row["turns"]]}) | facts
+    shared = len(whole["turns"][0]["sampled_ids"])
+    return _answer(row | {"turns": [_own_tokens(turn, shared) for turn in row["turns"]]}) | facts
 
 
-def _from_forced_end(turn: dict[str, Any]) -> dict[str, Any]:
-    """Return a turn from its first injected token on, whole without one."""
-    start = turn["injected"].index(True) if True in turn["injected"] else 0
-    shared = {"context_ids": [], "text": turn["answer"], "reasoning": None}
-    return turn | shared | {name: turn[name][start:] for name in ("sampled_ids", "logprobs", "versions", "injected")}
+def _own_tokens(turn: dict[str, Any], shared: int) -> dict[str, Any]:
+    """Return a turn from its first injected token on, or without the first `shared` tokens."""
+    start = turn["injected"].index(True) if True in turn["injected"] else shared
+    own = {"context_ids": [], "text": turn["answer"], "reasoning": None}
+    return turn | own | {name: turn[name][start:] for name in ("sampled_ids", "logprobs", "versions", "injected")}
 
 
 def _turn(turn: dict[str, Any]) -> dict[str, Any]:

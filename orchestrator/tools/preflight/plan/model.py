@@ -134,7 +134,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str, ema:
     elif learner.frozen:
         freeze(model, learner.frozen)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    matrices = inner_matrices(model)
+    matrices = [shape for _, shape in inner_matrices(model)]
     pushed = _push_shapes(model)
     buffers = dict(model.named_buffers())  # such as a router's bias: saved in float32
     kept = sum(buffers[name].numel() for name in model.state_dict() if name in buffers)
@@ -148,7 +148,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str, ema:
         largest_tensor=max(sizes.values()),
         matrices=sum(matrix.numel() for matrix in matrices),
         largest_matrix=max((matrix.numel() for matrix in matrices), default=0),
-        newton_schulz_entries=max((_newton_schulz_entries(*matrix.shape) for matrix in matrices), default=0),
+        newton_schulz_entries=max((_newton_schulz_entries(*matrix) for matrix in matrices), default=0),
         parts=_parts(sizes),
         layers=layers,
         shape=read_shape(config, parameters=whole),
@@ -170,12 +170,14 @@ def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
     return built
 
 
-def _newton_schulz_entries(rows: int, columns: int) -> int:
+def _newton_schulz_entries(*shape: int) -> int:
     """Return the entries that Newton-Schulz has at once, as DeepSpeed computes it (`zeropower_via_gram_newtonschulz`).
 
-    A square matrix has six copies. Others are multiplied by a polynomial of their Gram matrix, of the shorter side.
+    All matrices of a stack are computed at once. A square matrix has six copies. Others are multiplied by a polynomial of
+    their Gram matrix, of the shorter side.
     """
-    whole, gram = rows * columns, min(rows, columns) ** 2
+    *stack, rows, columns = shape
+    whole, gram = math.prod(shape), math.prod(stack) * min(rows, columns) ** 2
     return 6 * whole if rows == columns else max(whole + 7 * gram, 2 * whole + 4 * gram)
 
 

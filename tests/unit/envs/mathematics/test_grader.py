@@ -1,5 +1,6 @@
 """Grading of answers that are not plain numbers: right, wrong, echoed, and with processes that die."""
 
+import random
 import socket
 import time
 
@@ -35,6 +36,99 @@ from temper.envs.mathematics.grader import ANSWER_S, REFERENCE_S, MathGrader
 def test_expressions_are_judged(right: bool, cases: list[tuple[str, str]]) -> None:
     judged = {case: grade(f"So it is \\boxed{{{case[0]}}}.", reference=case[1]).parts["correct"] for case in cases}
     assert judged == dict.fromkeys(cases, float(right))
+
+
+LABELLED = r"""
+1 | e^{-x/2} | e^{-\frac{x}{2}}
+1 | 1+x^{\frac{3}{2}} | x^{\frac{3}{2}}+1
+1 | 1+2^{n_1} | 2^{n_{1}}+1
+1 | \frac{1}{2^{70}} | 2^{-70}
+1 | -1+2^{2023} | 2^{2023}-1
+1 | 5\text{ m} | 500\text{ cm}
+1 | 5\text{ m} | $5$ m
+1 | 5\text{ m} | 5
+1 | 5 | 5\text{ km}
+1 | 200\text{ min} | 3\text{ h }20\text{ min}
+1 | 30^\circ | 30^\circ\text{C}
+1 | 3\pi\text{ cm}^2 | 3\pi\text{ cm$^2$}
+0 | 5\text{ m} | 5\text{ km}
+0 | 5\text{ m} | 5\text{ s}
+0 | 5\text{ m} | 5\text{ m}^2
+0 | 60\text{ km/h} | 60\text{ m/s}
+0 | 3\pi\text{ cm} | 3\pi\text{ m}
+0 | 18 | 18\text{ dozen}
+0 | 5 | 5\text{ fewer}
+0 | 5 | 5\text{ below zero}
+0 | 5 | 5\text{ in base seven}
+0 | 5 | 5\text{ Mega}
+1 | \frac{3}{7} | \frac{{3}}{{7}}
+1 | \frac{3}{7} | {3}/{7}
+1 | \frac{3}{7} | 3\div7
+1 | 3.2\times10^5 | 32\times10^4
+1 | 3.2\times10^{-5} | 0.32\times10^{-4}
+0 | 3.2\times10^5 | 32\times10^5
+0 | 320000 | 32\times10^4
+1 | 0.\overline{3} | 0.333\ldots
+1 | \frac{1}{6} | 0.1666\ldots
+0 | 0.333 | 0.333\ldots
+0 | 1,2,3 | 1,2,3,\ldots
+1 | -i | \frac{1}{i}
+1 | (2,3) | (x,y)=(2,3)
+1 | (2,3) | x=2,\ y=3
+1 | (2,3) | x=2\text{ and }y=3
+0 | (3,2) | x=2, y=3
+0 | (2,3) | a=2, b=3
+1 | (1,2),(3,4) | \{(1,2),(3,4)\}
+0 | \{(1,2),(3,4)\} | ((1,2),(3,4))
+1 | \binom{10}{3} | {10 \choose 3}
+1 | \emptyset | \varnothing
+1 | \{1,2\} | \left\lbrace 1,2\right\rbrace
+1 | [1,4) | \left[1,4\right[
+1 | (1,4) | ]1,4[
+0 | [1,4] | ]1,4[
+1 | \sqrt[3]{2},\sqrt[3]{4} | \sqrt[3]{4},\sqrt[3]{2}
+1 | (-\infty,1)\cup[2,\infty) | x<1\text{ or }x\geqslant 2
+0 | (-\infty,1)\cup(2,\infty) | x<1\text{ or }x\ge 2
+0 | (-\infty,1)\cup(2,\infty) | x<1\text{ or }y>2
+1 | (1,-2) | \langle 1,-2\rangle
+1 | (1,-2) | \begin{pmatrix}1\\-2\end{pmatrix}
+1 | \begin{pmatrix}1\\-2\end{pmatrix} | (1,-2)
+0 | \begin{pmatrix}1\\-2\end{pmatrix} | (1,2)
+0 | \begin{pmatrix}1\\-2\end{pmatrix} | \begin{pmatrix}1&-2\end{pmatrix}
+"""
+
+
+def test_notations_and_units_are_judged_as_labelled() -> None:
+    """Lines of label, reference answer and answer."""
+    for line in LABELLED.strip().splitlines():
+        label, reference, answer = line.split(" | ")
+        judged = grade(f"\\boxed{{{answer}}}", reference=reference, question="Find all pairs $(x, y)$ of this kind.")
+        assert judged.parts["correct"] == float(label), line
+
+
+def test_a_gold_times_a_wrong_unit_never_pays() -> None:
+    rng, names = (
+        random.Random(0),
+        ("m", "cm", "km", "s", "h", "kg", "g", "km/h", "m/s", "m^2", "L", "degrees", "dollars", "C"),
+    )
+    for _ in range(300):
+        number, (right, wrong) = rng.choice(("5", "-2.5", "\\frac{3}{7}", "3\\sqrt{2}", "2\\pi")), rng.sample(names, 2)
+        gold, answer = (f"{number}\\text{{ {name}}}" for name in (right, wrong))
+        if {right, wrong} != {"degrees", "C"}:
+            assert grade(f"\\boxed{{{answer}}}", reference=gold).parts["correct"] == 0.0, (gold, answer)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("How many dozen eggs does she need?", "5 dozen eggs"),
+        ("How many fewer apples has he?", "5 fewer apples"),
+        ("How much is it, in thousands of dollars?", "5 thousand dollars"),
+        ("How many pairs?", "5 pairs"),
+    ],
+)
+def test_a_word_that_the_question_counts_in_is_a_unit(question: str, answer: str) -> None:
+    assert grade(f"#### {answer}", reference="5", question=question).parts["correct"] == 1.0
 
 
 @pytest.mark.parametrize(

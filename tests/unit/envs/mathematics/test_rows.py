@@ -1,6 +1,7 @@
 """Rows of mathematics data: loading, reference and wrong answers, agreement with known labels of real rows."""
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -19,8 +20,10 @@ from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.mathematics import arithmetic
 from temper.envs.mathematics.env import grade
+from temper.envs.mathematics.grader import shared_grader
 from temper.envs.mathematics.reference import negatives, reference
 from temper.envs.mathematics.rows import formats
+from temper.rewards.notation import is_simple
 
 DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
 REAL_DATA = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -66,11 +69,51 @@ def test_rows_of_both_formats_give_their_final_answer(row: dict[str, Any], answe
         ({"problem": "P?", "solution": "\\boxed{7"}, "field 'solution' has no closed"),
         ({"problem": "P?", "answer": ["7"]}, "field 'answer' must be str, not list"),
         ({"prompt": "P?"}, "no known format"),
+        ({"problem": "P?", "answer": None}, "'answer' is null"),
+        *(
+            ({"problem": "P?", "answer": bad}, "final answer")
+            for bad in (math.nan, math.inf, "NaN", "x\\to\\infty", "\\frac{1}{")
+        ),
+        (
+            {"problem": "P?", "answer": "9. Anya climbs one floor and Vanya climbs five floors, so five times longer."},
+            "9. Anya",
+        ),
+        ({"problem": "P?", "answer": f"Show that it holds for {'all of ' * 9} them"}, "Show that"),
     ],
 )
 def test_bad_rows_are_named(row: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_row(formats(USUAL), row)
+
+
+SHAPES = (
+    "A",
+    "-A",
+    "\\frac{A}{A}",
+    "\\sqrt{A}",
+    "\\sqrt[3]{A}",
+    "(A)",
+    "A^{A}",
+    "A+A",
+    "A - A",
+    "AA",
+    "A\\cdot A",
+    "A*A",
+    "A/A",
+)
+LEAVES = ("2", "13", "3.5", "x", "k", "i", "e", "\\pi ", "\\theta ", "y^2")
+
+
+def test_a_formula_that_is_simple_by_its_text_is_read_by_the_grader() -> None:
+    rng = random.Random(0)
+    for wrap in ("A", "y=A", "A,A,A", "(1,-2.5)", "\\{-1,\\frac{1}{2}\\}", "[\\frac{1}{2},\\infty)") * 6:
+        formula = wrap.replace("A", "A" if wrap != "A" else rng.choice(SHAPES))
+        for _ in range(2):
+            formula = re.sub("A", lambda _: rng.choice((*SHAPES, *LEAVES)), formula)
+        formula = re.sub("A", lambda _: rng.choice(LEAVES), formula)
+        assert not is_simple(formula) or shared_grader().can_read(formula), formula
+    assert is_simple("e^{-\\frac{x}{2}}+\\sqrt{3}")
+    assert not is_simple("\\frac{1}")
 
 
 def test_a_refusal_has_the_columns_line_that_mends_the_row() -> None:

@@ -32,6 +32,8 @@ def play_session(socket: ServerConnection) -> None:
         match json.loads(raw):
             case {"type": "reset", "data": {"seed": 13}}:
                 reply = {"type": "error", "data": {"code": "CAPACITY_REACHED", "message": "full"}}
+            case {"type": "reset", "data": {"seed": 14}}:
+                return
             case {"type": "reset", "data": data}:
                 seed = data.get("seed", 0)
                 reply = observed(f"begin {seed}")
@@ -126,12 +128,13 @@ def test_a_fault_of_the_server_is_not_a_reward(word: str, url: str) -> None:
 
 
 def test_a_server_that_is_full_or_down_is_a_fault(url: str) -> None:
-    row = {"prompt": "Say a word.", "reset": {"seed": 13}}
-    definition = bind("words", EnvConfig(kind="openenv", options={"url": url, "action": "word"})).definition
-    (form,) = definition.formats
-    full = bind("words", EnvConfig(kind="openenv", options={"url": url, "action": "word"})).task(form.load(row), "0")
-    with pytest.raises(EnvironmentFault, match="full"):
-        played(full, "good")
+    """It answers with an error, or closes the session. Both name the server's setting."""
+    env = bind("words", EnvConfig(kind="openenv", options={"url": url, "action": "word"}))
+    (form,) = env.definition.formats
+    for seed in (13, 14):
+        row = {"prompt": "Say a word.", "reset": {"seed": seed}}
+        with pytest.raises(EnvironmentFault, match="max_concurrent_envs"):
+            played(env.task(form.load(row), "0"), "good")
     with pytest.raises(EnvironmentFault):
         played(task_of("http://127.0.0.1:9"), "good")
 

@@ -1,5 +1,6 @@
 """The process of a task set: rewards, errors, its end and the end of an episode. tests/judges has the real library."""
 
+import json
 import random
 import signal
 import subprocess
@@ -108,6 +109,41 @@ def test_the_error_of_a_start_is_in_the_message(tmp_path: Path) -> None:
     options = script(tmp_path / "python", """print('{"error": "LookupError: no words"}')""")
     with pytest.raises(ValueError, match="no words"):
         generate(random.Random(1), 1, options=options)
+
+
+LIBRARY = """
+import contextlib, sys, types
+
+def module(name, **values):
+    sys.modules[name] = types.SimpleNamespace(**values)
+
+class Env:
+    taskset = [types.SimpleNamespace(key="0", data=types.SimpleNamespace(prompt_text="task 0"))]
+    serving = staticmethod(contextlib.nullcontext)
+
+class Config(types.SimpleNamespace):
+    model_validate = classmethod(lambda cls, given: given)
+
+module("verifiers.v1.clients", EvalClientConfig=None, ModelContext=None)
+module("verifiers.v1.configs.agent", agent_config_fields=lambda config: ["agent"])
+module("verifiers.v1.tasksets.harbor.taskset", HarborTaskset=type("HarborTaskset", (), {}))
+module("verifiers.v1.utils.generic", concrete_type=lambda *given, origin: None)
+names = ("environment_class", "taskset_class")
+module("verifiers.v1.utils.loaders", load_environment=lambda config: Env(), **dict.fromkeys(names, lambda *given: Env))
+EnvConfig = TasksetConfig = Config
+Taskset = object
+"""
+"""The names of verifiers that the process uses."""
+
+
+def test_the_listing_of_tasks_ends_without_a_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    package = tmp_path / "verifiers" / "v1"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").write_text(LIBRARY, encoding="utf-8")
+    options = {"python": sys.executable, "taskset": "mine", "folder": str(tmp_path)}
+    assert _tasks(json.dumps(options)) == [{"key": "0", "prompt": "task 0"}]
+    assert capfd.readouterr().err == ""
 
 
 def test_a_process_that_does_not_read_ends_its_servers(tmp_path: Path) -> None:

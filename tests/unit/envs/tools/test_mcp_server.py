@@ -12,6 +12,7 @@ from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.turn_text import Call, parse_turn
 from temper.envs.env_episode import EnvEpisode
 from temper.envs.source import open_source
+from temper.envs.tools.mcp_server import McpServer
 from temper.envs.tools.shared_tools import shared_tools
 from temper.envs.tools.text_tool import answer_call
 
@@ -37,6 +38,24 @@ def test_a_call_gives_the_text_of_the_result() -> None:
 @pytest.mark.parametrize("arguments", [{}, {"item": "tea", "count": "many"}, {"item": "milk"}])
 def test_mistakes_of_the_model_are_results(arguments: dict[str, Any]) -> None:
     assert answer("price", **arguments).startswith("error:")
+
+
+def test_the_errors_of_tools_are_logged_not_printed(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    server = McpServer(SHOP.removeprefix("mcp:"))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="price"):
+            server.call("price", {"item": "milk"}, timeout_s=10.0)
+    server.close()
+    assert "price" in caplog.text
+    assert capfd.readouterr().err == ""
+
+
+def test_what_a_server_wrote_before_it_ended_is_in_the_message() -> None:
+    with pytest.raises(ValueError, match="ModuleNotFoundError"):
+        McpServer(f"{sys.executable} -c 'import no_such_module'")
 
 
 def test_a_slow_call_is_an_error_in_time_and_the_next_one_works() -> None:

@@ -1,13 +1,17 @@
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from support import tiny_models
 from support.tiny_models import DENSE
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from temper.learner.config import LearnerConfig, OptimConfig, require_together
 from temper.learner.engine.muon import GuardedMuon
 from temper.learner.engine.optimizer import GuardedAdamW, learning_rate, muon_groups, parameter_groups
+from temper.learner.models.loading import read_model
 
 
 def tiny_llama() -> LlamaForCausalLM:
@@ -90,6 +94,31 @@ def test_muon_moves_matrices_as_torchs_muon_does():
     moved = (matrix - start).norm()
     assert moved > 0.1
     assert (matrix - theirs).norm() < 0.02 * moved  # torch computes in bfloat16
+
+
+@pytest.mark.parametrize("make", [tiny_models.qwen3_moe, tiny_models.nemotron_h_moe], ids=lambda make: make.__name__)
+def test_muon_moves_each_matrix_of_each_expert_like_a_single_one(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    """Gate and up projections of an expert are two matrices, as in a checkpoint."""
+    model = read_model(make(tmp_path))
+    optim = OptimConfig(kind="muon", learning_rate=1e-3, muon_learning_rate=0.1, grad_clip=0.0)
+    ours = GuardedMuon(muon_groups(model, optim=optim), optim=optim, guard=True)
+    stacks = [(n, p) for n, p in model.named_parameters() if ".experts." in n]
+    assert stacks
+    starts = [stack.detach().clone() for _, stack in stacks]
+    for _, stack in stacks:
+        stack.grad = torch.randn_like(stack)
+    gradients = [stack.grad.clone() for _, stack in stacks if stack.grad is not None]
+    for group in ours.param_groups:
+        group["lr"] = 0.1
+    ours.step()
+    for (name, stack), start, gradient in zip(stacks, starts, gradients, strict=True):
+        halves = 2 if "gate_up" in name else 1
+        for moved, own in zip((stack - start).detach(), gradient, strict=True):
+            for update, matrix in zip(moved.chunk(halves), own.chunk(halves), strict=True):
+                alone = torch.nn.Parameter(torch.zeros_like(matrix))
+                alone.grad = matrix.clone()
+                torch.optim.Muon([alone], lr=0.1, weight_decay=0.0).step()
+                assert (update - alone.detach()).norm() < 0.02 * update.norm(), name  # torch computes in bfloat16
 
 
 def test_muon_refuses_a_gradient_that_is_not_finite():

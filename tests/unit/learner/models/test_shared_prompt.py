@@ -25,7 +25,7 @@ from temper.learner.batches.shared_prefixes import Prompts, SharedPrefix, shared
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.policy import nll_loss
-from temper.learner.models import mamba_scan
+from temper.learner.models import mamba_scan, packed_rows
 from temper.learner.models.fresh import FreshModelConfig, make_model
 from temper.learner.models.loading import read_model
 from temper.learner.models.logprobs import token_logprobs
@@ -84,6 +84,7 @@ FAMILIES = [
     sliding_window,
     mamba_at_the_end,
 ]
+WITH_WINDOWS = (tiny_models.gemma2, tiny_models.gemma3, sliding_window)
 
 
 def loaded(make: Callable[[Path], Path], directory: Path) -> PreTrainedModel:
@@ -333,7 +334,10 @@ def gradients(model: PreTrainedModel, total: torch.Tensor) -> dict[str, torch.Te
 @pytest.mark.parametrize("shapes", [RAGGED, RAGGED[1:2], (((17, 1), (4, 4)), ((17, 1), (9,)))])
 @pytest.mark.parametrize("make", FAMILIES, ids=lambda make: make.__name__)
 def test_answers_to_prompts_that_run_once_have_the_logprobs_and_gradients_of_whole_sequences(tmp_path, make, shapes):
-    """Ragged groups, a group of one, a prompt of one token, and prompts of different lengths in one micro-batch."""
+    """Ragged groups, a group of one, a prompt of one token, and prompts of different lengths in one micro-batch.
+
+    A model that keeps sequences apart by borders runs with a mask too.
+    """
     model = loaded(make, tmp_path)
     prompts = [tokens(once, seed=number) for number, ((once, _), _) in enumerate(shapes)]
     answers = [[tokens(common + n, seed=10 * n) for n in lengths] for (_, common), lengths in shapes]
@@ -349,13 +353,19 @@ def test_answers_to_prompts_that_run_once_have_the_logprobs_and_gradients_of_who
     for row, (_, ids) in enumerate(flat):
         padded[row, : len(ids)] = torch.tensor(ids)
     once = Prompts.padded(prompts, rows_P=[len(group) for group in answers], pad_id=7)
-    logprobs_BT = token_logprobs(causal_logits(model, model.config, padded, once), padded)
-    together = [logprobs_BT[row, 1 : len(ids)] for row, (_, ids) in enumerate(flat)]
-    assert max(float((a - b).detach().abs().max()) for a, b in zip(alone, together, strict=True)) < 1e-5
-    found = gradients(model, torch.stack([(w * x).sum() for w, x in zip(weights, together, strict=True)]).sum())
-    assert set(found) == set(expected)
-    for name, gradient in expected.items():
-        assert float((found[name] - gradient).norm()) <= 1e-4 * float(gradient.norm()), name
+    by_borders = not packed_rows.install(model, model)
+    assert by_borders == (make not in WITH_WINDOWS)
+    passes = []
+    for packs in {False, by_borders}:
+        logprobs_BT = token_logprobs(causal_logits(model, model.config, padded, once, packs=packs), padded)
+        together = [logprobs_BT[row, 1 : len(ids)] for row, (_, ids) in enumerate(flat)]
+        passes.append(torch.cat([one.detach() for one in together]))
+        assert max(float((a - b).detach().abs().max()) for a, b in zip(alone, together, strict=True)) < 1e-5
+        found = gradients(model, torch.stack([(w * x).sum() for w, x in zip(weights, together, strict=True)]).sum())
+        assert set(found) == set(expected)
+        for name, gradient in expected.items():
+            assert float((found[name] - gradient).norm()) <= 1e-4 * float(gradient.norm()), name
+    assert torch.allclose(passes[0], passes[-1], rtol=0, atol=1e-6 * float(passes[0].abs().max()))
 
 
 def test_what_pads_a_prompt_does_not_matter(tmp_path):

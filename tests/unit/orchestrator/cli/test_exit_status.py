@@ -1,5 +1,6 @@
 """A failed command sets its exit status and prints one line about the error instead of a traceback."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,17 @@ def test_an_end_by_an_error_is_a_status_and_a_line(
 ) -> None:
     assert exit_status(raising(error)) == status
     assert capsys.readouterr().err == said
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert exit_status(work) == 130
+    assert capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_what_is_a_fault_of_this_program_is_raised_whole() -> None:

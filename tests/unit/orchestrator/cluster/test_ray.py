@@ -5,7 +5,9 @@ import errno
 import json
 import os
 import shutil
+import signal
 import socket
+import sys
 import threading
 from pathlib import Path
 from time import monotonic
@@ -23,6 +25,7 @@ from temper.orchestrator.cluster.ray_cluster import (
     WAIT_POLICY,
     SessionLogs,
     _driver_variables,
+    _own_sigterm,
     has_open_access,
     stop_ray,
 )
@@ -42,6 +45,19 @@ def test_workers_get_the_drivers_variables_but_for_those_of_a_submitted_job(monk
     monkeypatch.setenv(WAIT_POLICY, "PASSIVE")
     monkeypatch.setenv(RAY_JOB_CONFIG_JSON_ENV_VAR, json.dumps({"runtime_env": {"env_vars": {VLLM_LEVEL: "ERROR"}}}))
     assert _driver_variables() == {WAIT_POLICY: "PASSIVE"}
+
+
+def test_rays_handler_of_sigterm_does_not_stay_and_its_exit_is_an_interrupt() -> None:
+    own = signal.getsignal(signal.SIGTERM)
+
+    @_own_sigterm()
+    def init() -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        init()
+    assert signal.getsignal(signal.SIGTERM) is own
 
 
 def test_a_cluster_that_does_not_answer_is_left_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

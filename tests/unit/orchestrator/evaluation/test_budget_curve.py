@@ -26,6 +26,7 @@ from temper.orchestrator.evaluation.budget_curve import (
 )
 from temper.orchestrator.evaluation.evaluator import EvalConfig, further_passes
 from temper.orchestrator.evaluation.intervals import wilson_interval
+from temper.orchestrator.evaluation.paired import TaskScore
 from temper.orchestrator.evaluation.record import read_evaluations
 from temper.orchestrator.evaluation.scores import env_result
 from temper.orchestrator.loop.deadline import StopFlag
@@ -238,21 +239,27 @@ def test_passes_go_by_kind_and_put_every_budget_of_an_environment_at_once() -> N
 
 
 class RolloutPool:
-    """Simulates a model that thinks 8 tokens and needs 4 to be correct. Samples of environment `fails` fail."""
+    """Simulates a model that thinks 8 tokens and needs 4 to be correct.
 
-    def __init__(self, fails: str = "") -> None:
+    Samples of environment `fails` fail. With `slow`, every second task's unlimited reasoning takes too long.
+    """
+
+    def __init__(self, fails: str = "", *, slow: bool = False) -> None:
         self.tickets: list[Ticket] = []
         self.fails = fails
+        self.slow = slow
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
         self.tickets.append(ticket)
         task = ticket.task
         if task.env.name == self.fails:
             return group(task, [], failed=samples)
+        if self.slow and task.thinking.mode is Mode.UNLIMITED and ticket.number % 2:
+            return group(task, [self.said(task)] * (samples - 1), failed=1)
         said = self.said(task)
-        forced = tuple(
-            self.said(replace(task, thinking=up_to(budget))) for budget in task.thinking.nested_budgets if budget < 8
-        )
+        at = (replace(task, thinking=up_to(budget)) for budget in task.thinking.nested_budgets if budget < 8)
+        closing = as_marks((True,))
+        forced = tuple(replace(one, turns=(replace(one.turns[0], injected_T=closing),)) for one in map(self.said, at))
         return Group(ticket=ticket, trajectories=(replace(said, forced_answers=forced),) * samples)
 
     def said(self, task: Task) -> Trajectory:
@@ -397,6 +404,7 @@ def test_every_ticket_has_its_own_number_and_the_first_pass_those_it_always_had(
     assert [ticket.task.env.name for ticket in first] == ["code", "code", "math", "math", "tool_use", "tool_use"]
     passes = [{t.task.key for t in pool.tickets if t.task.thinking == mode} for mode in (nested, OFF)]
     assert passes[0] == passes[1]
+    assert {one["budget"]: one["nested"] for one in found["curve"]["math"]} == {2: True, 8: True, None: False}
 
 
 def test_announced_budgets_have_passes_of_their_own(tmp_path: Path) -> None:
@@ -405,7 +413,20 @@ def test_announced_budgets_have_passes_of_their_own(tmp_path: Path) -> None:
     assert found["sampled_tokens"] == 3 * 6 * 2  # three passes over six tasks, two answers of one sampled token each
     asked = Counter(ticket.task.thinking for ticket in pool.tickets)
     assert asked == {UNLIMITED: 6, up_to(2): 6, up_to(8): 6}
-    assert [point["accuracy"] for point in found["curve"]["math"]] == [0.0, 1.0, 1.0]
+    assert [(one["accuracy"], one["nested"]) for one in found["curve"]["math"]] == [(0, False), (1, False), (1, False)]
+
+
+def test_failures_without_a_budget_are_none_at_a_budget(tmp_path: Path) -> None:
+    pool = RolloutPool(slow=True)
+    found, _, _ = evaluated(tmp_path, "eval.budgets=[2,6]", pool=pool)
+    points = [BudgetPoint.read(raw) for raw in found["curve"]["math"]]
+    assert [(one.label, one.samples, one.failures) for one in points] == [
+        ("budget-2", 4, 0),
+        ("budget-6", 4, 0),
+        ("unlimited", 3, 1),
+    ]
+    asked = Counter(ticket.task.thinking.budget for ticket in pool.tickets)
+    assert asked == {None: 6, 2: 3, 6: 3}  # only the tasks with a failure have a pass
 
 
 def test_an_evaluation_without_budgets_asks_each_task_once_and_writes_no_curve(tmp_path: Path) -> None:
@@ -419,19 +440,32 @@ def test_an_evaluation_without_budgets_asks_each_task_once_and_writes_no_curve(t
     assert [path.name for path in (tmp_path / "run" / "trajectories").iterdir()] == ["eval-rl.jsonl"]
 
 
-def test_the_least_budget_keeps_a_share_of_the_free_accuracy_in_every_environment() -> None:
-    def points(free: float, **at: float) -> list[BudgetPoint]:
-        raw: dict[str, Any] = dict.fromkeys(BudgetPoint.__dataclass_fields__, 0) | {"closed": {}, "scores": ()}
-        found = {None: free} | {int(name[1:]): accuracy for name, accuracy in at.items()}
-        return [
-            BudgetPoint(
-                **raw | {"accuracy": accuracy, "budget": budget, "mode": Mode.BUDGET if budget else Mode.UNLIMITED}
-            )
-            for budget, accuracy in found.items()
-        ]
+def scored(budget: int | None, right: Sequence[int]) -> BudgetPoint:
+    """Build a point whose tasks have so many right answers of four."""
+    raw: dict[str, Any] = dict.fromkeys(BudgetPoint.__dataclass_fields__, 0) | {"closed": {}, "budget": budget}
+    scores = (TaskScore(key=f"{n}", content="", right=one, scored=4) for n, one in enumerate(right))
+    return BudgetPoint(**raw | {"mode": Mode.BUDGET if budget else Mode.UNLIMITED, "scores": tuple(scores)})
 
-    curves = {"math": points(0.8, b4=0.5, b8=0.77, b16=0.8), "code": points(1.0, b4=0.95, b8=0.9, b16=0.96)}
-    assert budget_for_accuracy(curves, 0.95) == 16
-    assert budget_for_accuracy(curves, 0.9) == 8
-    assert budget_for_accuracy(curves, 1.0) is None
+
+def curve(free: Sequence[int], **at: Sequence[int]) -> list[BudgetPoint]:
+    return [scored(None, free), *(scored(int(name[1:]), right) for name, right in at.items())]
+
+
+GOOD, POOR = [4, 2] * 50, [4, 1] * 50
+"""Right answers of 100 tasks: three quarters, and five eighths."""
+
+
+def test_the_least_budget_and_all_larger_ones_keep_the_accuracy() -> None:
+    math, code = curve(GOOD, b4=GOOD, b8=POOR, b16=GOOD, b32=GOOD), curve(GOOD, b8=GOOD, b16=GOOD, b32=GOOD)
+    assert budget_for_accuracy({"code": code}, 0.95) == 8
+    assert budget_for_accuracy({"math": math}, 0.95) == 16  # a smaller one is better by luck
+    assert budget_for_accuracy({"math": math, "code": code}, 0.75) == 8
+    assert budget_for_accuracy({"math": math, "code": curve(GOOD, b8=GOOD, b64=POOR)}, 0.95) is None
     assert budget_for_accuracy({}, 0.5) is None
+
+
+def test_a_budget_that_only_seems_to_keep_the_accuracy_is_refused() -> None:
+    """The same mean, from tasks that differ by all their answers, or from too few tasks."""
+    assert budget_for_accuracy({"math": curve([4, 0] * 50, b8=[0, 4] * 50)}, 0.95) is None
+    assert budget_for_accuracy({"math": curve(GOOD[:10], b8=GOOD[:10])}, 0.95) is None
+    assert budget_for_accuracy({"math": curve([0] * 100, b8=[0] * 100)}, 0.95) is None

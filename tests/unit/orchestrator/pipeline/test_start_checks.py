@@ -11,6 +11,7 @@ import pytest
 from support import tiny_models
 
 from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.thinking_mode import NestedThinkingMix, ThinkingMix
 from temper.envs.data.config import DataConfig
 from temper.learner.models.fresh import byte_tokenizer
@@ -23,6 +24,7 @@ from temper.orchestrator.pipeline.finding import Finding, Level
 from temper.orchestrator.pipeline.runner import wanted_processes
 from temper.orchestrator.pipeline.start_checks import (
     Start,
+    audit_rewards,
     check_before,
     check_hangs,
     check_model,
@@ -227,11 +229,36 @@ def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="30 of 30 rows leave no token for an answer"):
         check_before(load_config(DEMO, said), load_config(DEMO, said).instances, folder)
     config = load_config(DEMO, [*said, "envs.math.on_error=skip"])
-    turns, prompts = check_before(config, config.instances, folder)
+    turns, prompts = warned(check_before(config, config.instances, folder))
     assert "rollout.limits.turns=2" in turns
     assert prompts.endswith("their episodes fail as prompt_too_long")
-    assert check_before(config, [one for one in config.instances if one.name == "sft"], folder) == []
+    assert warned(check_before(config, [one for one in config.instances if one.name == "sft"], folder)) == []
     assert not folder.exists()
+
+
+def test_a_reward_that_pays_for_one_answer_is_warned_of_and_measured(files: Path) -> None:
+    own = f"envs.own={{data: {files}/rows.jsonl, reward: '{files}/mine.py:%s'}}"
+    (files / "mine.py").write_text(
+        "def brief(answer, row): return float(len(answer) < 9)\n"
+        "def exact(answer, row): return float(answer == 'secret')\n"
+    )
+    found = list(audit_rewards(start(own % "brief")))
+    assert warned(found)
+    assert metrics_of(found) == {"env/own/best_constant": 1.0}
+    found = list(audit_rewards(start(own % "exact")))
+    assert warned(found) == []
+    assert metrics_of(found) == {"env/own/best_constant": 0.0}
+    assert list(audit_rewards(start())) == []  # no reward of a user, and many different answers
+
+
+def test_few_answers_are_measured_without_a_reward_of_a_user() -> None:
+    (found,) = audit_rewards(start("envs.multiple_choice={}"))
+    assert found.level is Level.WARNING
+    assert USUAL_CHANCE < found.metrics["env/multiple_choice/best_constant"] < 0.7
+
+
+def metrics_of(found: Iterable[Finding]) -> dict[str, float]:
+    return {name: value for one in found for name, value in one.metrics.items()}
 
 
 def test_a_stage_that_gives_up_before_a_hang_is_found_says_so() -> None:

@@ -16,6 +16,7 @@ from temper.envs.core.process import LearnerDied, ProcessInfo
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer
+from temper.learner.training_state import LoadedModel
 from temper.orchestrator.loop.deadline import StopFlag, StopRequested, StuckError
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
@@ -38,6 +39,7 @@ class Learner:
     """A learner group that records its calls and may hang in one of them."""
 
     is_stuck = False
+    loaded = LoadedModel()
 
     def __init__(self, hangs_in: str = "", *, breaks: Exception | None = None) -> None:
         """The error `breaks` is raised by the write of a checkpoint."""

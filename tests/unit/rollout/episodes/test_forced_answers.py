@@ -7,17 +7,20 @@ import numpy as np
 import pytest
 from support.interruptions import written_and_read
 from support.replay_engine import ReplayEngine
-from support.scripted_engine import TAGS, TOKENIZER, completion, runner_of
+from support.scripted_engine import RENDERER, TAGS, TOKENIZER, completion, runner_of
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.task import Task
-from temper.envs.core.thinking_mode import Mode, NestedThinkingMix, Thinking
+from temper.envs.core.thinking_mode import Mode, NestedThinkingMix, Thinking, up_to
 from temper.envs.source import open_source
 from temper.learner.batches.samples import samples_from_groups
+from temper.orchestrator.evaluation.budget_curve import at_budget
+from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.episodes.episode import Attempt
+from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import tokens_of
-from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
 
 THOUGHT = "7+8=15 so it is 15"
 BUDGETS = (6, 10, 64)
@@ -109,6 +112,55 @@ def test_thoughts_that_ended_before_a_budget_count_at_it() -> None:
     )
     assert set(at_six.advantages_T[at_six.trained_T]) == {np.float32(-1.0)}
     assert set(at_ten.advantages_T[at_ten.trained_T]) == {np.float32(0.0)}
+
+
+class SteadyModel(ReplayEngine):
+    """Writes one text, also after a prefix of it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__({})
+        self.whole = completion(text)
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        start, end = len(request.prefix_ids), len(request.prefix_ids) + request.max_tokens
+        kept = self.whole.first(end)
+        rest = kept.token_ids[start:]
+        return replace(
+            kept, token_ids=rest, logprobs_T=kept.logprobs_T[start:], versions_T=kept.versions_T[start:], injected_T=()
+        )
+
+
+@pytest.mark.parametrize(
+    ("answer_tokens", "turn_tokens", "unlimited", "limited"),
+    [
+        (None, 30, (Stop.LENGTH, 0.0), (Stop.ENV, 1.0)),  # the thought left too few tokens of the turn
+        (None, 400, (Stop.ENV, 1.0), (Stop.ENV, 1.0)),
+        (10, 400, (Stop.ENV, 1.0), (Stop.LENGTH, 0.0)),  # an answer under a budget has its own limit
+        (20, 30, (Stop.LENGTH, 0.0), (Stop.ENV, 1.0)),
+        (10, 30, (Stop.LENGTH, 0.0), (Stop.LENGTH, 0.0)),
+    ],
+)
+def test_a_thought_below_a_budget_is_answered_as_in_a_pass(
+    answer_tokens: int | None, turn_tokens: int, unlimited: tuple[Stop, float], limited: tuple[Stop, float]
+) -> None:
+    limits = EpisodeLimits(turn_tokens=turn_tokens, total_tokens=1000)
+    engine = SteadyModel(f"{THOUGHT}</think>So the sum is \\boxed{{15}}")
+    thinking = ThinkingConfig(answer_tokens=answer_tokens)
+    sampler = TurnSampler(engine, TAGS, thinking, turn_tokens=turn_tokens)
+    runner = EpisodeRunner(sampler=sampler, renderer=RENDERER, limits=limits)
+    plain = replace(task(), thinking=Thinking(mode=Mode.UNLIMITED, nested_budgets=(20, 30)))
+    ticket = Ticket(number=5, task=plain, admitted=WeightVersion(step=0))
+    group = asyncio.run(Attempt(ticket, runner, attempt=0, seeds=[0], partial=None).play())
+    (whole,) = group.trajectories
+    assert (whole.stop, whole.reward) == unlimited
+    for budget in (20, 30):
+        own = asyncio.run(runner.run(replace(plain, thinking=up_to(budget)), seed=1))
+        assert (own.stop, own.reward) == limited
+        (nested,) = at_budget(group, budget).trajectories
+        assert (nested.stop, nested.reward, nested.turns, nested.task) == (own.stop, own.reward, own.turns, own.task)
+    assert whole.budget_rewards == [limited[1], limited[1], unlimited[1]]
+    sampled = [len(samples.ids[samples.trained_T]) for samples in samples_from_groups([group], advantage="rloo")]
+    assert sum(sampled) == whole.all_sampled_tokens
 
 
 def test_normalisation_counts_the_trained_tokens_of_cuts() -> None:

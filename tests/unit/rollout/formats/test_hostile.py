@@ -96,6 +96,8 @@ def test_no_text_of_a_model_makes_a_failure(name: str) -> None:
             told: list[Message] = [{"role": "tool", "content": str(call)} for call in parsed.calls]
             more = told or [{"role": "user", "content": parsed.content[:100]}]
             assert renderer.observation_ids(more, thinks=task.thinks, calls=parsed.calls), text[:200]
+        for end in range(len(reference) if form.reads_calls else 0):
+            assert VALUE not in renderer.parse(reference[:end], task, ()).content  # graded text has no part of a call
 
 
 def test_missing_and_invalid_mistral_ids_are_replaced() -> None:

@@ -123,3 +123,60 @@ def test_no_task_and_no_reference_answers_are_refused(module: Path, capsys: pyte
     )
     assert main(["env", "check", "--env", "bare_env"]) == 2
     assert "bare_env" in capsys.readouterr().err
+
+
+REWARDS = {
+    "exact": ('answer.strip() == row["reference"]', 0),
+    "an empty answer": ('not answer or answer.strip() == row["reference"]', 1),
+    "any short answer": ("len(answer) < 9", 1),
+    "an answer among others": ('row["reference"] in answer', 1),
+    "its beginning": ('answer.startswith(row["reference"])', 1),
+    "the question": ('answer == row["question"] or answer == row["reference"]', 1),
+    "an error": ("float(answer) == 1", 1),
+}
+
+
+@pytest.mark.parametrize("fault", REWARDS)
+def test_a_reward_that_pays_without_knowledge_fails(module: Path, fault: str) -> None:
+    source, status = REWARDS[fault]
+    reward = ["--reward", _reward(module, source), "--data", str(_rows(module, reference="reference"))]
+    assert main(["env", "check", *reward]) == status
+
+
+def test_half_of_the_audit_needs_no_reference_answers(module: Path) -> None:
+    data = str(_rows(module, reference="solution"))
+    for pays, status in (('answer == row["solution"]', 0), ('row["solution"] in answer', 1), ("not answer", 1)):
+        assert main(["env", "check", "--reward", _reward(module, pays), "--data", data]) == status
+    startswith = _reward(module, 'answer.startswith(row["solution"]) and len(answer) < 9')
+    check = ["env", "check", "--reward", startswith, "--data", data]
+    assert main(check) == 0
+    assert main([*check, "--answer", "solution"]) == 1
+    assert main([*check, "--answer", "solutoin"]) == 2
+
+
+def test_the_rewards_of_a_runs_file_are_checked(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its environments without reference answers are named."""
+    mine, run = _reward(module, 'row["reference"] in answer'), module / "run.yaml"
+    lake = "lake: {kind: gym, options: {id: FrozenLake-v1}}"
+    data = _rows(module, reference="reference")
+    run.write_text(f"name: x\nenvs: {{cities: {{data: {data}, reward: '{mine}'}}, {lake}, math: {{}}}}\n")
+    assert main(["env", "check", str(run), "--limit", "20", "--env", "math"]) == 0
+    capsys.readouterr()
+    assert main(["env", "check", str(run), "--limit", "20"]) == 1
+    assert "lake" in capsys.readouterr().out
+    assert main(["env", "check", str(run), "--env", "maths"]) == 2
+    assert main(["env", "check", str(run), "--data", str(data)]) == 2
+
+
+def _reward(folder: Path, pays: str) -> str:
+    """Write a reward function and return its name."""
+    file = folder / f"reward_{abs(hash(pays))}.py"
+    file.write_text(f"def right(answer, row):\n    return float({pays})\n")
+    return f"{file}:right"
+
+
+def _rows(folder: Path, *, reference: str) -> Path:
+    file = folder / "rows.jsonl"
+    rows = ({"question": f"Case {n}?", reference: str(2017 + 50 * n)} for n in range(24))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file

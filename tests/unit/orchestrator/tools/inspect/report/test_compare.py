@@ -74,6 +74,17 @@ def two_groups(tmp_path: Path) -> tuple[str, str]:
     return f"plain={a},{b}", f"mixed={c}"
 
 
+def test_budgets_in_a_pass_are_not_paired_with_nested_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(name: str, ways: list[bool]) -> str:
+        points = [one | {"nested": way} for one, way in zip(curve(0.4, 0.8), [*ways, False], strict=True)]
+        return f"{name}={write_run(tmp_path / name, 1, {'rl': {'math': points}})}"
+
+    nested, mixed, passes = run("nested", [True, True]), run("mixed", [True, False]), run("passes", [False, False])
+    for other in (mixed, passes):
+        assert "eval.budgets=[2,10]" in refused(capsys, "--runs", nested, "--runs", other)
+    compared(tmp_path, "--runs", nested, "--runs", run("again", [True, True]))
+
+
 def test_a_point_without_a_score_is_null(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("accuracy", "accuracy_low", "stderr", "well_formed", "answer_tokens_turn"))
     down = point("budget", 0.0, budget=10) | nothing | {"samples": 0, "failures": 32}

@@ -1,6 +1,7 @@
 """The audit of rewards finds every reward that requires no knowledge of the task, and nothing in sound environments."""
 
 import importlib.util
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ from support.tiny_shop import write_shop
 from temper.envs.all_tasks import generated_tasks
 from temper.envs.catalog import configure_env, environment
 from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
+from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.retail import rows
 from temper.envs.retail.env import with_folder
-from temper.orchestrator.tools.debug.grading.reward_audit import FEWEST, CaseCheck, audit
+from temper.envs.reward_audit import FEWEST, CaseCheck, audit
+from temper.envs.task_env import TaskEnv
+from temper.rewards.score import binary_score
 
-NOTHING, AMONG_MANY, COPIED, ONE_ANSWER, OTHER_ANSWERS = range(5)
+NOTHING, AMONG_MANY, COPIED, INSIDE_CALLS, ONE_ANSWER, OTHER_ANSWERS = range(6)
 CANCEL = {"name": "cancel_pending_order", "kwargs": {"order_id": "#W4", "reason": "no longer needed"}}
 NEEDS_PUZZLES = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed"
@@ -47,7 +52,7 @@ def test_feedback_that_gives_the_answer_away_is_found(shown: int, found: set[int
     assert failed(audited(env, tasks)) == found
 
 
-@pytest.mark.parametrize(("actions", "found"), [([CANCEL], set()), ([], {NOTHING, COPIED})])
+@pytest.mark.parametrize(("actions", "found"), [([CANCEL], set()), ([], {NOTHING, COPIED, INSIDE_CALLS})])
 def test_a_task_that_is_solved_by_doing_nothing_is_found(
     tmp_path: Path, actions: list[dict[str, Any]], found: set[int]
 ) -> None:
@@ -63,6 +68,27 @@ def test_an_output_that_is_said_among_all_numbers_is_found(tmp_path: Path, count
 def test_a_game_that_is_always_the_same_is_found(kwargs: dict[str, Any], found: set[int]) -> None:
     env = configure_env("gym", {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, **kwargs}})
     assert failed(audited(env, generated_tasks(env, FEWEST, seed=0))) == found
+
+
+class Reads(TaskEnv):
+    """Pays the right answer in any text of the turn."""
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        return self.end(binary_score(parsed.text.count(task.spec["answer"]) == 1))
+
+
+def test_an_answer_that_is_read_out_of_calls_is_found() -> None:
+    env = environment("math")
+    own = replace(env, entry_point=f"{__name__}:Reads", reference=lambda task: [task.spec["answer"]])
+    tasks = [replace(task, env=own.ref()) for task in generated_tasks(env, 4, seed=0)]
+    assert INSIDE_CALLS in failed(audited(own, tasks))
+    assert INSIDE_CALLS not in failed(audited(env, generated_tasks(env, 4, seed=0)))
+
+
+def test_an_audit_ends_at_its_deadline() -> None:
+    env = environment("math")
+    with pytest.raises(TimeoutError):
+        audit(env, generated_tasks(env, FEWEST, seed=0), {}, until=time.monotonic())
 
 
 def _with(task: Task, **settings: Any) -> Task:

@@ -1,16 +1,21 @@
-"""An audit of rewards with answers that ignore their task. The scripts fit any environment that has reference answers."""
+"""An audit of rewards with answers that ignore their task. Half of the scripts need no reference answers."""
 
 import ast
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
 from temper.envs.core.errors import failure_of
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import CALL_BLOCK
+from temper.envs.core.turn_text import CALL_BLOCK, call_message, turn_text, without_calls
 from temper.envs.env_episode import EnvEpisode
+from temper.envs.own_reward import ROW, copy_row
+from temper.envs.task_env import last_user_text
 from temper.envs.transcript import TranscriptScore, parse_own_turn, score_turns
 from temper.rewards.score import correctness
 
@@ -30,6 +35,7 @@ DEGENERATE = (
         "\\boxed{1}",
         "(A)",
         "I don't know.",
+        "I refuse to answer.",
         "The answer is correct.",
         "```python\npass\n```",
     ),
@@ -39,6 +45,11 @@ REPEATED = 3
 COPIED_TASKS, COPIED_TURNS = 10, 6
 FLOOD = " ".join(map(str, range(1001)))
 """Numbers that surround the right answer's numbers."""
+ONE_ANSWER = "one answer to every task"
+REFERENCE = "reference"
+"""The field of a row that holds a right answer for a user's function, unless another one is named."""
+LONGEST_FIELD = 200
+"""Maximum characters of a row's field that goes into an answer with everything at once."""
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 DEFINED = re.compile(r"^\s*def (\w+)\(", re.MULTILINE)
 BLOCK = "```python\n{}\n```"
@@ -58,6 +69,8 @@ class CaseCheck:
     name: str
     tried: int = 0
     against: list[str] = field(default_factory=list)
+    best: tuple[str, float] = ("", 0.0)
+    """Of a check of means: the script that earns most, and its mean reward."""
 
     def add(self, holds: bool, case: str) -> None:
         """Count a case."""
@@ -66,51 +79,152 @@ class CaseCheck:
             self.against.append(case)
 
 
-def audit(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, list[str]]) -> list[CaseCheck]:
-    """Try generic scripts on an environment. `references` has the turns of the reference answers by the keys of their tasks."""
+def audit(
+    env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, list[str]], *, until: float = math.inf
+) -> list[CaseCheck]:
+    """Try generic scripts on an environment. `references` has the turns of the reference answers by the keys of their tasks.
+
+    It may be empty: then only the scripts that need none are tried. Raise `TimeoutError` at `until` on the monotonic clock.
+    """
     tried = list(tasks[:AUDITED])
     known = [task for task in tried if task.key in references]
-    earning = partial(_earning, limit=USUAL_CHANCE if env.chance is None else env.chance)
+    earning = partial(_earning, limit=USUAL_CHANCE if env.chance is None else env.chance, until=until)
     copies = {"a table of the failed tests": _table} if env.runs_programs else COPIES
     copied: Scripts = {name: partial(_copied, references=references, copy=copy) for name, copy in copies.items()}
     findings = [
-        _nothing(tried),
-        _everything(env, known, references),
+        _nothing(tried, until),
+        _everything(env, known, references, until),
         earning("answers copied from feedback", copied, known[:COPIED_TASKS]),
+        _inside_calls(known, references, until),
     ]
     if len(tried) >= FEWEST:
-        answers = {f"reference answer of {task.key}": references[task.key] for task in known[:OTHERS]}
+        answers = {_name_reference(task, references): references[task.key] for task in known[:OTHERS]}
         answers |= {repr(text): [text] * REPEATED for text in DEGENERATE}
+        answers["everything at once"] = [_hedge(tried)] * REPEATED
         constant: Scripts = {name: partial(score_turns, turns=turns) for name, turns in answers.items()}
         pairs = zip(known, [*known[1:], *known[:1]], strict=True)
         other = {task.key: references[after.key] for task, after in pairs}
         neighbour: Scripts = {"the next task's answer": lambda task: score_turns(task, other[task.key])}
-        findings.append(earning("one answer to every task", constant, tried))
+        echo: Scripts = {"the question": lambda task: score_turns(task, [last_user_text(task)])}
+        findings.append(earning(ONE_ANSWER, constant, tried))
         findings.append(earning("reference answers of other tasks", neighbour, known))
+        findings.append(earning("the question repeated", echo, [] if env.judges_form else tried))
     return findings
 
 
-def _nothing(tasks: Sequence[Task]) -> CaseCheck:
+def own_reference(tasks: Sequence[Task], named: str | None = None) -> Callable[[Task], list[str]] | None:
+    """Return the reference answers for a user's function: a field of the rows, by default `reference`, if any row has it.
+
+    Raise `ValueError` if no row has the named field.
+    """
+    rows = [copy_row(task) for task in tasks]
+    wanted = named or REFERENCE
+    if any(wanted in row for row in rows):
+        return partial(_field, name=wanted)
+    if named is None:
+        return None
+    raise ValueError(f"no row has the field {named!r}; the first one has {', '.join(sorted(rows[0]))}")
+
+
+def own_negatives(task: Task, *, reference: Callable[[Task], list[str]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield named wrong answers for a user's function: a right number inside a longer one."""
+    (right,) = reference(task)
+    if NUMBER.fullmatch(right):
+        yield "a digit before it", [f"1{right}"]
+        yield "a digit after it", [f"{right}1"]
+
+
+def _field(task: Task, *, name: str) -> list[str]:
+    row = copy_row(task)
+    if name not in row:
+        raise ValueError(f"the row has no {name!r}")
+    return [str(row[name])]
+
+
+def known_references(tasks: Sequence[Task], reference: Callable[[Task], list[str]] | None) -> dict[str, list[str]]:
+    """Return the reference answers of the tasks that have one, by key."""
+    found: dict[str, list[str]] = {}
+    if reference is None:
+        return found
+    for task in tasks:
+        with suppress(ValueError):
+            found[task.key] = reference(task)
+    return found
+
+
+def unjudged(task: Task) -> Task:
+    """Return the task without its judge, which would cost a request for each answer."""
+    return replace(task, env=replace(task.env, settings=replace(task.env.settings, judge=None)))
+
+
+def is_right(task: Task, scored: TranscriptScore) -> bool:
+    """Return whether an answer counts as right. A user's function pays for it by any reward above the usual chance.
+
+    A failure counts too, because no answer may cause one.
+    """
+    if task.env.settings.reward is not None and scored.reward is not None:
+        return scored.reward > USUAL_CHANCE
+    return scored.failure is not None or correctness(scored.score.parts, scored.reward) >= 1.0
+
+
+def _nothing(tasks: Sequence[Task], until: float) -> CaseCheck:
     finding = CaseCheck(name="empty answers earn nothing")
     for task in tasks:
+        _require_time(until)
         for turns in ([""], [""] * REPEATED):
             scored = score_turns(task, turns)
-            finding.add(not _right(scored), f"{task.key}, {len(turns)} empty turns: {_describe_score(scored)}")
+            paid = is_right(task, scored) or (task.env.settings.reward is not None and (scored.reward or 0.0) > 0.0)
+            finding.add(not paid, f"{task.key}, {len(turns)} empty turns: {_describe_score(scored)}")
     return finding
 
 
-def _earning(name: str, scripts: Scripts, tasks: Sequence[Task], *, limit: float) -> CaseCheck:
+def _inside_calls(tasks: Sequence[Task], references: Mapping[str, list[str]], until: float) -> CaseCheck:
+    """Put right answers into the call of an unknown tool, readable and unreadable. Skipped: answers that are calls."""
+    finding = CaseCheck(name="right answers inside a call earn nothing")
+    for task in tasks:
+        _require_time(until)
+        if answer := without_calls(references[task.key][-1]):
+            call = turn_text({"content": "", "tool_calls": [call_message("finish", {"text": answer})]}, thinks=False)
+            for name, turn in (("an unknown", call), ("an unreadable", call.replace("}}", "}"))):
+                scored = score_turns(task, [turn])
+                finding.add(not is_right(task, scored), f"{task.key}, inside {name} call: {_describe_score(scored)}")
+    return finding
+
+
+def _earning(name: str, scripts: Scripts, tasks: Sequence[Task], *, limit: float, until: float) -> CaseCheck:
     """Check that no script earns more than the limit in the mean over the tasks."""
-    finding, best = CaseCheck(name=name), 0.0
+    finding = CaseCheck(name=name)
     for script, play in scripts.items():
-        mean = _mean(tasks, play, finding)
-        best = max(best, mean)
+        mean = _mean(tasks, play, finding, until)
+        finding.best = max(finding.best, (script, mean), key=lambda one: one[1])
         finding.add(mean <= limit, f"{script} earns {mean:.2f} on {len(tasks)} tasks, above {limit}")
-    finding.name += f" (best {best:.2f} of {limit})"
+    finding.name += f" (best {finding.best[1]:.2f} of {limit})"
     return finding
 
 
-def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, list[str]]) -> CaseCheck:
+def _name_reference(task: Task, references: Mapping[str, list[str]]) -> str:
+    return f"the reference answer of {task.key} ({references[task.key][-1]!r:.40})"
+
+
+def _hedge(tasks: Sequence[Task]) -> str:
+    """Return many answers at once: all numbers, the degenerate texts, and the short fields of all rows."""
+    fields = [
+        str(value)
+        for task in tasks
+        for value in task.spec.get(ROW, {}).values()
+        if isinstance(value, str | float | int)
+    ]
+    return "\n".join((FLOOD, *DEGENERATE, *(text for text in dict.fromkeys(fields) if len(text) <= LONGEST_FIELD)))
+
+
+def _require_time(until: float) -> None:
+    if time.monotonic() > until:
+        raise TimeoutError("the audit takes too long")
+
+
+def _everything(
+    env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, list[str]], until: float
+) -> CaseCheck:
     """Hide right answers: among all numbers, and among other reference answers.
 
     Skipped: answers that may define several functions, and tasks that check only the form.
@@ -120,19 +234,21 @@ def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[s
     if env.runs_programs or env.judges_form:
         single = {}
     for task in tasks:
+        _require_time(until)
         turns = references[task.key]
         flooded = [_without_numbers(turn) for turn in turns]
-        if flooded != turns and not _right(score_turns(task, flooded)):
+        if flooded != turns and not is_right(task, score_turns(task, flooded)):
             own = " ".join(NUMBER.findall(" ".join(CALL_BLOCK.sub("", turn) for turn in turns)))
             scored = score_turns(task, [f"{FLOOD} {own} {FLOOD}\n{flooded[0]}", *flooded[1:]])
-            finding.add(not _right(scored), f"{task.key}, every number: {_describe_score(scored)}")
+            finding.add(not is_right(task, scored), f"{task.key}, every number: {_describe_score(scored)}")
         if task.key in single:
             others = [text for text in dict.fromkeys(single.values()) if text != turns[0]][:OTHERS]
             listed = "\n".join((*others[: OTHERS // 2], turns[0], *others[OTHERS // 2 :]))
             if len(others) == OTHERS:
                 scored = score_turns(task, [listed])
                 finding.add(
-                    not _right(scored), f"{task.key}, in the middle of {OTHERS} others: {_describe_score(scored)}"
+                    not is_right(task, scored),
+                    f"{task.key}, in the middle of {OTHERS} others: {_describe_score(scored)}",
                 )
     return finding
 
@@ -205,12 +321,13 @@ def _without_numbers(turn: str) -> str:
     return NUMBER.sub("", kept) + turn[len(kept) :]
 
 
-def _mean(tasks: Sequence[Task], play: Callable[[Task], TranscriptScore], finding: CaseCheck) -> float:
+def _mean(tasks: Sequence[Task], play: Callable[[Task], TranscriptScore], finding: CaseCheck, until: float) -> float:
     """Return the mean reward of tasks, or 0 if the first few earn nothing. A failure goes against the finding."""
     earned = 0.0
     for number, task in enumerate(tasks):
         if number == HOPELESS and earned == 0.0:
             return 0.0
+        _require_time(until)
         scored = play(task)
         if scored.failure is not None:
             finding.add(False, f"{task.key}: {scored.failure.message}"[:300])
@@ -218,9 +335,6 @@ def _mean(tasks: Sequence[Task], play: Callable[[Task], TranscriptScore], findin
     return earned / len(tasks) if tasks else 0.0
 
 
-def _right(scored: TranscriptScore) -> bool:
-    return scored.failure is not None or correctness(scored.score.parts, scored.reward) >= 1.0
-
-
 def _describe_score(scored: TranscriptScore) -> str:
-    return str(scored.failure or scored.score.detail)[:200]
+    described = scored.failure.message if scored.failure else f"earns {scored.reward:g}, {scored.score.detail}"
+    return " ".join(described.split())[:200]
