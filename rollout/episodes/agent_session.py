@@ -132,6 +132,8 @@ class AgentSession:
         self.thinking = episode.task.thinking
         self.stop = tuple(episode.sampling.stop)
         """Texts that end each turn."""
+        self.clients: set[object] = set()
+        """The addresses of its connections."""
         self.split = tree.split
         self._clock = episode.clock
         self._sample = sample
