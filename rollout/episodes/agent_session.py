@@ -168,6 +168,8 @@ class AgentSession:
         allow.
         """
         self.thinking = episode.task.thinking
+        self.clients: set[object] = set()
+        """The addresses of its connections."""
         self.split = tree.split
         self._clock = episode.clock
         self._sample = sample
