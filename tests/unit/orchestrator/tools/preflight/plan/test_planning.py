@@ -17,14 +17,14 @@ from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid
 from temper.learner.models.loading import read_model
 from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
 from temper.orchestrator.__main__ import main
+from temper.orchestrator.pipeline.estimate.layers import layers_of
+from temper.orchestrator.pipeline.estimate.model import counted, read_config
 from temper.orchestrator.pipeline.finding import Level
 from temper.orchestrator.pipeline.start_checks import checkpoint_size
 from temper.orchestrator.tools.preflight.doctor.memory import check_shm
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import named_site
-from temper.orchestrator.tools.preflight.plan.layers import layers_of
 from temper.orchestrator.tools.preflight.plan.limits import advised_limits, run_limits
-from temper.orchestrator.tools.preflight.plan.model import counted, read_config
 from temper.orchestrator.tools.preflight.plan.page import as_json, page
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 

@@ -9,8 +9,8 @@ recompute them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import transformers
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
 
 FLOAT32 = 4
 """Bytes of a number."""
@@ -69,7 +69,7 @@ class Layer:
         return kept + FLOAT32 * (projected + 2 * self.mixed + 2 * self.mamba + within)
 
 
-def layers_of(model: PreTrainedModel, config: PretrainedConfig) -> tuple[Layer, ...]:
+def layers_of(model: "transformers.PreTrainedModel", config: "transformers.PretrainedConfig") -> tuple[Layer, ...]:
     """Return the layers of a model's stack. Raise `ValueError` if the stack does not have the configured number of layers."""
     count = config.num_hidden_layers
     stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
@@ -79,7 +79,7 @@ def layers_of(model: PreTrainedModel, config: PretrainedConfig) -> tuple[Layer, 
     return tuple(_layer(module, config) for module in stack)
 
 
-def _layer(module: nn.Module, config: PretrainedConfig) -> Layer:
+def _layer(module: nn.Module, config: "transformers.PretrainedConfig") -> Layer:
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     whole, hidden = sum(p.numel() for p in module.parameters()), int(config.hidden_size)
     experts = {name: shape for name, shape in shapes.items() if ".experts." in name}
@@ -106,7 +106,7 @@ def _layer(module: nn.Module, config: PretrainedConfig) -> Layer:
     )
 
 
-def _mamba(shapes: Shapes, config: PretrainedConfig) -> dict[str, int]:
+def _mamba(shapes: Shapes, config: "transformers.PretrainedConfig") -> dict[str, int]:
     """Return the counts of a Mamba-2 layer. Empty for another layer."""
     convolution = next((shape for name, shape in shapes.items() if name.endswith("conv1d.weight")), None)
     heads = _rows(shapes, "A_log")
