@@ -16,6 +16,8 @@ FLOAT32 = 4
 """Bytes of a number."""
 SCAN_KEPT = 3
 """Float32 matrices of a chunk that the CPU scan keeps per head: decay differences, exponentials, scores."""
+SIZES = (("ssm_state_size", "mamba_d_state", "linear_key_head_dim"), ("chunk_size", "mamba_chunk_size"))
+"""Names of the size of a channel's state, and of a chunk: Nemotron-H, other Mamba-2, gated DeltaNet without chunks."""
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -107,14 +109,13 @@ def _layer(module: nn.Module, config: "transformers.PretrainedConfig") -> Layer:
 
 
 def _mamba(shapes: Shapes, config: "transformers.PretrainedConfig") -> dict[str, int]:
-    """Return the counts of a Mamba-2 layer. Empty for another layer."""
+    """Return the counts of a layer with a recurrent state. Empty for another layer."""
     convolution = next((shape for name, shape in shapes.items() if name.endswith("conv1d.weight")), None)
     heads = _rows(shapes, "A_log")
     if convolution is None or not heads:
         return {}
     channels = next(shape[1] for name, shape in shapes.items() if name.endswith("out_proj.weight"))
-    state: int = getattr(config, "ssm_state_size", None) or config.mamba_d_state
-    chunk: int = getattr(config, "chunk_size", None) or config.mamba_chunk_size
+    state, chunk = (next((size for name in names if (size := getattr(config, name, None))), 0) for names in SIZES)
     counts = {"mamba": channels, "mamba_heads": heads, "mixed": convolution[0], "kernel": convolution[2]}
     return counts | {"state": channels * state, "chunk": chunk}
 
