@@ -136,7 +136,7 @@ def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[s
         turns = references[task.key]
         flooded = [_without_numbers(turn) for turn in turns]
         if flooded != turns and not _right(score_turns(task, flooded)):
-            own = " ".join(NUMBER.findall(" ".join(CALL_BLOCK.sub("", turn) for turn in turns)))
+            own = " ".join(NUMBER.findall(" ".join(without_calls(turn) for turn in turns)))
             scored = score_turns(task, [f"{FLOOD} {own} {FLOOD}\n{flooded[0]}", *flooded[1:]])
             finding.add(not _right(scored), f"{task.key}, every number: {_describe_score(scored)}")
         if task.key in single:
