@@ -74,6 +74,15 @@ def test_environments_have_their_own_penalties_and_a_resumed_run_the_same_ones()
     assert through.of("math").penalty != through.of("code").penalty
 
 
+def test_an_older_checkpoints_penalty_of_100_tokens_is_converted() -> None:
+    penalty = AdaptivePenalty(0.0, step=1.0)
+    penalty.restore({"math": {"penalty": 0.5, "accuracy": 0.8, "best": 0.8}})
+    assert penalty.of("math").loss(20) == pytest.approx(0.1)
+    penalty.add([answers(8, thinking_tokens=20)])
+    assert penalty.of("math").penalty == pytest.approx(0.1)
+    assert penalty.of("math").loss(20) == pytest.approx(0.1)
+
+
 def test_without_a_margin_there_is_no_penalty() -> None:
     penalty = AdaptivePenalty(None, step=1.0)
     assert penalty.add([answers(10)]) == {}
