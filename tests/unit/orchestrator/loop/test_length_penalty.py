@@ -8,7 +8,6 @@ from support.turns import turn_of
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking
 from temper.orchestrator.loop.length_penalty import AdaptivePenalty
-from temper.orchestrator.loop.shaping import ShapingConfig
 from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Trajectory, WeightVersion
 
 
@@ -46,12 +45,6 @@ def test_the_loss_of_an_answer_is_relative_and_bounded(scale: int) -> None:
         assert found.loss(25 * scale) == pytest.approx(min(0.02 * (step + 1), 0.5) / 2)
         assert found.loss(5000 * scale) <= 0.5
     assert found.loss(50 * scale) == 0.5
-
-
-def test_a_penalty_that_outruns_the_accuracy_is_refused() -> None:
-    ShapingConfig(accuracy_margin=0.1, penalty_step=0.5)
-    with pytest.raises(ValueError, match="penalty_step"):
-        ShapingConfig(accuracy_margin=0.1)
 
 
 def test_only_unlimited_thinking_counts() -> None:
