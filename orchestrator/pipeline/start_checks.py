@@ -279,8 +279,8 @@ def check_penalties(start: Start) -> Iterator[Finding]:
         if isinstance(settings, RlConfig) and settings.shaping.penalty_rise > FASTEST_RISE:
             shaping = settings.shaping
             text = (
-                f"{one.name}.shaping.penalty_step={shaping.penalty_step:g} with accuracy_margin={shaping.accuracy_margin:g}: the "
-                f"penalty may rise by {shaping.penalty_rise:g} a step, before a fall of the accuracy shows"
+                f"{one.name}.shaping.penalty_step={shaping.penalty_step:g} with accuracy_margin={shaping.accuracy_margin:g}: "
+                f"the penalty may rise by {shaping.penalty_rise:g} a step, before a fall of the accuracy shows"
             )
             yield warning(text, f"lower one of them, so that their product is at most {FASTEST_RISE:g}")
 
