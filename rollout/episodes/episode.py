@@ -392,11 +392,12 @@ class EpisodeRunner:
             except Exception as error:
                 if session.fault is not None:
                     raise session.fault from error
-                if session.limit is None:
+                limit = session.limit_behind(error)
+                if limit is None:
                     raise
                 if not episode.turns:
-                    raise PromptTooLong(str(session.limit)) from error
-                stop, _ = episode.agent_end(session.limit.stop)
+                    raise PromptTooLong(str(limit)) from error
+                stop, _ = episode.agent_end(limit.stop)
                 return stop, await self._in_thread(episode, functools.partial(episode.env.truncate, LIMITS[stop]))
             finally:
                 session.close()
