@@ -180,6 +180,8 @@ class AgentSession:
         self._over = False
         self.limit: LimitReached | None = None
         """The refusal of the last request, None if it was answered."""
+        self._refusals: dict[str, Stop] = {}
+        """The limits of all refusals, by their messages."""
         self._faults: dict[tuple[int, ...], Exception] = {}
         """Errors of requests by their ids, which were not answered later."""
 
@@ -232,8 +234,17 @@ class AgentSession:
         try:
             yield
         except LimitReached as error:
-            self.limit = error
+            self.limit, self._refusals[str(error)] = error, error.stop
             raise
+
+    def limit_behind(self, error: Exception) -> LimitReached | None:
+        """Return the refusal that an agent's error quotes, or else that of the last request.
+
+        Requests overlap, so an agent may report a refusal after others were answered.
+        """
+        text = str(error)
+        quoted = (LimitReached(message, stop) for message, stop in self._refusals.items() if message in text)
+        return next(quoted, self.limit)
 
     @property
     def fault(self) -> Exception | None:

@@ -392,11 +392,12 @@ class EpisodeRunner:
             except Exception as error:
                 if session.fault is not None:
                     raise session.fault from error
-                if session.limit is None:
+                refusal = session.limit_behind(error)
+                if refusal is None:
                     raise
                 if not episode.turns:
-                    raise PromptTooLong(str(session.limit)) from error
-                stop, _ = episode.agent_end(session.limit.stop)
+                    raise PromptTooLong(str(refusal)) from error
+                stop, _ = episode.agent_end(refusal.stop)
                 return stop, await self._in_thread(episode, functools.partial(episode.env.truncate, LIMITS[stop]))
             finally:
                 session.close()

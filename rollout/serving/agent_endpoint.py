@@ -59,8 +59,11 @@ FORMS = (
     "stop_token_ids",
     "min_tokens",
     "ignore_eos",
+    "truncate_prompt_tokens",
 )
-"""Options that change the form of an answer. They and vLLM's former `guided_` options are refused if they are set."""
+"""Options that change the form of an answer, or the prompt behind its text, by which later turns continue it. They and vLLM's
+former `guided_` options are refused if they are set.
+"""
 SESSION: ContextVar[AgentSession] = ContextVar("SESSION")
 TOOLS: ContextVar[tuple[Tool, ...]] = ContextVar("TOOLS", default=())
 IS_TURN: ContextVar[bool] = ContextVar("IS_TURN", default=False)
@@ -169,7 +172,7 @@ class EpisodeEngine:
         stop = sampling_params.stop or ()
         request = AgentRequest(
             ids=tuple(prompt["prompt_token_ids"]),
-            text=prompt["prompt"],
+            text=prompt.get("prompt", ""),  # vLLM writes the prompts of gpt-oss as ids
             tools=TOOLS.get(),
             # Without a limit vLLM sets the rest of the longest sequence.
             max_tokens=None if sampling_params.max_tokens > UNLIMITED_LENGTH // 2 else sampling_params.max_tokens,
@@ -242,7 +245,7 @@ def count_characters(messages: Any) -> int:
         return len(messages)
     if isinstance(messages, list):
         return sum(map(count_characters, messages))
-    if not isinstance(messages, dict) or messages.get("role") == "assistant":
+    if not isinstance(messages, dict) or messages.get("role") == "assistant" or messages.get("type") == "reasoning":
         return 0
     return sum(count_characters(messages.get(key)) for key in ("content", "text", "output"))
 

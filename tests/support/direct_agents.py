@@ -88,6 +88,16 @@ def too_long(episode: AgentEpisode) -> float:
     return 1.0
 
 
+def reports_a_refusal_late(episode: AgentEpisode) -> float:
+    """A pool of workers raises the error of its first request when the others are answered."""
+    try:
+        ask(episode, *range(100_000))
+    except Exception as error:
+        ask(episode, 1)
+        raise error
+    return 1.0
+
+
 def asks_three(episode: AgentEpisode) -> float:
     for token in range(3):
         ask(episode, token)

@@ -203,6 +203,11 @@ def test_overlapping_requests_obey_the_limit_of_turns() -> None:
     assert (answer.stop, len(answer.turns)) == (Stop.TURNS, 2)
 
 
+def test_a_refusal_that_an_agent_reports_late_is_the_cause_of_its_end() -> None:
+    answer = play("reports_a_refusal_late", ScriptedEngine(["4"]))
+    assert (answer.failure, answer.stop, len(answer.turns)) == (None, Stop.EPISODE_LENGTH, 1)
+
+
 def test_a_checkpoint_has_no_turns_of_an_agent() -> None:
     """The episode starts anew, because an agent can't replay them."""
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -16,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from support import tiny_models
 from support.documents import blocks
 from support.scripted_endpoint import LONGEST, ScriptedEndpoint
-from support.scripted_engine import TOKENIZER, ScriptedEngine
+from support.scripted_engine import RENDERER, TOKENIZER, ScriptedEngine, completion
+from vllm.sampling_params import SamplingParams
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.errors import FailureKind
@@ -31,9 +33,17 @@ from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.config import EngineConfig
+from temper.rollout.episodes.agent_session import AgentReply, AgentRequest
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
-from temper.rollout.serving.agent_endpoint import read_tools, require_plain, with_first_notice
+from temper.rollout.serving.agent_endpoint import (
+    SESSION,
+    EpisodeEngine,
+    count_characters,
+    read_tools,
+    require_plain,
+    with_first_notice,
+)
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
 
@@ -239,6 +249,7 @@ def test_tools_of_each_dialect_are_read(offered: dict[str, Any]) -> None:
         ({"stop_token_ids": [97]}, "stop_token_ids"),
         ({"min_tokens": 20}, "min_tokens"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"truncate_prompt_tokens": 20}, "truncate_prompt_tokens"),
     ],
 )
 def test_forms_that_sampling_would_enforce_are_refused(body: dict[str, Any], refused: str) -> None:
@@ -253,6 +264,29 @@ def test_forms_that_sampling_would_enforce_are_refused(body: dict[str, Any], ref
     with pytest.raises(RefusedRequest) as caught:
         require_plain(body)
     assert caught.value.parameter == refused
+
+
+def test_a_size_has_no_reasoning_because_templates_may_drop_it() -> None:
+    thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "I think"}]}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "4"}]}
+    assert count_characters([{"role": "user", "content": "hi"}, thought, said]) == 2
+
+
+def test_a_prompt_that_vllm_writes_as_ids_is_answered() -> None:
+    """As those of gpt-oss."""
+    asked = []
+
+    async def answer(request: AgentRequest) -> AgentReply:
+        asked.append(request.ids)
+        return AgentReply(completion=completion("4"), text="4", readable=True)
+
+    async def texts() -> list[str]:
+        SESSION.set(SimpleNamespace(answer=answer, thinking=OFF))  # type: ignore[arg-type]
+        llm: Any = SimpleNamespace(model_config=SimpleNamespace(), renderer=SimpleNamespace())
+        made = EpisodeEngine(llm, RENDERER.format).generate({"prompt_token_ids": [1, 2]}, SamplingParams(), "r")
+        return [one.outputs[0].text async for one in made]
+
+    assert (asyncio.run(texts()), asked) == (["4"], [(1, 2)])
 
 
 def test_the_text_ends_before_a_stop_string_and_the_tokens_with_it(setup: Setup) -> None:
