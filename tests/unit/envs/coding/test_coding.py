@@ -1,8 +1,6 @@
 """The code environment on rows of each format: right and wrong programs, and the feedback to the model."""
 
-import ast
 import json
-import timeit
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,10 +10,8 @@ import pytest
 from support.code_tasks import play, reward, task_of
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.coding import rows_assertions
 from temper.envs.coding.reference import negatives, reference
 from temper.envs.core.errors import GraderError
-from temper.envs.core.task import Task
 from temper.envs.source import open_source
 
 DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
@@ -281,19 +277,6 @@ def test_a_check_with_a_request_in_words_is_no_completion() -> None:
 def test_a_broken_row_is_named(row: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         task_of(row)
-
-
-def test_reading_a_row_costs_little_more_than_parsing_its_code() -> None:
-    code, tests = "def f(x):\n    return x + 1", [f"assert f({n}) == {n + 1}" for n in range(4)]
-
-    def read() -> Task:
-        return rows_assertions.load({"text": "Add one.", "code": code, "test_list": tests})
-
-    reading, parsing = (
-        min(timeit.repeat(do, number=50)) for do in (read, lambda: ast.parse("\n".join([code, *tests])))
-    )
-    assert read().spec["names"] == ["f"]
-    assert reading < 8 * parsing
 
 
 def test_a_check_that_breaks_on_its_own_account_is_the_graders_error() -> None:
