@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from temper.learner.models.sequence_parallel import SequenceGroup, attend_by_heads
 
 BORDERS = torch.int32
-"""Type of an attention mask with borders, shape (1, 1, 2, sequences + 1): where queries and keys of each sequence begin."""
+"""Type of an attention mask with borders, shape (1, 1, 2, sequences + 1): the starts and the end, of queries and of keys."""
 Sides = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Query, key and value of a pass, each (N, heads, width)."""
 KERNEL_ARGUMENTS = {"cu_seq_q", "cu_seq_k", "scale", "window_size", "enable_gqa"}
