@@ -28,7 +28,7 @@ class EnvReport:
     findings: list[CaseCheck]
     seconds: list[float]
     """Per scored script, without the start of child processes."""
-    needs_reference: bool = True
+    needs_reference: bool
     """Whether it fails without reference answers. A user's function is audited without them too."""
 
     @property

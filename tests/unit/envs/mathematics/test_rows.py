@@ -86,21 +86,7 @@ def test_bad_rows_are_named(row: dict[str, Any], message: str) -> None:
         load_row(formats(USUAL), row)
 
 
-SHAPES = (
-    "A",
-    "-A",
-    "\\frac{A}{A}",
-    "\\sqrt{A}",
-    "\\sqrt[3]{A}",
-    "(A)",
-    "A^{A}",
-    "A+A",
-    "A - A",
-    "AA",
-    "A\\cdot A",
-    "A*A",
-    "A/A",
-)
+SHAPES = r"A | -A | \frac{A}{A} | \sqrt{A} | \sqrt[3]{A} | (A) | A^{A} | A+A | A - A | AA | A\cdot A | A*A | A/A".split(" | ")
 LEAVES = ("2", "13", "3.5", "x", "k", "i", "e", "\\pi ", "\\theta ", "y^2")
 
 
