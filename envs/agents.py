@@ -4,29 +4,39 @@ An agent is a function of an `AgentEpisode`, sync or async. It returns an answer
 model's own, or the reward: a number, or numbers by name.
 """
 
+import atexit
 import os
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
 from typing import IO, Any
 
+from temper.envs.core import subreaper
 from temper.envs.core.errors import EnvironmentFault, GraderError, describe_error
 from temper.envs.core.functions import load_function, run_function
-from temper.envs.core.process import kill_group
+from temper.envs.core.locked_folder import LockedFolder, remove_abandoned
+from temper.envs.core.process import wrap_in_shell
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.own_reward import copy_row, read_parts
-from temper.envs.sandbox.seal import end_with_parent
 from temper.rewards.score import Score, weighted_reward
 
 MAX_ERROR_CHARACTERS = 500
 """Characters of a program's errors in a message."""
+MAX_OUTPUT_BYTES = 2**24
+"""Longest output of a program, which an agent reads as one text."""
+STOP_S = 2 * subreaper.KILL_S
+"""Most seconds that the programs of an episode may take to end."""
+FOLDERS = "temper-agent-"
+"""Begins the name of each worker's folder with the folders of its episodes."""
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 """Environment variables that a program of an agent gets."""
 
@@ -38,6 +48,19 @@ class Endpoint:
     url: str
     key: str
     model: str
+
+
+@cache
+def _own_folder() -> Path:
+    """Return this process's folder. Its first call removes those of ended processes."""
+    folder = LockedFolder(FOLDERS, Path(gettempdir()))
+    atexit.register(folder.close)
+    return folder.path
+
+
+def remove_folders() -> None:
+    """Remove the folders of ended processes."""
+    remove_abandoned(FOLDERS, Path(gettempdir()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,10 +79,10 @@ class AgentEpisode:
     key: str
     model: str
     _folder: "TemporaryDirectory[str]" = field(
-        init=False,
-        default_factory=partial(TemporaryDirectory, prefix="temper-agent-", ignore_cleanup_errors=True),
+        init=False, default_factory=lambda: TemporaryDirectory(dir=_own_folder(), ignore_cleanup_errors=True)
     )
-    _programs: "list[subprocess.Popen[bytes]]" = field(init=False, default_factory=list)
+    _programs: "dict[subprocess.Popen[bytes], socket.socket]" = field(init=False, default_factory=dict)
+    """Each with a socket. Closing it ends the program."""
     _at_end: list[Callable[[], object]] = field(init=False, default_factory=list)
     _over: bool = field(init=False, default=False)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -92,9 +115,10 @@ class AgentEpisode:
         }
 
     def run(self, command: Sequence[str], *, stdin: str = "") -> str:
-        """Run a program in the folder with `variables`. Return its standard output. It ends no later than the episode.
+        """Run a program in the folder with `variables`. Return its standard output, of at most `MAX_OUTPUT_BYTES`.
 
-        Raise `EnvironmentFault` if it fails.
+        When it ends, its descendants end too, also in other sessions. All end no later than the episode. Raise
+        `EnvironmentFault` if it fails or writes more.
         """
         with TemporaryFile() as given, TemporaryFile() as output, TemporaryFile() as errors:
             given.write(stdin.encode())
@@ -102,11 +126,16 @@ class AgentEpisode:
             program = self._start(command, given, output, errors)
             program.wait()
             with self._lock:
-                self._programs.remove(program)
-                kill_group(program.pid)
+                own = self._programs.pop(program, None)
+            if own is not None:
+                own.close()
             if program.returncode:
-                shown = _text(errors)[-MAX_ERROR_CHARACTERS:].strip()
+                shown = _text(errors, last=4 * MAX_ERROR_CHARACTERS)[-MAX_ERROR_CHARACTERS:].strip()
                 raise EnvironmentFault(f"{command[0]} ended with status {program.returncode}: {shown}")
+            if (size := output.seek(0, os.SEEK_END)) > MAX_OUTPUT_BYTES:
+                raise EnvironmentFault(
+                    f"{command[0]} wrote {size} bytes, and {MAX_OUTPUT_BYTES} are read; let it write to a file"
+                )
             return _text(output)
 
     def _start(
@@ -117,17 +146,19 @@ class AgentEpisode:
         with self._lock:
             if self._over:
                 raise EnvironmentFault("the episode is over")
-            program = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=inherited | self.variables,
-                stdin=given,
-                stdout=output,
-                stderr=errors,
-                start_new_session=True,
-                preexec_fn=end_with_parent,
-            )
-            self._programs.append(program)
+            own, theirs = socket.socketpair()
+            with theirs:
+                program = subprocess.Popen(
+                    wrap_in_shell([sys.executable, "-I", "-S", subreaper.__file__, str(theirs.fileno()), *command]),
+                    cwd=self.folder,
+                    env=inherited | self.variables,
+                    stdin=given,
+                    stdout=output,
+                    stderr=errors,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            self._programs[program] = own
             return program
 
     def at_end(self, function: Callable[[], object]) -> None:
@@ -139,19 +170,24 @@ class AgentEpisode:
         function()
 
     def close(self) -> None:
-        """End all programs with their children, and remove the folder."""
+        """End all programs with their descendants, and remove the folder."""
         with self._lock:
             self._over = True
-            for program in self._programs:
-                kill_group(program.pid)
-            self._folder.cleanup()
+            programs, self._programs = self._programs, {}
+        for own in programs.values():
+            own.close()
+        for program in programs:
+            with suppress(subprocess.TimeoutExpired):
+                program.wait(STOP_S)
+        self._folder.cleanup()
         for function in self._at_end:
             with suppress(Exception):  # the others are called too
                 function()
 
 
-def _text(file: IO[bytes]) -> str:
-    file.seek(0)
+def _text(file: IO[bytes], *, last: int = MAX_OUTPUT_BYTES) -> str:
+    """Return the last bytes of a file as text."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - last))
     return file.read().decode(errors="replace")
 
 

@@ -29,11 +29,16 @@ from temper.envs.core.judge_config import RUN_KEY
 
 TURNED_AWAY = (429, 503)
 NOT_REACHED = (429, 502, 503, 504)
+REFUSED = (400, 422)
 IDLE_S = 2.0
 """Seconds after which idle connections are dropped, before servers close them, mostly after 5."""
 MAX_RESULT_CHARACTERS = 16_384
 """Characters of a reply that the model sees."""
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+
+
+class RequestRefused(EnvironmentFault):
+    """The server finds a part of the request wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +171,8 @@ class Session:
         """Return the JSON object of a 2xx reply of an idempotent route. Raise `EnvironmentFault` for any other."""
         reply = self.post(route, body, repeatable=True)
         if not 200 <= reply.status < 300:
-            raise EnvironmentFault(f"POST {self._url(route)}: status {reply.status}: {reply.text[:200]}")
+            fault = RequestRefused if reply.status in REFUSED else EnvironmentFault
+            raise fault(f"POST {self._url(route)}: status {reply.status}: {reply.text[:200]}")
         if not reply.whole:
             raise EnvironmentFault(f"POST {self._url(route)}: the reply is longer than {self.server.max_bytes} bytes")
         try:

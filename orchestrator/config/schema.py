@@ -24,6 +24,8 @@ UNSET = "???"
 CONFIG = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 ORDER = {"unexpected_keyword_argument": 0, "missing": 2, "value_error": 3}
 """Order of error types: wrong keys, wrong types, missing keys, checks of the classes."""
+SWITCH = {True: "on", False: "off"}
+"""Words that YAML reads as booleans. They are choices of some settings."""
 Shape = Literal["one", "maybe", "each"]
 """Shape of a field with a section: one, one or null, or one for each key."""
 
@@ -80,6 +82,8 @@ def _completed(hint: Any, value: Any, below: Any, key: str) -> Any:
         value = vars(part)["NULL"]
     if isinstance(value, str) and "${" in value:
         return value
+    if isinstance(value, bool) and SWITCH[False] in _words(hint):
+        return SWITCH[value]
     _require_shape(hint, value, key)
     if not isinstance(value, Mapping):
         return value
@@ -124,6 +128,11 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
     of = {hint, *get_args(hint)} if whole is None else {*get_args(whole)}
     if {int, float} & of and any(isinstance(one, bool) for one in held):  # pydantic accepts true for 1
         raise SettingError(key, value, "must be a number" if kind is None else "must hold numbers")
+
+
+def _words(hint: Any) -> set[Any]:
+    """Return the choices of a field of this type."""
+    return {word for one in (hint, *get_args(hint)) if get_origin(one) is Literal for word in get_args(one)}
 
 
 def part_of(hint: Any) -> tuple[type | None, Shape]:

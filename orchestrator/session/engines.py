@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from temper.envs.agents import remove_folders
+from temper.envs.core.locked_folder import remove_abandoned
 from temper.envs.core.process import ProcessInfo
 from temper.envs.sandbox.sandbox import MIN_LEVEL
 from temper.orchestrator.cluster.bundles import describe_used_gpus
@@ -14,7 +16,7 @@ from temper.orchestrator.loop.interfaces import SAMPLING, DevicePhases
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.run_supervision import RunSupervision
-from temper.rollout.engines.scratch_folder import remove_abandoned
+from temper.rollout.engines.scratch_folder import PREFIX, scratch_base
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import TOGETHER_S, RestartLimit
 from temper.rollout.pool.slot_keeper import RestartPolicy
@@ -89,7 +91,8 @@ class Engines:
         """Stop the workers. Remove local files of killed ones."""
         if self.pool is not None:
             await self.pool.close()
-        await in_thread(remove_abandoned)
+        await in_thread(remove_abandoned, PREFIX, scratch_base())
+        await in_thread(remove_folders)
 
     async def _start_pool(self, model: Path, *, who: str) -> None:
         config = self._run.config

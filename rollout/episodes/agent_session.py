@@ -164,6 +164,8 @@ class AgentSession:
     ) -> None:
         """`check` takes a prompt's tokens and a turn's number. It raises `LimitReached` if the episode does not allow them."""
         self.thinking = episode.task.thinking
+        self.clients: set[object] = set()
+        """The addresses of its connections."""
         self.split = tree.split
         self._clock = episode.clock
         self._sample = sample

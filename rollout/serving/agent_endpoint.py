@@ -90,12 +90,17 @@ class VllmAgentServer:
         async with self._starting:
             if self._server is None:
                 await self._start()
+        assert self._server is not None
         key = secrets.token_urlsafe(32)
         self._sessions[key] = session
         try:
             yield Endpoint(url=self._url, key=key, model=NAME)
         finally:
             del self._sessions[key]
+            connections: list[Any] = list(self._server.server_state.connections)
+            for connection in connections:
+                if connection.client in session.clients:  # an agent may leave them open
+                    connection.shutdown()
 
     async def close(self) -> None:
         if self._server is not None and self._task is not None:
@@ -211,6 +216,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
         if session is None:
             return False
         SESSION.set(session)
+        session.clients.add(scope["client"])
         return True
 
     def _check(self, body: dict[str, Any]) -> None:

@@ -24,8 +24,8 @@ from temper.learner.batches.micro_batches import TrainBatch, build_batch
 from temper.learner.config import GATHER_BYTES, LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
-from temper.orchestrator.tools.preflight.plan.memory import copied_bytes, pushed_bytes, rank_memory
-from temper.orchestrator.tools.preflight.plan.model import counted, read_config
+from temper.orchestrator.pipeline.estimate.memory import copied_bytes, pushed_bytes, rank_memory
+from temper.orchestrator.pipeline.estimate.model import counted, read_config
 from temper.rollout.weights.host_memory import release_free_memory
 from temper.rollout.weights.transports import COPIES
 

@@ -27,7 +27,7 @@ def server_of(job: Job) -> psutil.Process | None:
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_a_run_serves_its_judge_and_restarts_and_ends_it(found: Runs) -> None:
-    model = tiny_models.answering(found.folder / "judge", "Score: 5")
+    model = tiny_models.answering(found.folder / "judge", '{"reasoning":"","score":5}')
     pace = found.folder / "pace"
     pace.write_text("0.5", encoding="ascii")
     settings = (

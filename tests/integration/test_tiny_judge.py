@@ -1,5 +1,6 @@
 """Runs train on the judgement of a real model: a tiny one that learned to see whether an answer is a question."""
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,8 +57,11 @@ def judgement(body: Body) -> dict[str, str]:
     """Return a perfect judge's reply to a request, with its reasoning."""
     asks = ["?" in one for one in body["messages"][1]["content"].split("<answer")[1:]]
     better = "equal" if asks[0] == asks[-1] else "AB"[asks[-1]]
-    content = f"Score: {int(asks[0])}" if len(asks) == 1 else f"Better: {better}"
-    return {"content": content, "reasoning_content": " ".join("yes" if one else "no" for one in asks)}
+    verdict = {"score": int(asks[0])} if len(asks) == 1 else {"better": better}
+    return {
+        "content": json.dumps({"reasoning": "", **verdict}),
+        "reasoning_content": " ".join("yes" if one else "no" for one in asks),
+    }
 
 
 def perfect_judgements(prompts: Path) -> list[list[dict[str, str]]]:

@@ -100,10 +100,12 @@ def llama(directory: Path) -> Path:
 
 
 def answering(directory: Path, text: str) -> Path:
-    """A tiny Llama that ends its reasoning at once, and then answers every chat with a text of different characters."""
-    model, tokenizer = LlamaForCausalLM(LlamaConfig(vocab_size=288, **DENSE, **_ids())), byte_tokenizer()
+    """A tiny Llama that ends its reasoning at once, and then answers every chat with a text, which is one token."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([text])
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **DENSE, **_ids()))
     chain = [tokenizer.encode("\n")[-1], *tokenizer.encode(f"</think>{text}<|im_end|>")]
-    assert len(set(chain)) == len(chain), "the next token depends on the last one alone"
+    assert len(chain) == 4, "the next token depends on the last one alone"
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
@@ -112,7 +114,9 @@ def answering(directory: Path, text: str) -> Path:
         model.lm_head.weight.zero_()
         for at, (token, following) in enumerate(pairwise(chain)):
             model.model.embed_tokens.weight[token, at] = model.lm_head.weight[following, at] = 10.0
-    return _save(model, directory)
+    _save(model, directory)
+    tokenizer.save_pretrained(directory)
+    return directory
 
 
 def two_llamas(folder: Path) -> tuple[PreTrainedModel, PreTrainedModel]:

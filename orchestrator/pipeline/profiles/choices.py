@@ -1,12 +1,26 @@
 """The rules of a profile: processes and threads, lengths, memory and precision of the learner, engines, steps and deadlines.
 
-Memory is estimated. Weights, gradients and the optimiser's state follow the ZeRO stage (Rajbhandari et al., "ZeRO: Memory
-Optimizations Toward Training Trillion Parameter Models", 2020, section 3, with gradients in float32). A block's activations
-follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, eq. 2, without attention
-scores, which fused kernels do not keep.
+On GPUs the plan's estimate (`temper.orchestrator.pipeline.estimate`) decides whether a rank and an engine fit.
 """
 
-from temper.learner.config import Offload
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from temper.learner.config import LearnerConfig
+from temper.orchestrator.cluster.hardware import GIB
+from temper.orchestrator.pipeline.estimate.memory import (
+    ENGINE_OVERHEAD_GIB,
+    RANK_OVERHEAD_GIB,
+    EngineMemory,
+    PushPlan,
+    RankMemory,
+    engine_memory,
+    plan_push,
+    rank_memory,
+    received_bytes,
+)
 from temper.orchestrator.pipeline.profiles.inputs import (
     ProfiledSettings,
     ProfileInputs,
@@ -15,6 +29,7 @@ from temper.orchestrator.pipeline.profiles.inputs import (
     power_of_two,
     stages_with,
 )
+from temper.rollout.engines.config import EngineConfig
 
 ENGINE_FILL = 0.6
 """Share of the memory of an engine's GPUs for its weights. The rest is for states, keys and values."""
@@ -96,13 +111,13 @@ def _threads(cores: int, inputs: ProfileInputs) -> int:
 
 
 STATES_FILL = 0.6
-"""Share of a rank's memory that weights, gradients and the optimiser's state may take."""
-WEIGHTS, GRADIENTS, OPTIMIZER, EMA = 2, 4, 12, 4
-"""Bytes a parameter: weights in bfloat16, gradients in float32, float32 weights with AdamW's two moments, and the average."""
-KEPT, KEPT_RECOMPUTED = 34, 2
-"""Bytes that a block keeps for the backward pass, per entry of a token's hidden state, without and with recomputation."""
+"""Most of a rank's memory for its tensors between two passes, if that is possible."""
+HOST_FILL = 0.9
+"""Share of main memory that offloaded states and pushes may take."""
 LOGITS_SHARE = 0.06
 """Share of a rank's memory for logits in float32. Their gradient takes as much."""
+LEAST_PASS, MOST_PASS, LEAST_LOGITS = 1024, 32768, 256
+"""Bounds of the tokens of a pass, and of the logits that exist at once."""
 CPU_PASS = 2048
 """Tokens in one pass of a rank on a CPU."""
 RATES = (
@@ -120,8 +135,7 @@ ADAPTERS = 10
 def choose_learning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     _precision(settings, inputs)
     if inputs.gpu:
-        _partitioning(settings, inputs)
-        _passes(settings, inputs)
+        _memory(settings, inputs)
     else:
         settings.choose("learner.micro_batch_tokens", CPU_PASS)
     _rates(settings, inputs)
@@ -136,63 +150,115 @@ def _precision(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     settings.choose("learner.wire_dtype", "bfloat16" if bf16 else "float32")
 
 
-def _partitioning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Choose the lowest ZeRO stage whose states fit. If none does, move the optimiser's state to main memory.
+def _memory(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
+    """Choose the ZeRO stage, the place of its states and the passes of a rank, and the share of its engines.
 
-    Expert parallelism runs at stage 2.
+    The first layout whose states leave `1 - STATES_FILL` for passes is taken, or else the first that fits at all. States are
+    offloaded if none does. Of the passes the first that fit are taken. If nothing fits, those with the least memory are.
     """
+    layouts, passes = _layouts(settings, inputs), _passes(settings, inputs)
+    learners = [one for layout in layouts if (one := _learner(settings, layout)) is not None]
+    _engine_share(settings, inputs, learners)
+    room, own = rank_room(settings, inputs), settings.is_set("learner.offload")
+    ranks = [(one, rank_of(settings, inputs, one)) for one in learners]
+    held = [(one, rank) for one, rank in ranks if own or _has_host_memory(rank, one, inputs)]
+    usual = layouts[0].get("offload", "none")
+    order = [(away, fill) for away in (False, True) for fill in (STATES_FILL, 1.0)]
+    kept = [
+        one
+        for away, fill in order
+        for one, rank in held
+        if (one.offload != usual) == away and rank.states <= fill * room
+    ]
+    tries = (replace(one, **tried) for one in kept for tried in passes)
+    found = next((one for one in tries if rank_of(settings, inputs, one).peak <= room), None)
+    least = (asdict(held[-1][0]) if held else layouts[0]) | passes[-1]
+    chosen = least if found is None else asdict(found)
+    for key in (*layouts[0], *passes[0]):
+        settings.choose(f"learner.{key}", chosen[key])
+
+
+def _layouts(settings: ProfiledSettings, inputs: ProfileInputs) -> list[dict[str, Any]]:
+    """Return the layouts of a rank's states, the fastest first. Shared experts need stage 1 or 2 (`LearnerConfig`)."""
     if not settings.value("learner.bf16"):
-        return
-    ranks, room = int(settings.value("learner.ranks")), STATES_FILL * inputs.gpu_bytes
-    if settings.value("learner.expert_parallel") > 1:
-        settings.choose("learner.zero_stage", 2)
-        return
-    fitting = [stage for stage in (1, 2, 3) if state_bytes(settings, inputs, stage=stage) <= room]
-    stage = settings.choose("learner.zero_stage", fitting[0] if fitting else 3)
-    state = _optimizer(settings) * inputs.shape.parameters
-    spare = inputs.hardware.memory_gib * 2**30 * 0.6 * min(1.0, inputs.hardware.gpus_together / ranks)
-    wanted: Offload = "cpu" if not fitting and stage and state <= spare else "none"
-    settings.choose("learner.offload", wanted)
+        return [{}]
+    spread = settings.value("learner.expert_parallel") > 1
+    stages = settings.options("learner.zero_stage", 1, 2, *(() if spread else (3,)))
+    offloads = settings.options("learner.offload", "none", *(() if spread else ("cpu",)))
+    last = [{"zero_stage": stages[-1], "offload": offload} for offload in offloads[1:]]
+    return [*({"zero_stage": stage, "offload": offloads[0]} for stage in stages), *last]
 
 
-def state_bytes(settings: ProfiledSettings, inputs: ProfileInputs, *, stage: int) -> float:
-    """Return a rank's bytes of weights, gradients and optimiser state. With adapters only the frozen weights count.
-
-    With expert parallelism a rank holds a share of the experts. The partitions of their states have the same size.
-    """
-    count, ranks = inputs.shape.parameters, int(settings.value("learner.ranks"))
-    if settings.value("learner.lora.rank"):
-        return WEIGHTS * count / (ranks if stage == 3 else 1)
-    optimizer = 0 if settings.value("learner.offload") == "cpu" else _optimizer(settings)
-    whole = {0: WEIGHTS + GRADIENTS + optimizer, 1: WEIGHTS + GRADIENTS, 2: WEIGHTS, 3: 0}[stage]
-    split = WEIGHTS + GRADIENTS + optimizer - whole
-    experts = inputs.shape.expert_parameters
-    held = count - experts + experts / int(settings.value("learner.expert_parallel"))
-    return held * whole + count * split / ranks
-
-
-def _optimizer(settings: ProfiledSettings) -> int:
-    """Return the bytes per parameter of the optimiser's state, with the average of the weights if a stage keeps one."""
-    for stage, own in settings.stages():
-        decay = get_value(own, "optim.ema_decay") if stage.trains else 0
-        if settings.value(f"{stage.name}.optim.ema_decay") if decay is None else decay:
-            return OPTIMIZER + EMA
-    return OPTIMIZER
+def _passes(settings: ProfiledSettings, inputs: ProfileInputs) -> list[dict[str, Any]]:
+    """Return the passes of a rank, the fastest first: whole layers are recomputed only if the longest sequence needs it."""
+    longest = int(settings.value("rollout.limits.total_tokens")) // int(settings.value("learner.sequence_parallel"))
+    logits = power_of_two(
+        LOGITS_SHARE * inputs.gpu_bytes / (4 * inputs.shape.vocabulary), least=LEAST_LOGITS, most=4096
+    )
+    lengths = [MOST_PASS >> times for times in range((MOST_PASS // LEAST_PASS).bit_length())]
+    whole = [tokens for tokens in lengths if 2 * tokens > longest] or lengths[:1]
+    tried = {"none": whole, "full": whole if inputs.plays else lengths, "selective": whole}
+    return [
+        {"logit_tokens": pieces, "recompute": recompute, "micro_batch_tokens": tokens}
+        for pieces in settings.options("learner.logit_tokens", logits, LEAST_LOGITS)
+        for recompute in settings.options("learner.recompute", "none", "full")
+        for tokens in settings.options("learner.micro_batch_tokens", *tried.get(recompute, whole))
+    ]
 
 
-def _passes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
-    """Choose the tokens of a pass. Recompute whole layers if the longest sequence does not fit otherwise."""
-    shape = inputs.shape
-    longest = int(settings.value("rollout.limits.total_tokens")) / int(settings.value("learner.sequence_parallel"))
-    logits = LOGITS_SHARE * inputs.gpu_bytes
-    settings.choose("learner.logit_tokens", power_of_two(logits / (4 * shape.vocabulary), least=256, most=4096))
-    states = state_bytes(settings, inputs, stage=int(settings.value("learner.zero_stage")))
-    left = max(0.0, inputs.gpu_bytes - states - 2 * logits)
-    plain = left / (KEPT * shape.hidden * shape.blocks)
-    again = left / ((KEPT_RECOMPUTED * shape.blocks + KEPT) * shape.hidden)
-    kind = settings.choose("learner.recompute", "none" if plain >= longest else "full")
-    fitting = again if kind == "full" else plain
-    settings.choose("learner.micro_batch_tokens", power_of_two(fitting, least=1024, most=32768))
+def _learner(settings: ProfiledSettings, layout: Mapping[str, Any]) -> LearnerConfig | None:
+    """Return the learner with a layout, None if the user's settings do not allow it."""
+    try:
+        found: LearnerConfig = settings.section("learner", LearnerConfig, layout)
+    except ValueError:
+        return None
+    return found
+
+
+def _has_host_memory(rank: RankMemory, learner: LearnerConfig, inputs: ProfileInputs) -> bool:
+    """Return whether main memory has room for the offloaded states of all ranks of a machine, and for a push."""
+    together = min(learner.ranks, inputs.hardware.gpus_together)
+    pushed = _push(inputs, learner).host_bytes if inputs.plays else 0
+    return not rank.offloaded or together * rank.offloaded + pushed <= HOST_FILL * inputs.hardware.memory_gib * GIB
+
+
+def rank_room(settings: ProfiledSettings, inputs: ProfileInputs) -> float:
+    """Return the bytes of a rank: its GPU, without the share of an engine that is always there."""
+    share = settings.value("rollout.engine.gpu_memory_utilization") if inputs.halves else 0.0
+    return (1.0 - float(share)) * inputs.hardware.gpu_gib * GIB
+
+
+def rank_of(settings: ProfiledSettings, inputs: ProfileInputs, learner: LearnerConfig) -> RankMemory:
+    """Return the memory of a rank by the plan's estimate."""
+    assert inputs.model is not None
+    longest = -(-int(settings.value("rollout.limits.total_tokens")) // learner.sequence_parallel)
+    return rank_memory(
+        inputs.model,
+        learner,
+        inputs.optims,
+        pass_tokens=max(learner.micro_batch_tokens, longest if inputs.plays else 0),
+        gpu=True,
+        reference=inputs.reference,
+        push=_push(inputs, learner).device_bytes if inputs.plays else 0,
+        overhead=int(RANK_OVERHEAD_GIB * GIB),
+    )
+
+
+def _push(inputs: ProfileInputs, learner: LearnerConfig) -> PushPlan:
+    assert inputs.model is not None
+    gpus = 1 if inputs.halves else inputs.hardware.gpus
+    shared = inputs.colocated or inputs.halves
+    return plan_push(inputs.model, learner, inputs.hardware, gpus=gpus, colocated=shared, shm_bytes=None)
+
+
+def _engine_share(settings: ProfiledSettings, inputs: ProfileInputs, learners: Sequence[LearnerConfig]) -> None:
+    """Choose an engine's share of its GPUs, which leaves a push its memory."""
+    share = SHARED_SHARE if inputs.colocated else ENGINE_SHARE / 2 if inputs.halves else ENGINE_SHARE
+    if inputs.trains and inputs.plays and learners and inputs.model is not None:
+        tensor = int(settings.value("rollout.engine.tensor_parallel"))
+        needed = received_bytes(inputs.model, _push(inputs, learners[0]), tensor_parallel=tensor)
+        share = min(share, math.floor(100 * (1 - needed / (inputs.hardware.gpu_gib * GIB))) / 100)
+    settings.choose("rollout.engine.gpu_memory_utilization", max(share, 0.1))
 
 
 def _rates(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
@@ -210,8 +276,6 @@ ENGINE_SHARE = 0.9
 """Share of a GPU's memory for an engine that has it alone."""
 SHARED_SHARE = 0.85
 """The same if a rank shares the GPU, since it keeps some memory in the engine's phase too."""
-OVERHEAD = 2 * 2**30
-"""Bytes of an engine besides weights, states, keys and values: graphs, and the activations of a pass."""
 LARGE_GIB = 44
 """Memory of a GPU in GiB from which episodes are `LONGER`, a little below 48."""
 SHORTER, LONGER = 8192, 16384
@@ -244,15 +308,50 @@ def choose_sampling(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 def _engine(settings: ProfiledSettings, inputs: ProfileInputs, *, total: int) -> None:
-    """Choose an engine's share of its GPUs, and the sequences that fit there at a quarter of their longest length."""
-    share = SHARED_SHARE if inputs.colocated else ENGINE_SHARE / 2 if inputs.halves else ENGINE_SHARE
-    share = settings.choose("rollout.engine.gpu_memory_utilization", share)
+    """Choose the sequences that fit into an engine at a quarter of their longest length."""
     settings.choose("rollout.engine.batched_tokens", 8192 if inputs.hardware.gpu_gib < 75 else 16384)
-    shape, tensor = inputs.shape, int(settings.value("rollout.engine.tensor_parallel"))
-    width = 4 if settings.value("rollout.engine.dtype") == "float32" else 2
-    room = share * inputs.hardware.gpu_gib * 2**30 * tensor - width * shape.parameters - OVERHEAD * tensor
-    each = shape.state_bytes + shape.cache_bytes * (width / 2) * total / 4
-    settings.choose("rollout.engine.max_sequences", power_of_two(room / max(each, 1), least=8, most=256))
+    engine = engine_of(settings, inputs)
+    fitting = 256 if engine is None else engine.sequences(total // 4)
+    most = engine.blocks if engine is not None and engine.pages.state_pages else fitting
+    settings.choose("rollout.engine.max_sequences", max(1, min(most, power_of_two(fitting, least=8, most=256))))
+
+
+def engine_of(settings: ProfiledSettings, inputs: ProfileInputs) -> EngineMemory | None:
+    """Return the memory of an engine's process by the plan's estimate. None if the user's settings are not valid."""
+    assert inputs.model is not None
+    try:
+        engine: EngineConfig = settings.section("rollout.engine", EngineConfig, {})
+    except ValueError:
+        return None
+    replay = bool(settings.value("learner.router_replay"))
+    room, overhead = inputs.hardware.gpu_gib * GIB, int(ENGINE_OVERHEAD_GIB * GIB)
+    return engine_memory(inputs.model, engine, gpu_bytes=room, overhead=overhead, router_replay=replay)
+
+
+BY_HAND = ("learner.zero_stage", "learner.recompute", "learner.micro_batch_tokens")
+"""With these the user takes the risk of a rank that does not fit by the estimate."""
+
+
+def lacking(settings: ProfiledSettings, inputs: ProfileInputs) -> str:
+    """Return why the run does not fit into its GPUs with any settings of a profile, with remedies. Empty if it does."""
+    learner, gib = _learner(settings, {}), inputs.hardware.gpu_gib
+    if inputs.trains and learner is not None and not all(map(settings.is_set, BY_HAND)):
+        needed, room = rank_of(settings, inputs, learner).peak, rank_room(settings, inputs)
+        if needed > room:
+            return (
+                f"a rank of {learner.ranks} needs {needed / GIB:.1f} GiB, and has {room / GIB:.1f} of a GPU of {gib:.1f} "
+                f"GiB; use more or larger GPUs, more main memory for learner.offload=cpu, learner.lora, or a lower "
+                f"rollout.limits.total_tokens, or set "
+                f"{', '.join(BY_HAND)} to try it"
+            )
+    engine, longest = engine_of(settings, inputs), int(settings.value("rollout.limits.total_tokens"))
+    if inputs.plays and engine is not None and not engine.sequences(longest):
+        return (
+            f"an engine of {engine.processes} GPUs has {max(0, engine.cache) / GIB:.1f} GiB besides its weights, and a "
+            f"sequence of {longest:,} tokens needs {engine.pages.of_sequence(longest) / GIB:.1f}; use larger GPUs, a higher "
+            "rollout.engine.tensor_parallel or a lower rollout.limits.total_tokens"
+        )
+    return ""
 
 
 def _deadlines(settings: ProfiledSettings, inputs: ProfileInputs, *, total: int) -> None:

@@ -6,17 +6,20 @@ A rule sees the user-set settings and the results of earlier rules. A user-set s
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from temper.learner.config import LearnerConfig
+from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.models.shape import ModelShape
 from temper.orchestrator.cluster.hardware import Hardware, Machine
-from temper.orchestrator.config.run_config import ProfileName, SupervisionConfig
+from temper.orchestrator.config.run_config import USUAL_STAGES, ProfileName, SupervisionConfig
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.pipeline.plan import instances
 from temper.orchestrator.stages.stage import Stage, all_stages
 from temper.rollout.episodes.worker import RolloutConfig
+
+if TYPE_CHECKING:
+    from temper.orchestrator.pipeline.estimate.model import PlannedModel
 
 T = TypeVar("T", bool, int, float, str)
 RawConfig = dict[str, Any]
@@ -89,6 +92,10 @@ class ProfiledSettings:
         self._chosen[key] = value
         return value
 
+    def options(self, key: str, *values: Any) -> list[Any]:
+        """Return the user-set value alone, else these."""
+        return [self.value(key)] if self.is_set(key) else [*values]
+
     def value(self, key: str) -> Any:
         """Return the user-set value, else the resolved one, else the default."""
         given, usual = get_value(self._user_set, key), default_value(key)
@@ -118,6 +125,22 @@ class ProfiledSettings:
         found = [get_value(env, "judge") for env in (envs.values() if isinstance(envs, Mapping) else ())]
         own = [one for one in found if isinstance(one, Mapping) and not (one.get("url") or one.get("classifier"))]
         return len({str(one.get("model")) for one in own}) if own and self.plays() else 0
+
+    def trained(self) -> list[tuple[str, Any]]:
+        """Return the names and the settings of the run's stages that train. Raise `ValueError` for wrong settings."""
+        listed = self._user_set.get("stages")
+        entries = instances(listed if isinstance(listed, list) else USUAL_STAGES)
+        return [(one.stage.name, self._settings(one.stage, one.overrides)) for one in entries if one.stage.trains]
+
+    def section(self, key: str, schema: type, changes: Mapping[str, Any]) -> Any:
+        """Return a section with the resolved settings and changes that the user does not set.
+
+        Raise `ValueError` if it is not valid.
+        """
+        whole = self._user_set
+        for name, value in (self._chosen | {f"{key}.{name}": value for name, value in changes.items()}).items():
+            whole = whole if self.is_set(name) else with_value(whole, name, value)
+        return typed(schema, get_value(whole, key) or {}, under=f"{key}.")
 
     def _settings(self, stage: Stage[Any], own: Mapping[str, Any]) -> Any:
         if stage.settings is None:
@@ -170,6 +193,12 @@ class ProfileInputs:
     """Whether a rank and an engine share each GPU in phases."""
     judges: int = 0
     """Models that the run serves to judges, each on one more GPU."""
+    model: "PlannedModel | None" = None
+    """The counted model. None on CPUs."""
+    reference: int = 0
+    """Parameters of the largest reference or teacher."""
+    optims: tuple[OptimConfig, ...] = (OptimConfig(),)
+    """The optimizers of the stages that train."""
 
     @property
     def gpu(self) -> bool:
@@ -190,7 +219,11 @@ class ProfileInputs:
         return 0.9 * self.hardware.gpu_gib * 2**30 * (0.5 if self.halves else 1.0)
 
 
-def make_inputs(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) -> ProfileInputs:
+def make_inputs(
+    hardware: Hardware, shape: ModelShape, asked: ProfiledSettings, counted: "tuple[PlannedModel | None, int]"
+) -> ProfileInputs:
+    """`counted` has the model and the parameters of its reference."""
+    model, reference = counted
     return ProfileInputs(
         hardware=hardware,
         shape=shape,
@@ -198,6 +231,9 @@ def make_inputs(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) 
         plays=asked.plays(),
         colocated=asked.value("placement") == "colocated",
         judges=asked.judges(),
+        model=model,
+        reference=reference,
+        optims=tuple(own.optim for _, own in asked.trained()) or (OptimConfig(),),
     )
 
 

@@ -10,8 +10,9 @@ Another named profile (`profile=gpu80`) or another placement is resolved again.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
+from temper.learner.config import LearnerConfig, LoraConfig
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
 from temper.learner.models.shape import ModelShape, read_shape, shape_of
 from temper.orchestrator.cluster.hardware import Hardware, query_hardware
@@ -24,6 +25,7 @@ from temper.orchestrator.pipeline.profiles.choices import (
     choose_processes,
     choose_sampling,
     idle_gpus,
+    lacking,
 )
 from temper.orchestrator.pipeline.profiles.inputs import (
     ProfiledSettings,
@@ -40,6 +42,9 @@ from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
 from temper.rollout.weights.weight_files import require_whole
 
+if TYPE_CHECKING:
+    from temper.orchestrator.pipeline.estimate.model import PlannedModel
+
 NAMES: tuple[ProfileName, ...] = get_args(ProfileName)
 CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)
 """In this order, since each depends on the results before it."""
@@ -50,11 +55,12 @@ def resolve_profile(
     *,
     ask: Callable[[], Hardware] = query_hardware,
     shape: Callable[[RawConfig], ModelShape] | None = None,
+    refuse: bool = True,
 ) -> RawConfig:
     """Return a configuration with the settings of its profile and their record.
 
     `shape` returns the model's shape, by default from its files. Raise `ValueError` or `FileNotFoundError` for a wrong
-    profile or model.
+    profile or model, and with `refuse` for a run that does not fit its GPUs.
     """
     name = given.get("profile") or "auto"
     if name not in NAMES:
@@ -68,16 +74,30 @@ def resolve_profile(
     seen = resolved(plain)
     if ProfiledSettings(seen).is_complete():
         return given
-    return with_choices(plain, choose_settings(seen, name, ask(), (shape or model_shape)(seen)))
+    return with_choices(plain, choose_settings(seen, name, ask(), (shape or model_shape)(seen), refuse=refuse))
 
 
-def choose_settings(given: RawConfig, name: ProfileName, hardware: Hardware, shape: ModelShape) -> ResolvedProfile:
-    """Return the resolved settings of a profile on this hardware. auto takes the profile of the hardware."""
+def choose_settings(
+    given: RawConfig,
+    name: ProfileName,
+    hardware: Hardware,
+    shape: ModelShape,
+    *,
+    count: "Callable[[RawConfig, ProfiledSettings], tuple[PlannedModel, int]] | None" = None,
+    refuse: bool = False,
+) -> ResolvedProfile:
+    """Return the resolved settings of a profile on this hardware. auto takes the profile of the hardware.
+
+    On GPUs `count` returns the counted model, and the parameters of its reference. Raise `ValueError` with `refuse` if the
+    run does not fit.
+    """
     settings = ProfiledSettings(given)
     has = hardware if name in ("auto", profile_name(hardware)) else with_profile_gpus(hardware, name)
-    inputs = make_inputs(has, shape, settings)
+    inputs = make_inputs(has, shape, settings, (count or count_model)(given, settings) if has.gpus else (None, 0))
     for choose in CHOICES:
         choose(settings, inputs)
+    if refuse and inputs.gpu and (lacks := lacking(settings, inputs)):
+        raise ValueError(f"profile={profile_name(has)}: {lacks}")
     return ResolvedProfile(
         profile=profile_name(has),
         hardware=has.describe(),
@@ -135,6 +155,21 @@ def model_shape(given: Mapping[str, Any]) -> ModelShape:
         return read_shape(config, parameters=parameter_count(model.fresh))
     folder = model.source.folder
     return shape_of(folder, parameters=require_whole(folder))
+
+
+def count_model(given: RawConfig, settings: ProfiledSettings) -> "tuple[PlannedModel, int]":
+    """Return the model of a configuration as its learner would have it, and the parameters of its reference or teacher.
+
+    Raise as `planned_model`.
+    """
+    # Imported for a GPU only, because the classes of models take seconds.
+    from temper.orchestrator.pipeline.estimate.model import frozen_models, planned_model, reference_parameters
+
+    lora: LoraConfig = typed(LoraConfig, get_value(given, "learner.lora") or {}, under="learner.lora.")
+    learner = LearnerConfig(lora=lora, frozen=settings.value("learner.frozen"))
+    model = planned_model(model_config(given), learner)
+    frozen = frozen_models(settings.trained(), model)
+    return model, reference_parameters(frozen, model, adapters=lora.rank > 0)
 
 
 def profile_notes(config: RunConfig, stages: Collection[str]) -> list[str]:

@@ -1,6 +1,10 @@
 """The programs of an agent."""
 
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from temper.envs.agents import AgentEpisode, Endpoint, end_with_reward
+from temper.envs.agents import FOLDERS, MAX_OUTPUT_BYTES, AgentEpisode, Endpoint, end_with_reward
 from temper.envs.core.errors import EnvironmentFault, GraderError
+from temper.envs.core.locked_folder import remove_abandoned
 from temper.envs.core.task import EnvRef, EnvSettings, Task
 
+ROOT = Path(__file__).resolve().parents[3]
 ENDPOINT = Endpoint(url="http://127.0.0.1:9/v1", key="k", model="m")
 
 
@@ -41,13 +47,88 @@ def test_a_program_runs_in_the_folder_with_the_endpoint_and_nothing_else_of_the_
     assert [message["content"] for message in episode.messages] == ["?", "first"]
 
 
-def test_a_program_with_a_child_in_the_background_ends_with_it(episode: AgentEpisode) -> None:
-    began = time.monotonic()
-    child = int(episode.run(["sh", "-c", "sleep 60 & echo $!"]))
-    assert time.monotonic() - began < 10
-    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() - began < 20
+ESCAPES = {
+    "a child in the background": "sleep 60 & echo $!",
+    "a session": "setsid sleep 60 & echo $!",
+    "a daemon": "(setsid sh -c 'sleep 60 & echo $! >pid' &) & while ! test -s pid; do sleep 0.1; done; cat pid",
+}
+WORKER = """
+import sys
+from temper.envs.agents import AgentEpisode
+episode = AgentEpisode(messages=[], tools=[], row={}, url="http://127.0.0.1:9/v1", key="k", model="m")
+print(episode.folder, flush=True)
+episode.run(["sh", "-c", "setsid sleep 60 & echo $! >pid; wait"])
+"""
+
+
+def is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def wait_for_pid(folder: Path) -> int:
+    deadline = time.monotonic() + 20
+    while not (text := (folder / "pid").read_text() if (folder / "pid").exists() else ""):
+        assert time.monotonic() < deadline
         time.sleep(0.01)
+    return int(text)
+
+
+@pytest.mark.parametrize("how", ESCAPES)
+def test_a_program_ends_with_all_of_its_descendants(episode: AgentEpisode, how: str) -> None:
+    began = time.monotonic()
+    child = int(episode.run(["sh", "-c", ESCAPES[how]]))
+    assert time.monotonic() - began < 10
+    assert not is_running(child)
+
+
+def test_the_end_of_an_episode_ends_a_running_program_and_its_daemon(episode: AgentEpisode) -> None:
+    ended: list[str] = []
+
+    def play() -> None:
+        try:
+            episode.run(["sh", "-c", "setsid sleep 60 & echo $! >pid; wait"])
+        except EnvironmentFault as error:
+            ended.append(str(error))
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    child = wait_for_pid(episode.folder)
+    episode.close()
+    assert not is_running(child)
+    playing.join(10)
+    assert ended
+
+
+def test_a_killed_worker_leaves_no_program_and_its_folder_is_removed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert worker.stdout is not None
+        child = wait_for_pid(Path(worker.stdout.readline().strip()))
+        remove_abandoned(FOLDERS, tmp_path)
+        assert list(tmp_path.iterdir())  # its worker lives
+        os.kill(worker.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while is_running(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    remove_abandoned(FOLDERS, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_that_signals_its_group_ends_as_itself(episode: AgentEpisode) -> None:
+    with pytest.raises(EnvironmentFault, match=f"status {128 + signal.SIGTERM}"):
+        episode.run(["sh", "-c", "kill 0; sleep 60"])
+
+
+def test_a_program_that_writes_too_much_is_a_fault(episode: AgentEpisode) -> None:
+    assert len(episode.run(["head", "-c", f"{MAX_OUTPUT_BYTES}", "/dev/zero"])) == MAX_OUTPUT_BYTES
+    with pytest.raises(EnvironmentFault, match=f"head wrote {MAX_OUTPUT_BYTES + 1} "):
+        episode.run(["head", "-c", f"{MAX_OUTPUT_BYTES + 1}", "/dev/zero"])
 
 
 def test_a_program_that_fails_is_a_fault_with_its_errors(episode: AgentEpisode) -> None:

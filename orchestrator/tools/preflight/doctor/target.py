@@ -17,10 +17,10 @@ from temper.orchestrator.cluster.hardware import Hardware, this_machine
 from temper.orchestrator.config.text import config_file
 from temper.orchestrator.pipeline.config import Config, load_resolved_config, load_unresolved_config
 from temper.orchestrator.pipeline.data_files import has_files, is_whole
+from temper.orchestrator.pipeline.estimate.model import planned_model
 from temper.orchestrator.pipeline.start_checks import Start
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import found_site
-from temper.orchestrator.tools.preflight.plan.model import planned_model
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 
 

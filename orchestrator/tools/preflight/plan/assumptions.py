@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite
 
+from temper.orchestrator.pipeline.estimate.memory import ENGINE_OVERHEAD_GIB, RANK_OVERHEAD_GIB
+
 MAY_BE_ZERO = frozenset(
     (
         *("shm_gib", "engine_overhead_gib", "rank_overhead_gib", "pass_ms"),
@@ -23,9 +25,9 @@ class Assumptions:
     """Main memory of a named machine (`--gpus`) per GPU, in GiB."""
     shm_gib: float = 0.0625
     """Size of /dev/shm of a named machine, in GiB: the default of a container."""
-    engine_overhead_gib: float = 2.0
+    engine_overhead_gib: float = ENGINE_OVERHEAD_GIB
     """GiB of an engine's process in addition to weights and cache: graphs, and buffers of a pass."""
-    rank_overhead_gib: float = 3.0
+    rank_overhead_gib: float = RANK_OVERHEAD_GIB
     """GiB of a rank in addition to all counted parts: the context of CUDA, NCCL's buffers, fragments."""
     prompt_tokens: float = 512.0
     """Mean tokens of a prompt. At most a quarter of an episode's limit."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.hardware import GIB
-from temper.orchestrator.tools.preflight.plan.memory import EngineMemory
+from temper.orchestrator.pipeline.estimate.memory import EngineMemory, received_bytes
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.rollout.weights.transports import AUTO, BROADCAST
 
@@ -128,14 +128,10 @@ def _engine_limits(plan: Plan, engine: EngineMemory) -> Iterator[Limit]:
 
 
 def _bucket_limits(plan: Plan, engine: EngineMemory) -> Iterator[Limit]:
-    """Yield the limit of a push's buckets: the GPU memory that vLLM leaves free.
-
-    vLLM keeps the buckets of a layer with experts until it is complete, and then allocates the layer anew.
-    """
+    """Yield the limit of a push's buckets: the GPU memory that vLLM leaves free."""
     if plan.gpu and plan.trains and plan.push.transport == BROADCAST:
-        experts = 2 * plan.model.experts_per_layer
-        kept = experts + experts // plan.config.rollout.engine.tensor_parallel
-        needed, room = plan.push.device_bytes + kept, int(plan.gpu_bytes) - engine.allowed
+        needed = received_bytes(plan.model, plan.push, tensor_parallel=plan.config.rollout.engine.tensor_parallel)
+        room = int(plan.gpu_bytes) - engine.allowed
         share = math.floor(100 * (1 - needed / plan.gpu_bytes)) / 100
         remedy = "" if needed <= room else f"rollout.engine.gpu_memory_utilization={share}"
         yield Limit(what="buckets of a push", needed=size(needed), has=size(room), remedy=remedy)

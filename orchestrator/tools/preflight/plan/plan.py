@@ -8,10 +8,25 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.orchestrator.cluster.bundles import build_request
 from temper.orchestrator.cluster.hardware import GIB, query_hardware
 from temper.orchestrator.cluster.placement import Node
-from temper.orchestrator.cluster.transport_choice import ClusterFacts, TransportChoice, choose_transport
-from temper.orchestrator.config.loop import LoopConfig, RlConfig
+from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.text import resolved
 from temper.orchestrator.pipeline.config import Config, make_config, read_run_settings
+from temper.orchestrator.pipeline.estimate.memory import (
+    EngineMemory,
+    HostMemory,
+    PushPlan,
+    RankMemory,
+    copied_bytes,
+    engine_memory,
+    plan_push,
+    rank_memory,
+)
+from temper.orchestrator.pipeline.estimate.model import (
+    PlannedModel,
+    frozen_models,
+    planned_model,
+    reference_parameters,
+)
 from temper.orchestrator.pipeline.profiles.resolve import (
     choose_settings,
     model_config,
@@ -20,29 +35,10 @@ from temper.orchestrator.pipeline.profiles.resolve import (
     with_choices,
     without_resolved,
 )
-from temper.orchestrator.stages.distill import DistillConfig
 from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site, found_site, named_site
-from temper.orchestrator.tools.preflight.plan.memory import (
-    EngineMemory,
-    HostMemory,
-    PushPlan,
-    RankMemory,
-    copied_bytes,
-    engine_memory,
-    pushed_bytes,
-    rank_memory,
-)
-from temper.orchestrator.tools.preflight.plan.model import PlannedModel, counted, planned_model, source_config
 from temper.orchestrator.tools.preflight.plan.step_time import Fleet, StepTime, Work, mean_lengths, step_time, work_of
-from temper.rollout.weights.buckets import AHEAD, BUCKET_BYTES
-from temper.rollout.weights.manifest import wire_dtype
-from temper.rollout.weights.transports import BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY
-
-STORE_SHARE = 0.3
-"""Share of main memory that Ray's object store has by default, in /dev/shm if that has as much."""
-STORE_MOST = 200_000_000_000
 
 
 class Plan:
@@ -99,15 +95,13 @@ class Plan:
 
     def rank_with(self, learner: LearnerConfig) -> RankMemory:
         """Return the memory of a rank with other settings of the learner, which trains the same parameters."""
-        # A reference of adapters is the model without them.
-        frozen = [one.parameters for one in self._frozen.values() if not (learner.lora.rank and one is self.model)]
         return rank_memory(
             self.model,
             learner,
             self._optims,
             pass_tokens=max(learner.micro_batch_tokens, self.longest_shard(learner)),
             gpu=self.gpu,
-            reference=max(frozen, default=0),
+            reference=reference_parameters(self._frozen.values(), self.model, adapters=learner.lora.rank > 0),
             push=self.push.device_bytes if self.plays else 0,
             overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
         )
@@ -127,13 +121,12 @@ class Plan:
         """None for a run without sampling."""
         if not self.plays:
             return None
-        engine = self.config.rollout.engine
         return engine_memory(
             self.model,
-            engine,
+            self.config.rollout.engine,
             gpu_bytes=self.gpu_bytes if self.gpu else 0.0,
             overhead=int(self.assumptions.engine_overhead_gib * GIB),
-            cached_prefixes=self.gpu and engine.prefix_caching != "off" and not self.config.learner.router_replay,
+            router_replay=self.config.learner.router_replay,
         )
 
     @property
@@ -147,38 +140,14 @@ class Plan:
     @cached_property
     def push(self) -> PushPlan:
         """The transport of weights."""
-        machines, memory = len(self.site.hardware.machines), int(self.site.hardware.memory_gib * GIB)
-        store = min(STORE_SHARE * self.site.hardware.memory_gib * GIB, STORE_MOST)
-        ground = ClusterFacts(
-            machines=machines,
+        return plan_push(
+            self.model,
+            self.config.learner,
+            self.site.hardware,
             gpus=self.gpus,
             colocated=self.wanted.colocated or self.halves,
-            memory=memory,
-            object_store=int(store if self.site.shm_bytes is None else min(store, self.site.shm_bytes)),
+            shm_bytes=self.site.shm_bytes,
         )
-        learner = self.config.learner
-        nbytes, lacks = self.model.push_bytes[learner.wire_dtype], ""
-        try:
-            found = choose_transport(learner.transport, ground, nbytes=nbytes)
-        except ValueError as error:
-            lacks = str(error)
-            found = _choice_anyway(learner.transport, ground)
-        shared = found.transport == SHARED_MEMORY
-        once, each = pushed_bytes(self.model, learner) if shared else (0, nbytes)
-        return PushPlan(
-            transport=found.transport,
-            why=found.why,
-            nbytes=nbytes,
-            sent=each,
-            host_bytes=once + COPIES * each + (machines > 1) * (once + each) if shared else 0,
-            device_bytes=self._push_device_bytes(found.transport, nbytes),
-            lacks=lacks,
-        )
-
-    def _push_device_bytes(self, transport: str, nbytes: int) -> int:
-        tensor = self.model.largest_pushed_tensor * wire_dtype(self.config.learner.wire_dtype).itemsize
-        bucket = min(nbytes, max(BUCKET_BYTES["cuda"], tensor)) if self.gpu else 0
-        return {CUDA_IPC: COPIES * nbytes, BROADCAST: AHEAD * bucket}.get(transport, 0)
 
     @cached_property
     def host(self) -> HostMemory:
@@ -262,25 +231,11 @@ class Plan:
         return tuple(one.name for one in others if one.stage.trains or self.config.plays(one))
 
     @cached_property
-    def _frozen(self) -> dict[str, PlannedModel]:
-        """The frozen model of each stage that has one: a teacher, or a reference, which is the model itself."""
-        found = {}
-        for one in self.config.instances:
-            settings = self.config.settings(one) if one.stage.trains else None
-            if isinstance(settings, DistillConfig) and settings.teacher is not None:
-                teacher = settings.teacher
-                found[one.name] = counted(source_config(teacher), LearnerConfig(), name=teacher.path)
-            elif one.stage.name == "dpo" or (isinstance(settings, RlConfig) and settings.loss.needs_reference):
-                found[one.name] = self.model
-        return found
-
-
-def _choice_anyway(transport: str, ground: ClusterFacts) -> TransportChoice:
-    """Return the transport choice with unlimited memory, or the configured transport if it reaches no engine."""
-    try:
-        return choose_transport(transport, ground, nbytes=0)
-    except ValueError:
-        return TransportChoice(transport=transport, why=f"learner.transport={transport}")
+    def _frozen(self) -> dict[str, PlannedModel | None]:
+        """The frozen model of each stage that trains, if it has one."""
+        trained = [one for one in self.config.instances if one.stage.trains]
+        settings = [(one.stage.name, self.config.settings(one)) for one in trained]
+        return dict(zip((one.name for one in trained), frozen_models(settings, self.model), strict=True))
 
 
 def plan_of(path: Path, overrides: Sequence[str], *, gpus: str | None, assumptions: Assumptions) -> Plan:
@@ -310,6 +265,6 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
         plain = without_resolved(given, read_resolved(given))
         whole = with_choices(plain, choose_settings(resolved(plain), "auto", site.hardware, shape))
     else:
-        whole = resolve_profile(given, ask=lambda: site.hardware, shape=lambda seen: shape)
+        whole = resolve_profile(given, ask=lambda: site.hardware, shape=lambda seen: shape, refuse=False)
     config = make_config(whole)
     return config, planned_model(config.model, config.learner, ema=config.keeps_ema)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from temper.learner.config import LearnerConfig
 from temper.learner.weight_sender import MOST_SENDERS
 from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.pipeline.estimate.layers import FLOAT32
+from temper.orchestrator.pipeline.estimate.memory import EngineMemory, PushPlan
+from temper.orchestrator.pipeline.estimate.model import PlannedModel
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Card
-from temper.orchestrator.tools.preflight.plan.layers import FLOAT32
-from temper.orchestrator.tools.preflight.plan.memory import EngineMemory, PushPlan
-from temper.orchestrator.tools.preflight.plan.model import PlannedModel
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.weights.transports import BROADCAST, CUDA_IPC, SHARED_MEMORY, TRANSPORTS

@@ -5,7 +5,7 @@ from transformers import Qwen3MoeConfig
 
 from temper.learner.config import LearnerConfig
 from temper.learner.models.layer_types import type_of_modules, types_of_tensors
-from temper.orchestrator.tools.preflight.plan.model import counted
+from temper.orchestrator.pipeline.estimate.model import counted
 
 
 def test_a_gated_delta_net_is_linear_attention_and_a_mixer_with_the_same_tensors_mamba() -> None:

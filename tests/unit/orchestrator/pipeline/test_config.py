@@ -30,6 +30,18 @@ def test_the_type_of_the_output_layer_is_set_on_both_sides_or_on_none() -> None:
     assert load_config(DEMO, ["learner.float32_head=true"]).learner.float32_head
 
 
+@pytest.mark.parametrize("word", ["on", "off"])
+def test_on_and_off_are_words_of_the_settings_that_have_them(word: str, tmp_path: Path) -> None:
+    over = tmp_path / "over.yaml"
+    over.write_text(f"rollout: {{engine: {{prefix_caching: {word}}}}}\n", encoding="utf-8")
+    for config in (load_config(DEMO, [str(over)]), load_config(DEMO, [f"rollout.engine.prefix_caching={word}"])):
+        assert config.rollout.engine.prefix_caching == word
+        save_config(config, tmp_path / "saved.yaml")
+        assert load_config(tmp_path / "saved.yaml", []) == config
+    with pytest.raises(ValueError, match=r"rollout\.engine\.dtype"):
+        load_config(DEMO, [f"rollout.engine.dtype={word}"])
+
+
 def test_null_turns_adapters_off(tmp_path: Path) -> None:
     (tmp_path / "over.yaml").write_text("learner: {lora: {rank: 8, alpha: 16}}")
     over = str(tmp_path / "over.yaml")

@@ -13,7 +13,8 @@ from uuid import uuid4
 
 import pytest
 
-from temper.rollout.engines.scratch_folder import PREFIX, SHORT, ScratchFolder, remove_abandoned, scratch_base
+from temper.envs.core.locked_folder import remove_abandoned
+from temper.rollout.engines.scratch_folder import PREFIX, SHORT, ScratchFolder, scratch_base
 from temper.rollout.engines.vllm_settings import prepare_environment
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -89,7 +90,7 @@ def test_the_next_folder_removes_a_killed_owners_folder(base: Path, holder: Hold
 
 def test_the_folder_of_a_living_one_stays(base: Path, holder: Holder) -> None:
     ScratchFolder(base).close()
-    remove_abandoned(base)
+    remove_abandoned(PREFIX, base)
     assert folders(base) == [holder.path]
     (holder.path / "socket").unlink()
     for file in holder.path.iterdir():  # as a cleaner of old files does
@@ -115,7 +116,7 @@ def test_unlocked_folders_are_removed_and_foreign_ones_stay(base: Path) -> None:
     (base / "others").mkdir()
     (base / f"{PREFIX}link").symlink_to(base / "others")
     (base / f"{PREFIX}file").touch()
-    remove_abandoned(base)
+    remove_abandoned(PREFIX, base)
     assert sorted(path.name for path in base.iterdir()) == ["others", f"{PREFIX}file", f"{PREFIX}link"]
     assert list((base / "others").iterdir()) == []
 

@@ -339,6 +339,9 @@ def test_a_request_beyond_a_limit_has_a_status_on_each_route(
 
 
 def test_connections_survive_long_tool_calls(scripted: ScriptedEndpoint) -> None:
-    """uvicorn closes a connection that is idle for longer than this many seconds."""
-    scripted.play(Task(key="t", messages=({"role": "user", "content": "a=?"},), spec={}), "support.user_agents.silent")
+    """uvicorn closes a connection that is idle for longer than this many seconds, or whose episode has ended."""
+    task = Task(key="t", messages=({"role": "user", "content": "a=?"},), spec={"answer": "17"})
+    for agent in ("chat", "silent"):
+        scripted.play(task, f"support.user_agents.{agent}")
     assert scripted.server.config.timeout_keep_alive >= 3600
+    assert not scripted.server.server_state.connections

@@ -97,7 +97,7 @@ def test_a_turn_is_the_same_by_each_route_and_without_an_agent(family: Family, t
             assert (played.failure, played.stop, played.truncated) == (None, alone.stop, alone.truncated), name
             assert alone.stop is (Stop.LENGTH if name.startswith("cut") else Stop.ENV), name
             assert [turn == own for turn in played.turns] == [True] * 6, name
-            parsed = family.renderer.parse(own.text, task, own.context_ids)
+            parsed = family.renderer.parse(own.text, task, own.context_ids.tolist())
             calls = [call for call in parsed.calls if isinstance(call, Call)]
             readable = tools and len(calls) == len(parsed.calls)
             for whole, streamed in REPLIES:

@@ -190,6 +190,26 @@ def test_a_judge_that_gives_no_verdict_is_a_failure_and_no_zero(served: Served) 
     assert "no verdict" in result.failure.message  # it did answer
 
 
+def test_a_judge_is_held_to_the_schema_of_its_verdict(served: Served) -> None:
+    """Its model is random, and only led away from letters and from blanks."""
+    characters = {text: str(byte_tokenizer()(text)["input_ids"][0]) for text in map(chr, range(32, 127))}
+    bias = NO_BLANKS | {characters[text]: 50 for text in '"}7'}
+    bias |= {token: value for token, value in NO_TAGS.items() if token != str(byte_tokenizer().eos_token_id)}
+
+    def say(body: dict[str, Any]) -> dict[str, Any]:
+        reply = httpx.post(
+            f"{served.client.base_url}chat/completions", json=body | {"logit_bias": bias, "thinking": False}
+        )
+        assert reply.status_code == 200, reply.text
+        answered: dict[str, Any] = reply.json()["choices"][0]
+        return answered
+
+    with ChatServerDouble(say) as server:
+        judge = JudgeConfig(url=server.url, model=served.model, max_tokens=200)
+        task = open_source(bind("math", EnvConfig(judge=judge, thinking=False)), split="train", seed=1).task(0)
+        assert 0.7 <= score_turns(task, ["12"]).score.parts["judge"] <= 0.8
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_a_turn_ends_at_each_end_that_its_family_has(served: Served, end: str) -> None:
     token = str(byte_tokenizer().get_vocab()[end])

@@ -1,17 +1,21 @@
 """Profiles: values resolved from hardware and model, user overrides, and values kept on resume."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support import tiny_models
+from support.public_models import PUBLIC
 from support.run_folders import with_checkpoint
+from transformers import AutoConfig
 
 from temper.envs.core.setting import Kind, kind_of
+from temper.learner.config import LearnerConfig, LoraConfig
 from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
-from temper.learner.models.shape import ModelShape, read_shape, shape_of
+from temper.learner.models.shape import read_shape, shape_of
 from temper.orchestrator.cluster.bundles import build_request
 from temper.orchestrator.cluster.hardware import (
     Hardware,
@@ -25,12 +29,11 @@ from temper.orchestrator.config.run_config import ProfileName
 from temper.orchestrator.config.text import overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
-from temper.orchestrator.pipeline.profiles.choices import state_bytes
+from temper.orchestrator.pipeline.estimate.model import PlannedModel, counted
 from temper.orchestrator.pipeline.profiles.inputs import (
     PROFILED,
-    ProfiledSettings,
     default_value,
-    make_inputs,
+    get_value,
     profile_name,
     with_profile_gpus,
 )
@@ -41,25 +44,23 @@ from temper.rollout.weights.weight_files import require_whole
 
 DEMO = Path("configs/demo.yaml")
 CPUS = Hardware(machines=(Machine(gpus=0, gpu_gib=0.0, memory_gib=24.0, cpus=2),))
-NANO = ModelShape(
-    parameters=8_888_227_328,
-    positions=131_072,
-    vocabulary=131_072,
-    hidden=4480,
-    blocks=28,
-    state_bytes=27 * 128 * 80 * 128 * 4,
-    cache_bytes=4 * 2 * 8 * 128 * 2,
+
+
+@cache
+def counted_as(name: str, lora: int = 0) -> PlannedModel:
+    """A public model, trained in whole or by adapters."""
+    learner = LearnerConfig(lora=LoraConfig(rank=lora))
+    config = AutoConfig.for_model(**PUBLIC[name][0])
+    return counted(config, learner, name=name)
+
+
+NANO, QWEN, MOE, LLAMA_70B = (
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2",
+    "Qwen/Qwen3-1.7B",
+    "Qwen/Qwen3-30B-A3B",
+    "meta-llama/Llama-3.1-70B",
 )
-QWEN = ModelShape(
-    parameters=1_720_574_976,
-    positions=40_960,
-    vocabulary=151_936,
-    hidden=2048,
-    blocks=28,
-    state_bytes=0,
-    cache_bytes=28 * 2 * 8 * 128 * 2,
-)
-TINY = replace(QWEN, parameters=700_000)
+TINY = "a toy"
 ENVS: dict[str, Any] = {"envs": {"math": {}}, "name": "probe"}
 
 
@@ -69,10 +70,21 @@ def gpus(count: int, gib: float, *, machines: int = 1) -> Hardware:
 
 
 def chosen(
-    hardware: Hardware, shape: ModelShape, *overrides: str, name: ProfileName = "auto", **given: object
+    hardware: Hardware,
+    model: str,
+    *overrides: str,
+    name: ProfileName = "auto",
+    refuse: bool = False,
+    **given: object,
 ) -> Config:
+    """The configuration that the profile of a hardware makes of a public model."""
     plain = overridden(ENVS | given, list(overrides))
-    return make_config(with_choices(plain, choose_settings(plain, name, hardware, shape)))
+    lora = int(get_value(plain, "learner.lora.rank") or 0)
+    planned = counted_as(QWEN if model == TINY else model, lora)
+    count = 700_000 if model == TINY else planned.parameters
+    shape = replace(planned.shape, parameters=count)
+    found = choose_settings(plain, name, hardware, shape, count=lambda *_: (planned, 0), refuse=refuse)
+    return make_config(with_choices(plain, found))
 
 
 def test_a_gpu_is_left_for_each_model_that_judges(tmp_path: Path) -> None:
@@ -116,7 +128,7 @@ def test_a_model_too_large_for_one_gpu_has_engines_of_several() -> None:
     engine = config.rollout.engine
     assert engine.tensor_parallel == 2
     assert config.learner.ranks + config.rollout.workers * engine.tensor_parallel == 16
-    three = chosen(gpus(3, 24.0, machines=3), replace(NANO, parameters=70_000_000_000))
+    three = chosen(gpus(3, 24.0, machines=3), LLAMA_70B)
     assert three.rollout.engine.tensor_parallel == 2  # no machine has four GPUs
 
 
@@ -126,16 +138,11 @@ def test_shared_gpus_have_a_rank_and_an_engine_each() -> None:
     assert config.rollout.engine.gpu_memory_utilization == 0.85
 
 
-def test_states_of_shared_experts_are_those_worked_out_by_hand() -> None:
-    """Of 30 billion parameters, 28 are experts. Four ranks share them, and eight share all partitions."""
-    shared = ProfiledSettings({"learner": {"ranks": 8, "expert_parallel": 4}})
-    inputs = make_inputs(
-        gpus(8, 80.0), replace(NANO, parameters=30_000_000_000, expert_parameters=28_000_000_000), shared
-    )
-    found = [state_bytes(shared, inputs, stage=stage) for stage in (1, 2)]
-    assert found == [(2 + 7) * 6e9 + 30 * 12e9 / 8, (2 + 7) * 2e9 + 30 * 16e9 / 8]
-    whole = ProfiledSettings({"learner": {"ranks": 8}})
-    assert state_bytes(whole, inputs, stage=2) == 30 * 2e9 + 30 * 16e9 / 8
+@pytest.mark.parametrize(("gib", "stage"), [(80.0, 2), (141.0, 1)])
+def test_shared_experts_have_the_lowest_stage_that_fits(gib: float, stage: int) -> None:
+    """8 of 16 ranks share 29 of 31 billion parameters. At stage 1 a rank has 6 bytes of each of its own."""
+    large = gpus(8, gib, machines=4)
+    assert chosen(large, MOE, "learner.expert_parallel=8", refuse=True).learner.zero_stage == stage
 
 
 def test_what_a_run_does_not_do_gets_no_gpu() -> None:
@@ -191,7 +198,7 @@ def test_ranks_on_gpus_share_the_cores_of_their_machine(
 
 
 @pytest.mark.parametrize(
-    ("cores", "workers", "shape", "threads"),
+    ("cores", "workers", "model", "threads"),
     [
         (2, 1, QWEN, (2, 2, 2)),
         (16, 1, QWEN, (16, 16, 16)),
@@ -202,10 +209,10 @@ def test_ranks_on_gpus_share_the_cores_of_their_machine(
     ],
 )
 def test_ranks_and_engines_use_all_cores_and_share_those_of_a_toy_model(
-    cores: int, workers: int, shape: ModelShape, threads: tuple[int, int, int]
+    cores: int, workers: int, model: str, threads: tuple[int, int, int]
 ) -> None:
     hardware = Hardware(machines=(Machine(gpus=0, gpu_gib=0.0, memory_gib=64.0, cpus=cores),))
-    config = chosen(hardware, shape, f"rollout.workers={workers}")
+    config = chosen(hardware, model, f"rollout.workers={workers}")
     learner, engine = config.learner, config.rollout.engine
     assert (learner.threads, learner.threads_during_generation, engine.threads) == threads
 
@@ -260,7 +267,7 @@ def test_choices_follow_what_is_given() -> None:
     assert (muon.learner.zero_stage, muon.learner.bf16, muon.rollout.engine.dtype) == (1, True, "bfloat16")
     for decay, offload in ((0.0, "none"), (0.99, "cpu")):  # 18 or 22 bytes of each parameter
         stages = ["init", {"sft": {"optim": {"ema_decay": decay}}}]
-        assert chosen(gpus(1, 60.0), QWEN, stages=stages).learner.offload == offload
+        assert chosen(gpus(1, 38.0), QWEN, stages=stages).learner.offload == offload
     short = chosen(gpus(8, 80.0), NANO, "rollout.limits.total_tokens=2048")
     assert (short.rollout.limits.turn_tokens, short.rollout.engine.max_model_len) == (1536, 2048)
     assert short.learner.recompute == "none"

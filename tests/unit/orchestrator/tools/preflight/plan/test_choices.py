@@ -4,13 +4,62 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.plans import NANO_9B, hit, known, plan_on, with_learner
+from support.plans import NANO_9B, NANO_30B, hit, known, plan_on, with_learner
 from support.public_models import PUBLIC
 
+from temper.learner.config import LearnerConfig
+from temper.orchestrator.config.text import overridden
+from temper.orchestrator.pipeline.config import make_config
+from temper.orchestrator.pipeline.estimate.model import PlannedModel, counted, read_config
+from temper.orchestrator.pipeline.profiles.resolve import choose_settings, with_choices
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.cards import CARDS, named_site
+from temper.orchestrator.tools.preflight.plan.limits import run_limits
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.orchestrator.tools.preflight.plan.step_time import step_time, work_of
 from temper.rollout.episodes.episode import EpisodeLimits
+
+
+@pytest.fixture(scope="module")
+def public(models: Path) -> dict[str, PlannedModel]:
+    return {
+        name: counted(read_config(models / name), LearnerConfig(zero_stage=1, bf16=True), name=name) for name in PUBLIC
+    }
+
+
+def profiled(model: PlannedModel, gpus: str, *overrides: str, refuse: bool = False) -> Plan:
+    """The plan of the settings that a profile chooses for a public model."""
+    site = named_site(gpus, host_gib_per_gpu=128.0, shm_gib=1.0)
+    given = overridden({"name": "probe", "stages": ["init", "rl"], "envs": {"math": {}}}, list(overrides))
+    found = choose_settings(given, "auto", site.hardware, model.shape, count=lambda *_: (model, 0), refuse=refuse)
+    return Plan(make_config(with_choices(given, found)), model, site, Assumptions())
+
+
+@pytest.mark.parametrize("card", [card.name for card in CARDS])
+def test_a_profile_fits_or_is_refused_on_every_card(card: str, public: dict[str, PlannedModel]) -> None:
+    for model in public.values():
+        plan = profiled(model, f"8x{card}")
+        if not all(limit.holds for limit in run_limits(plan)):
+            with pytest.raises(ValueError, match="GiB"):
+                profiled(model, f"8x{card}", refuse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "given"),
+    [
+        ("Qwen/Qwen3-30B-A3B", "4x8xH100-80G", "rollout.limits.total_tokens=4096"),
+        (NANO_30B, "4x8xH100-80G", "rollout.limits.total_tokens=4096"),
+        ("Qwen/Qwen3-30B-A3B", "8xH200-141G", "learner.offload=cpu"),
+        ("Qwen/Qwen3-4B", "8xRTX4060Ti-16G", "rl.steps=1"),
+        (NANO_9B, "8xH100-80G", "placement=colocated rl.max_lag=0"),
+        ("Qwen/Qwen3-0.6B", "1xRTX4090-24G", "rl.steps=1"),
+    ],
+)
+def test_a_profile_fits_where_smaller_passes_or_more_stages_do(
+    name: str, gpus: str, given: str, public: dict[str, PlannedModel]
+) -> None:
+    plan = profiled(public[name], gpus, *given.split(), refuse=True)
+    assert [limit for limit in run_limits(plan) if not limit.holds] == []
 
 
 def test_a_remedy_for_a_rank_changes_only_settings_that_help(usual: Plan) -> None:

@@ -17,8 +17,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec, MambaSpec
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig, ZeroStage
 from temper.learner.models.fresh import FreshModelConfig, make_model
 from temper.learner.worker import TrainerWorker
-from temper.orchestrator.tools.preflight.plan.memory import pages_of, rank_memory
-from temper.orchestrator.tools.preflight.plan.model import counted, read_config
+from temper.orchestrator.pipeline.estimate.memory import pages_of, rank_memory
+from temper.orchestrator.pipeline.estimate.model import counted, read_config
 
 LEARNERS = [
     LearnerConfig(ranks=2, zero_stage=stage, bf16=bf16, lora=LoraConfig(rank=rank))

@@ -7,7 +7,14 @@ import pytest
 import torch
 from support.plans import EIGHT, NANO_9B, NANO_30B, demo_on, hit, known, plan_on
 from support.public_models import PUBLIC
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    Qwen3NextConfig,
+)
 
 from temper.learner.config import LearnerConfig, LoraConfig
 from temper.learner.engine.optimizer import freeze
@@ -17,14 +24,14 @@ from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid
 from temper.learner.models.loading import read_model
 from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
 from temper.orchestrator.__main__ import main
+from temper.orchestrator.pipeline.estimate.layers import layers_of
+from temper.orchestrator.pipeline.estimate.model import counted, read_config
 from temper.orchestrator.pipeline.finding import Level
 from temper.orchestrator.pipeline.start_checks import checkpoint_size
 from temper.orchestrator.tools.preflight.doctor.memory import check_shm
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import named_site
-from temper.orchestrator.tools.preflight.plan.layers import layers_of
 from temper.orchestrator.tools.preflight.plan.limits import advised_limits, run_limits
-from temper.orchestrator.tools.preflight.plan.model import counted, read_config
 from temper.orchestrator.tools.preflight.plan.page import as_json, page
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 
@@ -64,6 +71,17 @@ def test_start_plan_learner_and_files_agree_on_the_bytes_of_a_checkpoint(part: s
     assert planned.checkpoint_bytes == needed
     size = checkpoint_size(learner, planned.parameters, ema=ema)
     assert size == (needed if part == "all" else planned.saved_bytes)
+
+
+def test_a_gated_delta_net_has_the_state_of_its_heads() -> None:
+    sizes = {
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 8,
+    }
+    config = Qwen3NextConfig(num_experts=4, moe_intermediate_size=8, intermediate_size=64, **SHAPE | sizes)
+    assert counted(config, BF16, name="delta").layers[0].state == 4 * 16 * 8
 
 
 def test_tied_weights_are_counted_once_in_a_checkpoint() -> None:

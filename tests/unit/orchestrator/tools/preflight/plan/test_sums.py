@@ -10,9 +10,9 @@ from support.plans import NANO_9B, NANO_30B, TWO, demo_on, known, plan_on
 from transformers import Qwen3Config
 
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
+from temper.orchestrator.pipeline.estimate.memory import copied_bytes, optimizer_bytes, rank_memory
+from temper.orchestrator.pipeline.estimate.model import counted
 from temper.orchestrator.tools.preflight.plan.limits import Limit, run_limits
-from temper.orchestrator.tools.preflight.plan.memory import copied_bytes, optimizer_bytes, rank_memory
-from temper.orchestrator.tools.preflight.plan.model import counted
 from temper.orchestrator.tools.preflight.plan.page import page
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.orchestrator.tools.preflight.plan.step_time import Work
@@ -338,7 +338,13 @@ def test_ranks_of_a_machine_copy_their_shares_of_a_checkpoint(models: Path) -> N
 
 def test_a_loop_has_no_passes_of_a_reference_that_another_stage_has(models: Path) -> None:
     alone, after = (
-        plan_on("8xH100-80G", models / NANO_9B, f"stages={stages}", "dpo.data=pairs.jsonl")
+        plan_on(
+            "8xH100-80G",
+            models / NANO_9B,
+            f"stages={stages}",
+            "dpo.data=pairs.jsonl",
+            "learner.micro_batch_tokens=8192",
+        )
         for stages in ("[init,rl]", "[init,dpo,rl]")
     )
     learners = (alone.config.learner, replace(alone.config.learner, lora=LoraConfig(rank=8)))

@@ -14,12 +14,24 @@ holds as many tokens as fit. Layers form groups of the size of the rarer kind, a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from temper.learner.config import BUCKET, GATHER_BYTES, LearnerConfig, OptimConfig
-from temper.orchestrator.tools.preflight.plan.layers import FLOAT32
-from temper.orchestrator.tools.preflight.plan.model import PlannedModel
+from temper.orchestrator.cluster.hardware import GIB, Hardware
+from temper.orchestrator.cluster.transport_choice import ClusterFacts, TransportChoice, choose_transport
+from temper.orchestrator.pipeline.estimate.layers import FLOAT32
 from temper.rollout.engines.config import EngineConfig
+from temper.rollout.weights.buckets import AHEAD, BUCKET_BYTES
+from temper.rollout.weights.manifest import wire_dtype
+from temper.rollout.weights.transports import BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY
 
+if TYPE_CHECKING:  # counting a model imports its classes, which takes seconds
+    from temper.orchestrator.pipeline.estimate.model import PlannedModel
+
+RANK_OVERHEAD_GIB, ENGINE_OVERHEAD_GIB = 3.0, 2.0
+"""GiB on a GPU in addition to all counted parts: CUDA's context, NCCL's buffers, fragments, and in an engine graphs."""
+STORE_SHARE, STORE_MOST = 0.3, 200_000_000_000
+"""Share of main memory that Ray's object store has by default, and its most bytes, in /dev/shm if that has as much."""
 MOMENTS = 8
 """Bytes of AdamW's two moments."""
 LIVE, PREFETCHED = 1_000_000_000, 50_000_000
@@ -99,7 +111,7 @@ class RankMemory:
 
 
 def rank_memory(
-    model: PlannedModel,
+    model: "PlannedModel",
     learner: LearnerConfig,
     optims: Sequence[OptimConfig],
     *,
@@ -170,7 +182,7 @@ def rank_memory(
     )
 
 
-def _read_copies(model: PlannedModel, learner: LearnerConfig, *, gpu: bool) -> int:
+def _read_copies(model: "PlannedModel", learner: LearnerConfig, *, gpu: bool) -> int:
     """Return the bytes per entry in main memory of a tensor that is read. On a CPU a single one is in the memory of the file.
 
     Stage 3 copies it (`Placement`). In bfloat16 it is rounded there, and compared in float32.
@@ -203,7 +215,7 @@ def _engine_bytes(
     return weights + back + max(width * trained + copied, part + max(part, kept + read))
 
 
-def _count_gathered(model: PlannedModel, learner: LearnerConfig, held: int, *, gpu: bool) -> tuple[int, int]:
+def _count_gathered(model: "PlannedModel", learner: LearnerConfig, held: int, *, gpu: bool) -> tuple[int, int]:
     """Return the parameters that stage 3 has gathered in the middle of a pass, and while some arrive.
 
     Each module prefetches more until `LIVE` parameters are gathered. The next layer may exceed it. They arrive in one tensor
@@ -282,7 +294,7 @@ def _update_copies(learner: LearnerConfig, trained: int) -> int:
     return FLOAT32 * (part if learner.offload == "nvme" else min(part, SUB_GROUP))
 
 
-def _orthogonalized_bytes(model: PlannedModel, learner: LearnerConfig) -> int:
+def _orthogonalized_bytes(model: "PlannedModel", learner: LearnerConfig) -> int:
     """Return the bytes of Newton-Schulz on a matrix. Above stage 0, a rank also gathers it, and sends parts of a batch.
 
     A batch has a matrix for each rank (`learner/engine/muon.py`). Stage 3 divides each evenly. At stages 1 and 2 they may
@@ -301,18 +313,18 @@ def _kept_bytes(learner: LearnerConfig, trained: int, *, passing: int) -> int:
     return passing * (trained - BUCKET) // trained
 
 
-def optimizer_bytes(model: PlannedModel, optim: OptimConfig) -> int:
+def optimizer_bytes(model: "PlannedModel", optim: OptimConfig) -> int:
     """Return the bytes of the optimizer's running means, and of the average of the weights."""
     ema = FLOAT32 * model.trained if optim.ema_decay else 0
     return MOMENTS * model.trained - _spared_bytes(model, optim) + ema
 
 
-def _spared_bytes(model: PlannedModel, optim: OptimConfig) -> int:
+def _spared_bytes(model: "PlannedModel", optim: OptimConfig) -> int:
     """Return the bytes that Muon needs less than AdamW: it has one mean for the matrices inside the layers."""
     return MOMENTS // 2 * model.matrices if optim.kind == "muon" else 0
 
 
-def copied_bytes(model: PlannedModel, learner: LearnerConfig, optims: Sequence[OptimConfig], *, ranks: int) -> int:
+def copied_bytes(model: "PlannedModel", learner: LearnerConfig, optims: Sequence[OptimConfig], *, ranks: int) -> int:
     """Return the bytes of a checkpoint that `ranks` ranks copy to main memory. At stage 0, rank 0 copies all.
 
     While a rank copies the weights, it merges adapters into a bucket of them.
@@ -323,7 +335,7 @@ def copied_bytes(model: PlannedModel, learner: LearnerConfig, optims: Sequence[O
     return max(size * copying // of_all, model.saved_bytes * copying // of_all + merged)
 
 
-def pushed_bytes(model: PlannedModel, learner: LearnerConfig) -> tuple[int, int]:
+def pushed_bytes(model: "PlannedModel", learner: LearnerConfig) -> tuple[int, int]:
     """Return the bytes that pushes by shared memory send once, and in each version.
 
     Adapters in the type on the wire travel alone after the first push of the weights (`WeightSender.merge_reason`).
@@ -334,7 +346,7 @@ def pushed_bytes(model: PlannedModel, learner: LearnerConfig) -> tuple[int, int]
     return 0, whole
 
 
-def _token_activations(model: PlannedModel, learner: LearnerConfig, *, width: int, gpu: bool) -> int:
+def _token_activations(model: "PlannedModel", learner: LearnerConfig, *, width: int, gpu: bool) -> int:
     """Return the bytes per token that a pass keeps.
 
     Recomputed layers keep their input only, and one layer at a time keeps all.
@@ -396,9 +408,10 @@ class EngineMemory:
 
 
 def engine_memory(
-    model: PlannedModel, engine: EngineConfig, *, gpu_bytes: float, overhead: int, cached_prefixes: bool
+    model: "PlannedModel", engine: EngineConfig, *, gpu_bytes: float, overhead: int, router_replay: bool
 ) -> EngineMemory:
     """Return the memory of an engine's process. `gpu_bytes` is the memory of its GPU, 0 on a CPU."""
+    cached_prefixes = gpu_bytes > 0 and engine.prefix_caching != "off" and not router_replay
     width, tensor = 4 if engine.dtype == "float32" else 2, engine.tensor_parallel
     weights = width * model.parameters // engine.processes
     allowed = int(engine.gpu_memory_utilization * gpu_bytes)
@@ -414,7 +427,7 @@ def engine_memory(
     )
 
 
-def pages_of(model: PlannedModel, *, width: int, tensor: int, gpu: bool, cached_prefixes: bool) -> Pages:
+def pages_of(model: "PlannedModel", *, width: int, tensor: int, gpu: bool, cached_prefixes: bool) -> Pages:
     """Return the cache layout of a process with one of `tensor` parts of each layer."""
     tokens, states = _token_bytes(model, width=width, tensor=tensor), _state_bytes(model, width=width)
     block = BLOCK_GPU if gpu else BLOCK_CPU
@@ -435,12 +448,12 @@ def pages_of(model: PlannedModel, *, width: int, tensor: int, gpu: bool, cached_
     )
 
 
-def _token_bytes(model: PlannedModel, *, width: int, tensor: int) -> list[int]:
+def _token_bytes(model: "PlannedModel", *, width: int, tensor: int) -> list[int]:
     """Return the bytes of a token's keys and values per attention layer. Too few heads are replicated."""
     return [2 * width * max(layer.keys // tensor, layer.head_dim) for layer in model.layers if layer.queries]
 
 
-def _state_bytes(model: PlannedModel, *, width: int) -> list[int]:
+def _state_bytes(model: "PlannedModel", *, width: int) -> list[int]:
     """Return the bytes of a sequence's states per Mamba-2 layer: scans in float32, convolutions in the weights' type."""
     kept = [layer for layer in model.layers if layer.mamba]
     return [FLOAT32 * layer.state + width * layer.mixed * (layer.kernel - 1) for layer in kept]
@@ -488,3 +501,62 @@ class PushPlan:
     """Bytes on the GPU of a sending rank: copies of the weights, or buckets, which an engine's process has too."""
     lacks: str
     """Why the push does not fit or does not reach the engines, with the remedy. Empty if it works."""
+
+
+def plan_push(
+    model: "PlannedModel",
+    learner: LearnerConfig,
+    hardware: Hardware,
+    *,
+    gpus: int,
+    colocated: bool,
+    shm_bytes: int | None,
+) -> PushPlan:
+    """Return the push of a run whose processes use `gpus` GPUs. `colocated` ones share them. /dev/shm may be unknown."""
+    machines, memory = len(hardware.machines), int(hardware.memory_gib * GIB)
+    store = min(STORE_SHARE * hardware.memory_gib * GIB, STORE_MOST)
+    facts = ClusterFacts(
+        machines=machines,
+        gpus=gpus,
+        colocated=colocated,
+        memory=memory,
+        object_store=int(store if shm_bytes is None else min(store, shm_bytes)),
+    )
+    nbytes, lacks = model.push_bytes[learner.wire_dtype], ""
+    try:
+        found = choose_transport(learner.transport, facts, nbytes=nbytes)
+    except ValueError as error:
+        lacks = str(error)
+        found = _choice_anyway(learner.transport, facts)
+    shared = found.transport == SHARED_MEMORY
+    once, each = pushed_bytes(model, learner) if shared else (0, nbytes)
+    tensor = model.largest_pushed_tensor * wire_dtype(learner.wire_dtype).itemsize
+    bucket = min(nbytes, max(BUCKET_BYTES["cuda"], tensor)) if hardware.gpus else 0
+    return PushPlan(
+        transport=found.transport,
+        why=found.why,
+        nbytes=nbytes,
+        sent=each,
+        host_bytes=once + COPIES * each + (machines > 1) * (once + each) if shared else 0,
+        device_bytes={CUDA_IPC: COPIES * nbytes, BROADCAST: AHEAD * bucket}.get(found.transport, 0),
+        lacks=lacks,
+    )
+
+
+def _choice_anyway(transport: str, facts: ClusterFacts) -> TransportChoice:
+    """Return the transport choice with unlimited memory, or the configured transport if it reaches no engine."""
+    try:
+        return choose_transport(transport, facts, nbytes=0)
+    except ValueError:
+        return TransportChoice(transport=transport, why=f"learner.transport={transport}")
+
+
+def received_bytes(model: "PlannedModel", push: PushPlan, *, tensor_parallel: int) -> int:
+    """Return the bytes that an engine's process needs for a push by `broadcast`, besides its share of the GPU. Otherwise 0.
+
+    vLLM keeps the buckets of a layer with experts until it is complete, and then allocates the layer anew.
+    """
+    if push.transport != BROADCAST:
+        return 0
+    experts = 2 * model.experts_per_layer
+    return push.device_bytes + experts + experts // tensor_parallel

@@ -9,13 +9,15 @@ recompute them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import transformers
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
 
 FLOAT32 = 4
 """Bytes of a number."""
 SCAN_KEPT = 3
 """Float32 matrices of a chunk that the CPU scan keeps per head: decay differences, exponentials, scores."""
+SIZES = (("ssm_state_size", "mamba_d_state", "linear_key_head_dim"), ("chunk_size", "mamba_chunk_size"))
+"""Names of the size of a channel's state, and of a chunk: Nemotron-H, other Mamba-2, gated DeltaNet without chunks."""
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -69,7 +71,7 @@ class Layer:
         return kept + FLOAT32 * (projected + 2 * self.mixed + 2 * self.mamba + within)
 
 
-def layers_of(model: PreTrainedModel, config: PretrainedConfig) -> tuple[Layer, ...]:
+def layers_of(model: "transformers.PreTrainedModel", config: "transformers.PretrainedConfig") -> tuple[Layer, ...]:
     """Return the layers of a model's stack. Raise `ValueError` if the stack does not have the configured number of layers."""
     count = config.num_hidden_layers
     stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
@@ -79,7 +81,7 @@ def layers_of(model: PreTrainedModel, config: PretrainedConfig) -> tuple[Layer, 
     return tuple(_layer(module, config) for module in stack)
 
 
-def _layer(module: nn.Module, config: PretrainedConfig) -> Layer:
+def _layer(module: nn.Module, config: "transformers.PretrainedConfig") -> Layer:
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     whole, hidden = sum(p.numel() for p in module.parameters()), int(config.hidden_size)
     experts = {name: shape for name, shape in shapes.items() if ".experts." in name}
@@ -106,15 +108,14 @@ def _layer(module: nn.Module, config: PretrainedConfig) -> Layer:
     )
 
 
-def _mamba(shapes: Shapes, config: PretrainedConfig) -> dict[str, int]:
-    """Return the counts of a Mamba-2 layer. Empty for another layer."""
+def _mamba(shapes: Shapes, config: "transformers.PretrainedConfig") -> dict[str, int]:
+    """Return the counts of a layer with a recurrent state. Empty for another layer."""
     convolution = next((shape for name, shape in shapes.items() if name.endswith("conv1d.weight")), None)
     heads = _rows(shapes, "A_log")
     if convolution is None or not heads:
         return {}
     channels = next(shape[1] for name, shape in shapes.items() if name.endswith("out_proj.weight"))
-    state: int = getattr(config, "ssm_state_size", None) or config.mamba_d_state
-    chunk: int = getattr(config, "chunk_size", None) or config.mamba_chunk_size
+    state, chunk = (next((size for name in names if (size := getattr(config, name, None))), 0) for names in SIZES)
     counts = {"mamba": channels, "mamba_heads": heads, "mixed": convolution[0], "kernel": convolution[2]}
     return counts | {"state": channels * state, "chunk": chunk}
 

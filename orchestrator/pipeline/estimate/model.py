@@ -6,10 +6,10 @@ code uses transformers' class for its `model_type`. Without one, the model canno
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -23,9 +23,11 @@ from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.layer_types import types_of_tensors
 from temper.learner.models.shape import ModelShape, read_shape
 from temper.learner.training_state import model_bytes, state_bytes
+from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.run_config import ModelConfig
-from temper.orchestrator.tools.preflight.plan.layers import Layer, layers_of
+from temper.orchestrator.pipeline.estimate.layers import Layer, layers_of
+from temper.orchestrator.stages.distill import DistillConfig
 from temper.rollout.weights.manifest import WireDtype, layout
 
 CONFIG = "config.json"
@@ -158,6 +160,28 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str, ema:
         saved_bytes=model_bytes(sum(math.prod(shape) for shape in pushed.values()), bf16=learner.bf16, buffers=kept),
         state_bytes=state_bytes(trained, bf16=learner.bf16, adapters=trained if learner.lora.rank else 0, ema=ema),
     )
+
+
+def frozen_models(trained: Iterable[tuple[str, Any]], model: PlannedModel) -> list[PlannedModel | None]:
+    """Return the frozen model of each stage that trains, if any: a teacher, or a reference, which is `model` itself.
+
+    `trained` has the name and the settings of each stage. Raise as `planned_model` for a teacher.
+    """
+    return [_frozen_model(name, settings, model) for name, settings in trained]
+
+
+def _frozen_model(stage: str, settings: Any, model: PlannedModel) -> PlannedModel | None:
+    if isinstance(settings, DistillConfig) and settings.teacher is not None:
+        return counted(source_config(settings.teacher), LearnerConfig(), name=settings.teacher.path)
+    if stage == "dpo" or (isinstance(settings, RlConfig) and settings.loss.needs_reference):
+        return model
+    return None
+
+
+def reference_parameters(frozen: Iterable[PlannedModel | None], model: PlannedModel, *, adapters: bool) -> int:
+    """Return the parameters of the largest frozen model. A reference of adapters is the model without them."""
+    held = [one.parameters for one in frozen if one is not None and not (adapters and one is model)]
+    return max(held, default=0)
 
 
 def _skeleton(config: PretrainedConfig) -> PreTrainedModel:

@@ -1,0 +1,1 @@
+"""Estimates of the memory of a run's processes, for profiles and plans."""
