@@ -102,12 +102,7 @@ def batch_cost(plan: BatchPlan, costs: PassCosts) -> int:
 
 
 def cheapest_plan(
-    lengths: Sequence[int],
-    prefixes: Sequence[SharedPrefix],
-    *,
-    ranks: int,
-    budget: int,
-    costs: PassCosts = ON_CPU,
+    lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, ranks: int, budget: int, costs: PassCosts = ON_CPU
 ) -> BatchPlan:
     """Return the cheapest of one plan without shared prompts and several with them.
 
