@@ -238,7 +238,7 @@ def _everything(
         turns = references[task.key]
         flooded = [_without_numbers(turn) for turn in turns]
         if flooded != turns and not is_right(task, score_turns(task, flooded)):
-            own = " ".join(NUMBER.findall(" ".join(CALL_BLOCK.sub("", turn) for turn in turns)))
+            own = " ".join(NUMBER.findall(" ".join(without_calls(turn) for turn in turns)))
             scored = score_turns(task, [f"{FLOOD} {own} {FLOOD}\n{flooded[0]}", *flooded[1:]])
             finding.add(not is_right(task, scored), f"{task.key}, every number: {_describe_score(scored)}")
         if task.key in single:

@@ -57,7 +57,8 @@ STATED = re.compile(
     rf"|{LINE_START}(?i:(?:the )?final answer)[*_` \t]{{0,6}}$"
     r"|(?i:\b(?:the|my|our) (?:final |correct )?answers?(?: to [^\n.:]{1,80})? ?(?:(?:is|are)\b:?|=|:))"
     r"|(?P<letter>(?i:\b(?:answer|choice|option)[*_` ]{0,4}(?::|(?: is| would be| should be| must be)\b:?)))"
-    r"|(?P<again>(?:^|(?<=[.!?;] ))(?i:no|wait|actually|sorry|correction)[,.:;!]{1,3}\s(?i:(?:no[,.:;!]{1,3}|it is|it's)\s)?"
+    r"|(?P<again>(?:^|(?<=[.!?;] ))(?!(?i:no)\.\s\d)(?i:no|wait|actually|sorry|correction)[,.:;!]{1,3}\s"
+    r"(?i:(?:no[,.:;!]{1,3}|it is|it's)\s)?"
     r"(?=(?:[^\s.,:;]{1,30} ){0,2}[^\s.,:;]{1,30}(?:[.!](?:\s|\Z)|[*_` ]{0,4}$)))",
     re.MULTILINE,
 )
@@ -122,7 +123,7 @@ def given_answers(text: str) -> list[str]:
     if BOX.search(text):
         return boxes(text) or [""]
     if stated := stated_texts(text):
-        return stated
+        return [one.strip(EMPHASIS) for one in stated]
     return [_confirmed(text) or text]
 
 

@@ -5,9 +5,9 @@ writes `(x,y)`, and a column is a tuple only if the other side is one.
 """
 
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 
-from temper.rewards.plain_numbers import SPACING
+from temper.rewards.plain_numbers import MAX_CHARACTERS, SPACING
 
 SYNONYMS = tuple(
     (re.compile(pattern), form)
@@ -36,6 +36,7 @@ AND = re.compile(r"\\text\{\s*(?:,\s*)?and\s*\}|\\q?quad|;|\band\b")
 SCIENTIFIC = re.compile(
     r"-?(\d+(?:\.\d+)?|\.\d+)\s*(?:\\times|\\cdot|\*|x)\s*10\s*\^\s*(?:\{\s*(-?\d+)\s*\}|(-?\d+))(?!\d).*"
 )
+EXACT = Context(prec=MAX_CHARACTERS)
 NAMED_VALUE = re.compile(r"([A-Za-z])\s*=\s*([^=,]+)")
 ATOM = r"(?:\d+(?:\.\d+)?(?![\d.])|[a-zA-Z]|\\(?:pi|theta|alpha|beta)(?![A-Za-z])|\(\))(?:\^(?:\d|[a-z]|\{\}))?"
 SUM = rf"(?:\s*[-+])?\s*{ATOM}(?:\s*(?:[-+*/]|\\cdot(?![A-Za-z]))?\s*{ATOM})*\s*"
@@ -89,7 +90,7 @@ def _normal(text: str) -> str:
     mantissa, power = Decimal(found[1]), 2 if found[2] else 3
     shift = mantissa.adjusted()
     between, behind = text[found.end(1) : found.start(power)], text[found.end(power) :]
-    return f"{text[: found.start(1)]}{mantissa.scaleb(-shift)}{between}{int(found[power]) + shift}{behind}"
+    return f"{text[: found.start(1)]}{mantissa.scaleb(-shift, EXACT)}{between}{int(found[power]) + shift}{behind}"
 
 
 def _interval(found: re.Match[str]) -> str:

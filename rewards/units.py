@@ -9,7 +9,7 @@ cups and smaller measures are US units. A pound is a mass.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction as F
 from functools import cache
@@ -41,6 +41,10 @@ class Quantity:
     value: F
     dimension: Dimension
     zero: F = F(0)
+
+    def is_equal(self, other: "Quantity") -> bool:
+        """Return whether both are the same, in whatever unit: 0 degrees Celsius are 273.15 K."""
+        return (self.value, self.dimension) == (other.value, other.dimension)
 
 
 def _unit(factor: F | int | str, bases: str = "", zero: F | int = 0) -> Quantity:
@@ -117,7 +121,26 @@ MATHS = re.compile(r"(?<!\\)\$([^$]*)(?<!\\)\$")
 RAISED_TO = r"[\s.$)\]]*(?:\^\s*\{?\s*-?\d\s*\}?)?[\s.$)\]]*"
 BEHIND_UNIT = re.compile(rf"{RAISED_TO}(?:(?:/|\\cdot(?![A-Za-z]))\s*{TEXT_MACRO.pattern}{RAISED_TO})*")
 """The text after a unit that is set as text, up to the end."""
-DEGREE_LIKE = ("deg", "C", "F")
+ALSO_READ = tuple(
+    (re.compile(name), other)
+    for name, other in (
+        (r"(?i)\bpounds?\b", "gbp"),
+        (r"(?i)\b(?:ounces?|oz)\b", "floz"),
+        (r"(?i)\bcalories?\b", "kcal"),
+        (r"(?<![A-Za-z])m(?![A-Za-z])", "min"),
+        (r"(?<![A-Za-z])C(?![A-Za-z])", "degC"),
+        (r"(?<![A-Za-z])C(?![A-Za-z])", "deg"),
+        (r"(?<![A-Za-z])C(?![A-Za-z])", "cup"),
+        (r"(?<![A-Za-z])F(?![A-Za-z])", "degF"),
+        (r"(?<![A-Za-z])F(?![A-Za-z])", "deg"),
+        (r"(?i)(?<![A-Za-z])deg(?:rees?)?(?![A-Za-z])", "degC"),
+        (r"(?i)(?<![A-Za-z])deg(?:rees?)?(?![A-Za-z])", "degF"),
+        (r"(?i)(?<![A-Za-z])deg(?:rees?)?(?![A-Za-z])", "K"),
+        (r"(?i)^(-?\$ ?-?[\d.,]+) ?(?:/|per ) ?[a-z].*", r"\1"),
+        (r"(?i)((?:dollar|cent|euro|usd|eur|gbp|pound|\$)s?) ?(?:/|per ).*", r"\1"),
+    )
+)
+"""Units and their other usual meanings. A price is often given without the unit that it is for, which the question names."""
 TENS = re.compile(r" ?(?:\\times|\\cdot|x|\*) ?10 ?\^ ?\{? ?(-?\d+) ?\}?")
 ROUND = re.compile(r"\^? ?\{? ?\\circ ?\}?|\\degree")
 DEGREES = re.compile(r"\bdeg(?:rees?)?\.? ?(c(?:elsius)?|f(?:ahrenheit)?)\b", re.IGNORECASE)
@@ -183,21 +206,25 @@ def same_quantity(answer: str, reference: str, *, tolerance: float = 0.0) -> boo
 
 
 def equal_quantities(answer: str, reference: str) -> bool | None:
-    """Return whether two numbers with units are equal, or None unless both have a unit of the table.
+    """Return whether two numbers with units are equal, or None if their units do not decide it.
 
-    A percentage has no unit here. `30^\\circ`, `30 C` and `30 F` may each be a temperature.
+    Units decide if both are in the table and mean one thing. A percentage has no unit here.
     """
     given, wanted = quantity(answer), quantity(reference)
     if given is None or wanted is None or not (given.dimension and wanted.dimension):
         return None
-    kinds = {given.dimension, wanted.dimension}
-    if (
-        len(kinds) == 2
-        and _table()["K"].dimension in kinds
-        and kinds & {_table()[name].dimension for name in DEGREE_LIKE}
-    ):
-        return None
-    return given == wanted
+    if given.is_equal(wanted):
+        return True
+    others = (*((one, wanted) for one in _readings(answer)), *((one, given) for one in _readings(reference)))
+    return None if any(one is not None and one.is_equal(other) for one, other in others) else False
+
+
+def _readings(text: str) -> Iterator[Quantity | None]:
+    """Yield the quantities that a text may also mean."""
+    plain = _simplify(text)
+    for name, other in ALSO_READ:
+        if (reading := name.sub(other, plain)) != plain:
+            yield quantity(reading)
 
 
 def unit_behind(formula: str) -> Quantity | None:

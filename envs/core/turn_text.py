@@ -7,9 +7,9 @@ A turn has the form `reasoning </think> answer`, or only the answer with thinkin
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from temper.envs.core.task import Message, Tool
 from temper.rewards.json_answers import NoJson, object_of
@@ -18,6 +18,8 @@ OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
 OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
 BLANK_LINES = re.compile(r"\A(?:[ \t\r]*\n)+")
 CALL_BLOCK = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
+CALL_END = re.compile(r"</tool_call>|(?=<tool_call>)|\Z")
+JSON, JSON_SPACE = json.JSONDecoder(), re.compile(r"[ \t\n\r]*")
 HALVES = re.compile("[\ud800-\udfff]")
 """Unpaired surrogates: JSON can contain one, UTF-8 can't encode it."""
 DEEPEST = 64
@@ -123,12 +125,46 @@ def answer_text(text: str) -> str:
 
 
 def without_calls(answer: str) -> str:
-    return answer_text(CALL_BLOCK.sub("", answer))
+    """Return an answer without its calls, also unreadable ones."""
+    kept, at = list[str](), 0
+    for block in _call_blocks(answer):
+        kept.append(answer[at : block.start])
+        at = block.end
+    return answer_text("".join((*kept, answer[at:])))
 
 
 def parse_calls(answer: str) -> list[Call | BadCall]:
     """Return all tool calls of an answer in order, unreadable ones as `BadCall`."""
-    return [_parse_block(body, closed=bool(end)) for body, end in CALL_BLOCK.findall(answer)]
+    return [_parse_block(block.body, closed=block.closed) for block in _call_blocks(answer)]
+
+
+class _CallBlock(NamedTuple):
+    """The place of a call in an answer, with its tags, and the text between them."""
+
+    start: int
+    end: int
+    body: str
+    closed: bool
+
+
+def _call_blocks(answer: str) -> Iterator[_CallBlock]:
+    """Yield the calls of an answer. Tags in the JSON of a call are part of its texts."""
+    at = 0
+    while (start := answer.find(OPEN_CALL, at)) >= 0:
+        inside = start + len(OPEN_CALL)
+        tag = CALL_END.search(answer, json_end(answer, inside))
+        assert tag
+        at = tag.end()
+        yield _CallBlock(start=start, end=at, body=answer[inside : tag.start()], closed=bool(tag[0]))
+
+
+def json_end(text: str, start: int) -> int:
+    """Return the end of the JSON value at `start`, or `start` without one."""
+    space = JSON_SPACE.match(text, start)
+    try:
+        return JSON.raw_decode(text, space.end() if space else start)[1]
+    except (ValueError, RecursionError):
+        return start
 
 
 def _parse_block(body: str, *, closed: bool) -> Call | BadCall:

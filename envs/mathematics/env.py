@@ -76,7 +76,8 @@ def grade(text: str, *, reference: str, question: str = "", bare: str | None = N
     percent = asks_percentage(question)
     equal = equal_numbers(found, reference, percent=percent)
     if not equal:
-        equal = equal_numbers(without_counted(found, question), reference, percent=percent)
+        counted, wanted = (without_counted(one, question) for one in (found, reference))
+        equal = equal_numbers(counted, wanted, percent=percent)
     if equal is not None:
         return _judged(equal, "numbers", detail)
     equal = same_text(found, reference)

@@ -27,13 +27,13 @@ class GuardedMuon(GuardedAdamW):
 
     def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig, guard: bool) -> None:
         by_muon = [group for group in groups if group["use_muon"]]
-        self._shapes: dict[int, torch.Size] = {
+        shapes: dict[int, torch.Size] = {
             id(weights): shape
             for group in by_muon
             for weights, shape in zip(group["params"], group.pop("shapes"), strict=True)
         }
-        """The shapes of `inner_matrices`, by the id of the parameter."""
         super().__init__(groups, optim=optim, guard=guard)
+        self.matrices = shapes
         self._counts: dict[int, list[list[int]]] = {}
         """Each rank's entries of each part, by the id of the partition."""
         # DeepSpeed compiles Newton-Schulz, which needs a compiler and costs more than it saves. This holds for the process, in
@@ -43,8 +43,8 @@ class GuardedMuon(GuardedAdamW):
     def set_parts(self, partitions: Iterable[tuple[torch.Tensor, list[Any], list[MatrixPart]]]) -> None:
         """Store this rank's parts of each Muon partition. ZeRO replaces a group's parameters by its partitions."""
         for partition, parameters, parts in partitions:
-            if id(parameters[0]) in self._shapes:
-                shapes = [self._shapes[id(parameter)] for parameter in parameters]
+            if id(parameters[0]) in self.matrices:
+                shapes = [self.matrices[id(parameter)] for parameter in parameters]
                 self.parts[id(partition)] = [
                     replace(part, shape=shape) for part, shape in zip(parts, shapes, strict=True)
                 ]
@@ -77,7 +77,7 @@ class GuardedMuon(GuardedAdamW):
         if id(weights) in self.parts:
             _orthogonalize_parts(gradient, self.parts[id(weights)], self._counts[id(weights)])
         else:
-            matrices = gradient.view(self._shapes[id(weights)])
+            matrices = gradient.view(self.matrices[id(weights)])
             matrices.copy_(_orthogonalize(matrices))
         weights.mul_(1 - group["lr"] * group["weight_decay"]).add_(gradient, alpha=-group["lr"])
 

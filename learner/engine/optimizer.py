@@ -71,6 +71,8 @@ class GuardedAdamW(GradientGuard, torch.optim.AdamW):
         self.ema_decay = optim.ema_decay
         self.parts: dict[int, list[MatrixPart]] = {}
         """Muon's parts of matrices, by the id of their partition."""
+        self.matrices: dict[int, torch.Size] = {}
+        """Muon's shapes of `inner_matrices`, by the id of the parameter."""
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         if self.accept():

@@ -100,7 +100,7 @@ class OptimizerState:
         for name, parameter in self._trained.items():
             for kind in (MASTER, *kinds):
                 key = f"{kind}/{name}"
-                if key in saved:
+                if key in saved and self._keeps(parameter, kind):
                     self._set(parameter, kind, saved[key].entries(*self._own(parameter)))
             if self._zero is None and "exp_avg" in self._optimizer.state[parameter]:
                 self._optimizer.state[parameter][STEP] = torch.tensor(step, device=parameter.device)
@@ -138,6 +138,11 @@ class OptimizerState:
         else:
             held = parameter._hp_mapping.optim_fragment or {}
         return sorted(key for key, value in held.items() if isinstance(value, torch.Tensor) and value.ndim)
+
+    def _keeps(self, parameter: Any, kind: str) -> bool:
+        """Return whether the optimiser has a tensor of this kind. Older checkpoints have AdamW's of Muon's experts."""
+        by_muon = id(parameter) in self._optimizer.matrices
+        return kind in (MASTER, EMA) or (kind == MOMENTUM) == by_muon
 
     def _get(self, parameter: torch.nn.Parameter, kind: str) -> torch.Tensor:
         """Return this rank's entries, with padding at stage 3."""

@@ -12,6 +12,8 @@ SMOOTHING = 0.8
 """Weight of the earlier steps in the running mean of the accuracy."""
 MOST_LOSS = 0.5
 """Most that an answer loses for its thinking, as a share of a right answer, so that being right pays more."""
+OLD_LENGTH = 100.0
+"""Thinking tokens that the penalty of an older checkpoint, which has no mean length, is for."""
 
 
 @dataclass(slots=True)
@@ -30,12 +32,15 @@ class EnvPenalty:
         before = accuracy if self.accuracy is None else self.accuracy
         self.accuracy = SMOOTHING * before + (1 - SMOOTHING) * accuracy
         self.best = max(self.best, self.accuracy)
+        if self.length is None:
+            self.penalty *= length / OLD_LENGTH
         self.length = self.length or length
         self.penalty = min(MOST_LOSS, max(0.0, self.penalty + step * (self.accuracy - (self.best - margin))))
 
     def loss(self, tokens: int) -> float:
         """Return the reward that an answer with these thinking tokens loses."""
-        return min(MOST_LOSS, self.penalty * tokens / self.length) if self.length else 0.0
+        length = OLD_LENGTH if self.length is None else self.length
+        return min(MOST_LOSS, self.penalty * tokens / length) if length else 0.0
 
 
 NO_PENALTY = EnvPenalty()

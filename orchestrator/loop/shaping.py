@@ -64,18 +64,17 @@ class ShapingConfig:
             not_negative(f"rl.shaping.{name}", value or 0.0)
         if self.accuracy_margin is not None:
             fraction("rl.shaping.accuracy_margin", self.accuracy_margin)
-            if (rise := self.penalty_step * self.accuracy_margin) > FASTEST_RISE:
-                raise ValueError(
-                    f"rl.shaping.penalty_step={self.penalty_step} with accuracy_margin={self.accuracy_margin}: the penalty "
-                    f"would rise by {rise:g} a step, before a fall of the accuracy shows; lower one of them, so that their "
-                    f"product is at most {FASTEST_RISE:g}"
-                )
         elif self.penalty_step != 1.0:
             raise ValueError(
                 f"rl.shaping.penalty_step={self.penalty_step} has no effect without accuracy_margin; set both"
             )
         if self.effort_tokens < 1:
             raise ValueError(f"rl.shaping.effort_tokens={self.effort_tokens} must be 1 or more")
+
+    @property
+    def penalty_rise(self) -> float:
+        """Largest rise of the adaptive penalty in a step."""
+        return self.penalty_step * (self.accuracy_margin or 0.0)
 
 
 def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:

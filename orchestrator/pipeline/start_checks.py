@@ -38,8 +38,9 @@ from temper.learner.models.fresh import byte_tokenizer, parameter_count
 from temper.learner.models.shape import longest_sequence
 from temper.learner.training_state import model_bytes, state_bytes
 from temper.orchestrator.config.fitting import check_thinking
-from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.config.loop import LoopConfig, RlConfig
 from temper.orchestrator.loop.deadline import THREADS
+from temper.orchestrator.loop.shaping import FASTEST_RISE
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok, warning
 from temper.orchestrator.stages.stage import Role, StageInstance, StartCheck
@@ -114,7 +115,7 @@ def check_before(
     found = list(check_format(start))
     if profile_resolved:
         found += [*check_turns(start), *check_prompts(start), *check_hangs(start)]
-    found += [*check_data(start), *audit_rewards(start)]
+    found += [*check_penalties(start), *check_data(start), *audit_rewards(start)]
     if any(one.stage.trains for one in ahead):
         size = checkpoint_size(config.learner, start.parameters, ema=config.keeps_ema)
         require_disk(root, size, start.parameters)
@@ -277,6 +278,19 @@ def check_hangs(start: Start) -> Iterator[Finding]:
                 f"while it answers ends the run instead of being replaced"
             )
             yield warning(text, LIMITS_REMEDY)
+
+
+def check_penalties(start: Start) -> Iterator[Finding]:
+    """Warn of length penalties that rise faster than the measured accuracy can fall."""
+    for one in start.ahead:
+        settings = start.config.settings(one)
+        if isinstance(settings, RlConfig) and settings.shaping.penalty_rise > FASTEST_RISE:
+            shaping = settings.shaping
+            text = (
+                f"{one.name}.shaping.penalty_step={shaping.penalty_step:g} with accuracy_margin={shaping.accuracy_margin:g}: "
+                f"the penalty may rise by {shaping.penalty_rise:g} a step, before a fall of the accuracy shows"
+            )
+            yield warning(text, f"lower one of them, so that their product is at most {FASTEST_RISE:g}")
 
 
 def check_prompts(start: Start) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from transformers.utils.chat_parsing.content_parsers import parse_content, proce
 from transformers.utils.chat_parsing.response_templates import ResponseTemplateField, load_response_template
 
 from temper.envs.core.task import Tool
-from temper.envs.core.turn_text import BadCall, Call, call_of
+from temper.envs.core.turn_text import BadCall, Call, call_of, json_end
 from temper.rewards.json_answers import object_of
 
 WHOLE_NUMBER = re.compile(r"-?[0-9]{1,4300}")
@@ -142,8 +142,6 @@ def _value(node: ast.expr) -> Any:
 Field = Mapping[str, Any]
 CLOSING_TAGS = regex.compile(r"(?:</[\w-]+>|\s)*")
 """Tags that a call may contain besides its arguments."""
-JSON = json.JSONDecoder()
-WHITESPACE = regex.compile(r"[ \t\n\r]*")
 NOT_CLOSED = "error: tool call not closed"
 NOT_READ = "error: tool call has no name, or none where it should be"
 NOT_JSON = "error: tool call is not JSON"
@@ -202,11 +200,8 @@ class CallSyntax:
         opened = self.region.open_re.match(text, start)
         if opened is None or self.region.content != "json":
             return start
-        try:
-            _, end = JSON.raw_decode(text, WHITESPACE.match(text, opened.end()).end())
-        except (ValueError, RecursionError):
-            return start
-        return int(end)
+        end = json_end(text, opened.end())
+        return end if end > opened.end() else start
 
     def _calls(self, body: str, captures: dict[str, str], tools: Sequence[Tool]) -> list[Call | BadCall]:
         try:

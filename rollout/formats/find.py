@@ -58,6 +58,9 @@ def _xml(pattern: str) -> dict[str, Any]:
     return {"content": "xml-inline", "content_args": {"tag_pattern": pattern}, "transform": NAMED, "repeats": True}
 
 
+DEEPSEEK_MARK = rf"{_wide('tool calls begin')}(?:\s*{_wide('tool call begin')})?|\s*{_wide('tool call begin')}"
+
+
 CALL_SYNTAXES: tuple[CallSyntax, ...] = (
     # Hermes, Qwen 2.5 and 3, Temper's own: <tool_call>{"name": ..., "arguments": {...}}</tool_call>
     declared_syntax(
@@ -79,7 +82,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
             "close_pattern": r"</function>\s*</tool_call>",
             **_xml(r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"),
         },
-        mark="<tool_call>",
+        mark=r"(?s)<tool_call>(?:\s*<function=(?:(?:(?!<tool_call>).)*?</function>\s*</tool_call>)?)?|<function=",
     ),
     # GLM 4.5 and later: the name, then <arg_key> and <arg_value>
     declared_syntax(
@@ -115,7 +118,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
                 "function": {"name": "{content.name}", "arguments": "{content.parameters}"},
             },
         },
-        mark=r'\A\s*(?:<\|python_tag\|>)?\s*\{\s*"(?:type|name)"',
+        mark=r'\A\s*(?:<\|python_tag\|>|\{\s*"(?:type|name)")',
         bare=True,
     ),
     # Gemma 4: call:NAME{key:<|"|>text<|"|>, ...}
@@ -142,7 +145,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
             "content": "json",
             "transform": NAMED,
         },
-        mark=rf"(?:{_wide('tool calls begin')})?\s*{_wide('tool call begin')}",
+        mark=DEEPSEEK_MARK,
     ),
     # DeepSeek V3.1: the name and the arguments
     declared_syntax(
@@ -155,7 +158,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
             "content": "json",
             "transform": NAMED,
         },
-        mark=rf"(?:{_wide('tool calls begin')})?\s*{_wide('tool call begin')}",
+        mark=DEEPSEEK_MARK,
     ),
     # LFM 2: <|tool_call_start|>[NAME(key='text', ...), ...]<|tool_call_end|>
     declared_syntax(

@@ -1,11 +1,12 @@
 """Expert layers trained by real ranks: load metrics over ranks and micro-batches, replay under ZeRO, frozen routers."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support import tiny_models
 from transformers import AutoModelForCausalLM
 from unit.learner.models.test_experts import CHOSEN, EXPERTS, LAYERS, MAKERS, answers, perturbed
@@ -14,7 +15,9 @@ from unit.learner.test_worker import in_processes, weights_of
 
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.engine.saved_state import RANKS, SHARDS
 from temper.learner.losses.config import LossConfig
+from temper.learner.training_state import STATE_FOLDER
 from temper.learner.worker import TrainerWorker
 
 POLICY = LossConfig(error_guard=0.0)
@@ -184,6 +187,36 @@ def by_muon(rank: int, port: int, models: list[str]) -> list[list[Any]]:
             found[-1].append(weights_of(learner))
         learner.close()
     return found
+
+
+def continued_by_muon(rank: int, port: int, model: str) -> list[set[str]]:
+    """The kinds of state of the experts, saved after a step from a checkpoint in which AdamW trained them, at each stage."""
+    found = []
+    for stage in (0, 2, 3):
+        learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=stage))
+        learner.load(model, optim=MUON, total_steps=STEPS)
+        step = batch(sequences(model), shared=False).share(rank)
+        learner.train_step(step, loss=POLICY)
+        learner.save(f"{model}-{stage}")
+        (path,) = Path(f"{model}-{stage}").glob(f"{STATE_FOLDER}/{SHARDS}")
+        state = load_file(path)
+        for name in [one for one in state if one.startswith("momentum_buffer/") and ".experts." in one]:
+            state[name.replace("momentum_buffer", "exp_avg_sq")] = state[name].square()
+            state[name.replace("momentum_buffer", "exp_avg")] = state.pop(name)
+        save_file(state, path, metadata={"format": "pt", RANKS: "1"})
+        learner.restore(f"{model}-{stage}")
+        learner.train_step(step, loss=POLICY)
+        learner.save(f"{model}-{stage}-end")
+        (path,) = Path(f"{model}-{stage}-end").glob(f"{STATE_FOLDER}/{SHARDS}")
+        found.append({name.partition("/")[0] for name in load_file(path) if ".experts." in name})
+        learner.close()
+    return found
+
+
+def test_muon_continues_from_experts_that_adamw_trained(tmp_path: Path) -> None:
+    model = str(tiny_models.qwen3_moe(tmp_path / "model"))
+    (kinds,) = in_processes(continued_by_muon, ranks=1, arguments=(model,))
+    assert kinds == [{"momentum_buffer"}] * 3
 
 
 def test_muon_moves_experts_on_partitions_as_at_stage_0(tmp_path):

@@ -48,6 +48,8 @@ def test_no_environment_takes_one_of_several_answers(form: str) -> None:
         ("<answer>1\n2</answer>", ["1\n2"]),
         ("<answer>1", ["<answer>1"]),
         ("Answer:", [""]),
+        ("**Answer:** *12*", ["12"]),
+        ("Answer: the U.S. No. 1 song", ["the U.S. No. 1 song"]),
     ],
 )
 def test_texts_without_a_form_are_answers_as_a_whole(text: str, given: list[str]) -> None:

@@ -106,3 +106,10 @@ def test_the_calculator_refuses_everything_else(expressions: list[str]) -> None:
     for expression in expressions:
         with pytest.raises(ValueError, match=r"\w"):
             calculate(expression)
+
+
+def test_a_closing_tag_in_a_text_of_a_call_does_not_end_it() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {"t": "</tool_call> 4 <tool_call>"}}</tool_call>'
+    parsed = parse_turn(f"So {call} it is.", thinks=False)
+    assert parsed.calls == (Call(name="f", arguments={"t": "</tool_call> 4 <tool_call>"}),)
+    assert parsed.content == "So  it is."

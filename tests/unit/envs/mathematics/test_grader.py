@@ -51,6 +51,20 @@ LABELLED = r"""
 1 | 200\text{ min} | 3\text{ h }20\text{ min}
 1 | 30^\circ | 30^\circ\text{C}
 1 | 3\pi\text{ cm}^2 | 3\pi\text{ cm$^2$}
+1 | \$20 | \$20\text{ per hour}
+1 | 20\text{ dollars/hour} | 20\text{ dollars}
+1 | 2\text{ pounds} | 2\text{ GBP}
+1 | 2\text{ fluid ounces} | 2\text{ ounces}
+1 | 5\text{ minutes} | 5\text{ m}
+1 | 3\text{ cups} | 3\text{ C}
+1 | 30^\circ | 30\text{ C}
+1 | 273.15\text{ K} | 0^\circ\text{C}
+1 | 32^\circ\text{F} | 0^\circ\text{C}
+0 | 30^\circ\text{C} | 30\text{ F}
+0 | 300\text{ s} | 5\text{ m}
+0 | 2\text{ GBP} | 2\text{ lb}
+0 | \$20\text{ per hour} | \$20\text{ per day}
+0 | \$20\text{ per hour} | \$21
 0 | 5\text{ m} | 5\text{ km}
 0 | 5\text{ m} | 5\text{ s}
 0 | 5\text{ m} | 5\text{ m}^2
@@ -67,6 +81,7 @@ LABELLED = r"""
 1 | 3.2\times10^5 | 32\times10^4
 1 | 3.2\times10^{-5} | 0.32\times10^{-4}
 0 | 3.2\times10^5 | 32\times10^5
+0 | 3.2\times10^5 | 32.00000000000000000000000000000000001\times10^4
 0 | 320000 | 32\times10^4
 1 | 0.\overline{3} | 0.333\ldots
 1 | \frac{1}{6} | 0.1666\ldots
@@ -202,3 +217,9 @@ def test_a_reference_answer_that_can_not_be_read_is_the_graders_error_whatever_i
         with pytest.raises(GraderError, match="can't read the reference answer"):
             grader.equal(reference="\\frac{1}{", answer=answer)
     grader.close()
+
+
+@pytest.mark.parametrize("answer", ["3", "36", "3 dozen eggs"])
+def test_a_reference_in_dozens_is_also_met_by_their_count(answer: str) -> None:
+    judged = grade(f"#### {answer}", reference="3 dozen", question="How many dozen eggs does she need?")
+    assert judged.parts["correct"] == 1.0

@@ -8,7 +8,6 @@ from support.turns import turn_of
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking
 from temper.orchestrator.loop.length_penalty import AdaptivePenalty
-from temper.orchestrator.loop.shaping import ShapingConfig
 from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Trajectory, WeightVersion
 
 
@@ -48,12 +47,6 @@ def test_the_loss_of_an_answer_is_relative_and_bounded(scale: int) -> None:
     assert found.loss(50 * scale) == 0.5
 
 
-def test_a_penalty_that_outruns_the_accuracy_is_refused() -> None:
-    ShapingConfig(accuracy_margin=0.1, penalty_step=0.5)
-    with pytest.raises(ValueError, match="penalty_step"):
-        ShapingConfig(accuracy_margin=0.1)
-
-
 def test_only_unlimited_thinking_counts() -> None:
     penalty = AdaptivePenalty(0.1, step=1.0)
     penalty.add([answers(8), answers(0, thinking=OFF)])
@@ -72,6 +65,15 @@ def test_environments_have_their_own_penalties_and_a_resumed_run_the_same_ones()
     resumed.add(steps[2])
     assert [resumed.of(env) for env in ("math", "code")] == [through.of(env) for env in ("math", "code")]
     assert through.of("math").penalty != through.of("code").penalty
+
+
+def test_an_older_checkpoints_penalty_of_100_tokens_is_converted() -> None:
+    penalty = AdaptivePenalty(0.0, step=1.0)
+    penalty.restore({"math": {"penalty": 0.5, "accuracy": 0.8, "best": 0.8}})
+    assert penalty.of("math").loss(20) == pytest.approx(0.1)
+    penalty.add([answers(8, thinking_tokens=20)])
+    assert penalty.of("math").penalty == pytest.approx(0.1)
+    assert penalty.of("math").loss(20) == pytest.approx(0.1)
 
 
 def test_without_a_margin_there_is_no_penalty() -> None:

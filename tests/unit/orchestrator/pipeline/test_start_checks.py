@@ -28,6 +28,7 @@ from temper.orchestrator.pipeline.start_checks import (
     check_before,
     check_hangs,
     check_model,
+    check_penalties,
     check_prompts,
     check_turns,
     needs_of,
@@ -265,6 +266,12 @@ def test_a_stage_that_gives_up_before_a_hang_is_found_says_so() -> None:
     (note,) = warned(check_hangs(start("supervision.stalled_s=180", "rl.timeout_s=120")))
     assert note.startswith("rl.timeout_s=120 is not above supervision.stalled_s=180")
     assert warned(check_hangs(start())) == []
+
+
+def test_a_penalty_that_outruns_the_accuracy_is_warned_of() -> None:
+    (note,) = warned(check_penalties(start("rl.shaping.accuracy_margin=0.1")))
+    assert "rl.shaping.penalty_step=1" in note
+    assert warned(check_penalties(start("rl.shaping={accuracy_margin: 0.1, penalty_step: 0.5}"))) == []
 
 
 def test_every_row_that_is_read_is_looked_at_for_system_texts(tmp_path: Path) -> None:

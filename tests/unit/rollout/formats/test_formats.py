@@ -8,7 +8,7 @@ from support.model_families import NEMOTRON_NANO_V2, tokenizer_of
 
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
-from temper.envs.core.turn_text import OWN_TAGS, BadCall, Call, parse_calls, parse_turn
+from temper.envs.core.turn_text import OWN_TAGS, BadCall, Call, answer_text, parse_calls, parse_turn
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
@@ -104,6 +104,7 @@ def test_the_fresh_model_has_our_own_format() -> None:
         "<tool_call>[1]</tool_call>",
         '<tool_call>{"name": "get", "arguments": 3}</tool_call>',
         '<tool_call>{"name": "a"<tool_call>{"name": "b"}</tool_call>',
+        'x<tool_call>{"name": "get", "arguments": {"key": "</tool_call> 4 <tool_call>"}}</tool_call>',
         "plain",
     ],
 )
@@ -111,7 +112,7 @@ def test_the_default_format_needs_no_tokenizer(text: str) -> None:
     (syntax,) = (one for one in CALL_SYNTAXES if one.name == "json")
     calls, said = syntax.read(text, ())
     assert list(calls) == parse_calls(text)
-    assert said == parse_turn(text, thinks=False).content
+    assert answer_text(said) == parse_turn(text, thinks=False).content
 
 
 MALFORMED = [
@@ -128,6 +129,11 @@ MALFORMED = [
     ("llama", '{"name": "get", "parameters": {}}; {"name": "get", "parameters": {}}', "not JSON"),
     ("gemma", "<|tool_call>get{}<tool_call|>", "no name"),
     ("gemma", "<|tool_call>call:get{key:<tool_call|>", "not JSON"),
+    ("xml", "<function=get>\n<parameter=key>\n4\n</parameter>\n</function>", "not closed"),
+    ("xml", "<function=get>\n<parameter=key>\n4\n</parameter>\n</function>\n</tool_call>", "no name"),
+    ("llama", '<|python_tag|>get.call(key="4")', "no name"),
+    ("deepseek", "<\uff5ctool\u2581calls\u2581begin\uff5c>4", "not closed"),
+    ("deepseek 3.1", "<\uff5ctool\u2581calls\u2581begin\uff5c>4", "not closed"),
     ("mistral", '[TOOL_CALLS] [{"name": "get"', "not JSON"),
     ("pythonic", "<|tool_call_start|>[get(key='a')", "not closed"),
     ("pythonic", "<|tool_call_start|>get(key='a')<|tool_call_end|>", "can't be read"),
@@ -141,8 +147,9 @@ MALFORMED = [
 @pytest.mark.parametrize(("name", "text", "error"), MALFORMED)
 def test_an_unreadable_call_is_a_bad_call(name: str, text: str, error: str) -> None:
     (syntax,) = (one for one in CALL_SYNTAXES if one.name == name)
-    calls, _ = syntax.read(text, GET)
+    calls, said = syntax.read(text, GET)
     assert len(calls) == 1
+    assert said == ""
     assert isinstance(calls[0], BadCall)
     assert error in calls[0].error
 
