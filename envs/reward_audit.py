@@ -1,4 +1,4 @@
-"""An audit of rewards with answers that ignore their task. Half of the scripts need no reference answers."""
+"""An audit of rewards with scripts: answers that ignore their task. Half of them need no reference answers."""
 
 import ast
 import math
@@ -70,7 +70,7 @@ class CaseCheck:
     tried: int = 0
     against: list[str] = field(default_factory=list)
     best: tuple[str, float] = ("", 0.0)
-    """Of a check of means: the script that earns most, and its mean reward."""
+    """In a check of means, the script that earns most and its mean reward."""
 
     def add(self, holds: bool, case: str) -> None:
         """Count a case."""
@@ -84,7 +84,7 @@ def audit(
 ) -> list[CaseCheck]:
     """Try generic scripts on an environment. `references` has the turns of the reference answers by the keys of their tasks.
 
-    It may be empty: then only the scripts that need none are tried. Raise `TimeoutError` at `until` on the monotonic clock.
+    If it is empty, only scripts that need none are tried. Raise `TimeoutError` at `until` on the monotonic clock.
     """
     tried = list(tasks[:AUDITED])
     known = [task for task in tried if task.key in references]
@@ -152,13 +152,13 @@ def known_references(tasks: Sequence[Task], reference: Callable[[Task], list[str
     return found
 
 
-def unjudged(task: Task) -> Task:
+def without_judge(task: Task) -> Task:
     """Return the task without its judge, which would cost a request for each answer."""
     return replace(task, env=replace(task.env, settings=replace(task.env.settings, judge=None)))
 
 
 def is_right(task: Task, scored: TranscriptScore) -> bool:
-    """Return whether an answer counts as right. A user's function pays for it by any reward above the usual chance.
+    """Return whether an answer counts as right. For a user's function, any reward above the usual chance does.
 
     A failure counts too, because no answer may cause one.
     """
@@ -179,7 +179,7 @@ def _nothing(tasks: Sequence[Task], until: float) -> CaseCheck:
 
 
 def _inside_calls(tasks: Sequence[Task], references: Mapping[str, list[str]], until: float) -> CaseCheck:
-    """Put right answers into the call of an unknown tool, readable and unreadable. Skipped: answers that are calls."""
+    """Put right answers into calls of an unknown tool, readable and unreadable. Answers that are calls are skipped."""
     finding = CaseCheck(name="right answers inside a call earn nothing")
     for task in tasks:
         _require_time(until)

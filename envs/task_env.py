@@ -97,8 +97,8 @@ class TaskEnv(gymnasium.Env[str, str]):
         """Return the result of a readable turn: `self.end(score)`, `self.truncate(limit)` or
         `self.continue_with(messages)`.
 
-        `parsed.answer` has no tool calls. `parsed.calls` excludes calls of shared tools. A turn with only such calls reaches
-        `observe` only. So does each turn with calls if all tools of the task are shared ones.
+        `parsed.answer` has no tool calls, and `parsed.calls` no calls of shared tools. A turn with only such calls reaches
+        `observe` only, and so does any turn with calls if all tools of the task are shared.
         """
         raise NotImplementedError
 
@@ -158,7 +158,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         return self.turn(task, parsed) if settings.reward is None else self.end(judge(task, parsed.answer))
 
     def _own_calls(self, task: Task, parsed: ParsedTurn, tools: Mapping[str, EnvTool]) -> list[bool]:
-        """Return which calls the environment answers itself. Without own tools it answers none, not even unreadable ones."""
+        """Return which calls the environment answers itself. Without tools besides shared ones it answers none."""
         owns = any(tool["function"]["name"] not in tools for tool in task.tools)
         return [owns and not (isinstance(call, Call) and call.name in tools) for call in parsed.calls]
 
@@ -172,9 +172,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         return self.task
 
     def use_shared_tools(self, task: Task, parsed: ParsedTurn, tools: Mapping[str, EnvTool]) -> StepResult:
-        """Answer a turn with calls, each by its owner, in order, unknown and unreadable ones by an error. The last turn may
-        not call tools.
-        """
+        """Answer each call by its owner, or by an error if it is unknown or unreadable. The last turn may not call tools."""
         is_own = self._own_calls(task, parsed, tools)
         own = tuple(compress(parsed.calls, is_own))
         result = self.turn(task, replace(parsed, calls=own)) if own else self.continue_with(())

@@ -49,7 +49,7 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """The costs of a loaded model's passes, and why its rows are padded (empty: they are packed)."""
+    """The costs of a loaded model's passes, and the reason if its rows are padded, else ""."""
 
     costs: PassCosts = ON_CPU
     padded_because: str = ""
@@ -57,7 +57,6 @@ class LoadedModel:
     @property
     def note(self) -> str:
         rows = f"are padded: {self.padded_because}" if self.padded_because else "run end to end"
-        measured = (
-            f"; a pass costs {self.costs.pass_tokens} tokens, shared prompts need {self.costs.margin:g} of the cost"
-        )
+        tokens, margin = self.costs.pass_tokens, self.costs.margin
+        measured = f"; a pass costs {tokens} tokens, and prompts are shared below {margin:g} of the cost"
         return f"learner: rows of a pass {rows}{'' if self.costs == ON_CPU else measured}"

@@ -107,7 +107,7 @@ class TrainerWorker:
         return LoadedModel(costs=self._measure_costs(), padded_because=self._engine().scorer.padded_because)
 
     def _measure_costs(self) -> PassCosts:
-        """Measure what passes cost, if a GPU plans shared prompts with them and its passes hold the shapes. Collective."""
+        """Measure the costs of passes on a GPU that may share prompts, if its passes hold the measured shapes. Collective."""
         engine, budget = self._engine(), self.config.micro_batch_tokens
         if engine.device.type != "cuda" or not self.config.shared_prompts:
             return ON_CPU

@@ -1,13 +1,13 @@
-r"""Find the answer in a text, and compare plain numbers exactly. Pure; bounded on any text.
+r"""Find the answer in a text, and compare plain numbers exactly. Pure, and bounded on any text.
 
 The environments that look for an answer in a text use one list of forms (`given_answers`). The first form that occurs
 decides, and all its occurrences count:
 
 1. Tags: the text between `<answer>` and `</answer>`. A form inside them decides further.
 2. Boxes: `\boxed{...}` and `\fbox{...}`. An unclosed last box gives no answer. Empty boxes do not count.
-3. Statements (`STATED`): the text after `Answer:` or `the answer is` on its line, or the line after it or after a heading
-   `Final Answer`. A correction after a statement (`No, 12.`) is another statement.
-4. The only sentence, without its words around the answer: `12 is correct`, `I choose 12`.
+3. Statements (`STATED`): the rest of the line after `Answer:` or `the answer is`. If it is empty, or after a heading
+   `Final Answer`, the next line. A correction after a statement (`No, 12.`) is another statement.
+4. Sentences (`CONFIRMED`): `12` in `12 is correct` or `I choose 12`, if the text is this sentence alone.
 
 `final_answer` adds rules for mathematics. The first one that applies decides:
 
@@ -128,20 +128,18 @@ def given_answers(text: str) -> list[str]:
 
 
 def stated_texts(text: str, *, letters: bool = False) -> list[str]:
-    """Return the rest of the line after each statement, or the next line if there is none. Set `letters` to count the
-    statements that are for letters only.
-    """
+    """Return the rest of the line after each statement, or the next line if it is empty. `letters`: see `_statements`."""
     stated, texts = _statements(text, letters=letters), list[str]()
     for one, after in zip_longest(stated, stated[1:]):
         lines = text[one.end() : after.start() if after else len(text)].split("\n")
-        said = next((line for line in lines if line.strip(EMPHASIS)), "")
-        if said or after is None:  # else the next statement follows, as in `Answer: the answer is 12`
-            texts.append(said)
+        found = next((line for line in lines if line.strip(EMPHASIS)), "")
+        if found or after is None:  # else the next statement follows, as in `Answer: the answer is 12`
+            texts.append(found)
     return texts
 
 
 def _statements(text: str, *, letters: bool = False, numbers: bool = False) -> list[re.Match[str]]:
-    """Return the statements, with those that are for letters or numbers only. A correction counts after another one."""
+    """Return the statements. `letters` and `numbers` add the statements for these only. Corrections follow another one."""
     found = (one for one in STATED.finditer(text) if (letters or not one["letter"]) and (numbers or not one["short"]))
     return list(dropwhile(lambda one: one["again"] is not None, found))
 
@@ -223,9 +221,7 @@ def _stated_answer(text: str, stated: list[re.Match[str]]) -> str | None:
 
 
 def _contradicts(text: str, stated: list[re.Match[str]], value: object) -> bool:
-    """Return whether the text stated another number as its answer. `A:` may be a name, unless the last line uses or corrects
-    it.
-    """
+    """Return whether the text stated another number. `A:` may be a name, unless the last statement uses or corrects it."""
     if len(stated) > MAX_VARIANTS:
         return True
     for one, after in zip_longest(stated, stated[1:]):

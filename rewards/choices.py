@@ -73,12 +73,12 @@ def chosen_letter(text: str, *, count: int) -> str | None:
 
 
 def _letters(text: str, letters: str) -> set[str | None]:
-    """Return the letters that a text names by the first form that occurs, with None for a name of several or of no choice."""
+    """Return the letters of the first form that occurs. An occurrence that names several choices or none gives None."""
     if BOX.search(text):
         return {_whole(box, letters) for box in boxes(text) or [""]}
-    stated = (match for said in stated_texts(text, letters=True) if (match := STATED.match(said)))
+    stated = (match for rest in stated_texts(text, letters=True) if (match := STATED.match(rest)))
     named = {_letter(match, letters) for match in stated if match["letter"] in CAPITALS or ENDS.match(match["rest"])}
-    return named or {_whole(said, letters) for said in confirmed_texts(text)} - {None} or {_whole(text, letters)}
+    return named or {_whole(one, letters) for one in confirmed_texts(text)} - {None} or {_whole(text, letters)}
 
 
 def _whole(text: str, letters: str) -> str | None:

@@ -214,7 +214,7 @@ def _nesting(text: str) -> int:
 def _has_large_power(text: str) -> bool:
     """Return whether an exponent has a large whole number, or a tower of numbers a large exponent.
 
-    This only saves time: the deadline and the memory limit of the computer algebra bound every other power.
+    This only saves time, because the computer algebra has a deadline and a memory limit.
     """
     for power in EXPONENT.finditer(text):
         exponent = text[power.end() : closing_brace(text, power.end())] if power[1] else power[2] or ""

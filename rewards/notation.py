@@ -1,6 +1,6 @@
-r"""Synonyms of notation: each is rewritten in the one form that the graders read. Pure; bounded on answers.
+r"""Rewrite synonyms of notation in the one form that the graders read. Pure, and bounded on answers.
 
-A rewriting is exact, because it names the same object in every question. `x=2, y=3` is a tuple only if the question
+A rewriting is exact, because both forms name the same object in every question. `x=2, y=3` is a tuple only if the question
 writes `(x,y)`, and a column is a tuple only if the other side is one.
 """
 

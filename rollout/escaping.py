@@ -23,9 +23,9 @@ TAG = re.compile(r"<+[^<>\s]+>+|\[/?[A-Z][A-Z_]*\]")
 XML_TAG = re.compile(r"</?\w[\w.:-]*/?>")
 OWN_TAGS = frozenset((OPEN_THINKING, CLOSE_THINKING, OPEN_CALL, CLOSE_CALL))
 REMEMBERED_BYTES, ENTRY_BYTES = 32 * 2**20, 256
-"""Memory of the texts that are known, and of one of them besides its escaped form."""
+"""Memory of all known texts, and of one text without its escaped form."""
 SHORT = 32
-"""Characters up to which a text is its own key."""
+"""Characters up to which a text is its own key. The key of a longer one is its digest."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of content parts that hold text."""
 
@@ -149,10 +149,7 @@ class Escaper:
 
 @dataclass(kw_only=True, slots=True)
 class Tags:
-    """Tags to break, and the texts that were escaped last. Thread-safe.
-
-    Each request of an agent repeats its history, so texts are known, the long ones by their digests.
-    """
+    """Tags to break, and a cache of escaped texts, because each request of an agent repeats its history. Thread-safe."""
 
     pattern: re.Pattern[str]
     ids: frozenset[int]

@@ -229,8 +229,8 @@ class Trajectory:
     """One episode: its turns, its end, and either a reward with its score or a typed failure.
 
     `seconds` is the total time. `times` covers the turns and the creation of the environment. `forced_answers` are
-    episodes that share its beginning, one for each nested budget at which a pass with this budget would differ: the budget
-    ends the reasoning, or the answer has another limit. They may have failed.
+    episodes that share its beginning, one for each nested budget that would change it, because the budget ends the reasoning
+    or sets another limit to the answer. They may have failed.
     `parents[n]` is the index of the turn that turn n continues, or -1. A turn with -1 begins with a whole prompt. If `parents`
     is empty, each turn continues the one before.
     """
@@ -282,11 +282,11 @@ class Trajectory:
         return rewards[::-1]
 
     def forced_answer(self, budget: int) -> "Trajectory | None":
-        """Return the forced answer at a budget, None if a pass with this budget would not differ."""
+        """Return the forced answer at a budget, or None if the budget would change nothing."""
         return next((one for one in self.forced_answers if one.task.thinking.budget == budget), None)
 
     def shared_tokens(self, forced: "Trajectory") -> int:
-        """Return how many tokens a forced answer has from this episode: up to its forced end, or to the end of one of both."""
+        """Return how many tokens a forced answer shares with this episode: up to its forced end, or to the shorter end."""
         own = forced.totals
         return min(self.sampled_tokens, own.sampled_tokens if own.forced_end_start is None else own.forced_end_start)
 
@@ -339,7 +339,7 @@ class Trajectory:
 
     @property
     def truncated_branches(self) -> list[list[int]]:
-        """The branches whose last turn a token limit truncated. All of them if the limit was reached between two turns."""
+        """The branches whose last turn a token limit truncated, or all if the limit was reached between two turns."""
         if not self.truncated:
             return []
         return [branch for branch in self.branches if self.turns[branch[-1]].truncated] or self.branches

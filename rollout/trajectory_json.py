@@ -70,7 +70,7 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
 
 
 def turn_from_json(data: dict[str, Any]) -> Turn:
-    """Return what `turn_to_json` wrote. Files of earlier versions have no `tool_spans` or `truncated`."""
+    """Return the turn of `turn_to_json`. Files of earlier versions have no `tool_spans` or `truncated`."""
     return Turn(
         context_ids=as_ids(data["context_ids"]),
         sampled_ids=as_ids(data["sampled_ids"]),

@@ -2,8 +2,8 @@
 
 Values cross between them unparsed, in the forms of `temper.envs.sandbox.bridge`. Expected values stay with the check. A
 check that fails before its first request is at fault itself, which is a `GraderError`. After that the program may be the
-cause, so it is never an error of ours. The exchange also takes time of the process that grades, so the requests and this time
-are limited too.
+cause, so it is never an error of ours. The exchange costs the grading process time too, so its requests and its CPU time are
+limited.
 """
 
 import re
@@ -21,7 +21,7 @@ from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedP
 
 Start = Callable[[Limits, str], SealedProcess]
 LIMITS = Limits(wall_s=15.0, cpu_s=5, memory_mb=1024)
-MAX_REQUESTS, GRADING_CPU_S = 10_000, 5.0  # of one check, the second of the process that grades it
+MAX_REQUESTS, GRADING_CPU_S = 10_000, 5.0  # for one check: requests, and CPU seconds of the grading process
 BRIDGE = "from temper.envs.sandbox import bridge as _bridge\n"  # preloaded in the sandbox's zygote
 SERVE = f"{BRIDGE}def _serve(ask):\n    _bridge.serve(ask, globals())\n"
 RUN = "def _run(ask):\n    _bridge.run(ask, {!r}, {!r})\n"
@@ -92,7 +92,7 @@ def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called:
     while asked.kind is ReplyKind.ASK:
         requests += 1
         if requests > MAX_REQUESTS or time.thread_time() - start_s > GRADING_CPU_S:
-            detail = f"{requests} requests, of {MAX_REQUESTS} or {GRADING_CPU_S:g} s of grading at most"
+            detail = f"{requests} requests: more than {MAX_REQUESTS}, or more than {GRADING_CPU_S:g} s of grading"
             return Tested(passed=False, detail=detail, policy_fault=True, out_of_time=True)
         heard = program.answer(asked.value)
         if heard.kind is not ReplyKind.ASK:

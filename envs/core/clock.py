@@ -43,9 +43,7 @@ class Clock:
 
     @contextmanager
     def part(self) -> Iterator["Clock"]:
-        """Yield a stopped clock of the same seconds. Parts may overlap: until the last one ends, this clock runs only while
-        one of them runs.
-        """
+        """Yield a stopped clock with the same seconds. Until the last part ends, this clock runs only while a part runs."""
         part = _Part(self)
         with self._lock:
             self._parts.append(part)

@@ -109,7 +109,7 @@ class McpServer:
         return describe_error(error) + (f"; the server wrote: {wrote}" if wrote else "")
 
     def _read_errors(self, descriptor: int) -> None:
-        """Log what the server writes to stderr, such as a traceback for each mistake of the model."""
+        """Log the server's stderr, which may have a traceback for each mistake of the model."""
         with os.fdopen(descriptor, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 self._errors.append(line.strip())
@@ -122,7 +122,7 @@ class McpServer:
         threading.Thread(target=self._read_errors, args=(reading,), name="errors of a server", daemon=True).start()
         with os.fdopen(writing, "w") as errors:
             async with Client(_transport(self._target, errors)) as client:
-                errors.close()  # the server has its own, and its end ends the thread
+                errors.close()  # the server has a copy, and the thread ends with it
                 self._client, listed, cursor = client, [], None
                 while True:
                     page = await client.list_tools(cursor=cursor)

@@ -55,7 +55,7 @@ def credit_group(
     ]
     for place, budget in enumerate(budgets):
         forced_G = [answer.forced_answer(budget) for answer in answers]
-        scored = [number for number, one in enumerate(forced_G) if not _failed(one)]
+        scored = [number for number, one in enumerate(forced_G) if not _has_failed(one)]
         values = advantage([rewards_GS[number][place] for number in scored])
         for number, own in zip(scored, values, strict=True):
             one = forced_G[number]
@@ -72,7 +72,7 @@ def _credit_answer(answer: Trajectory, episode: int, parts_S: Sequence[float], o
     """Return the credit of an answer whose reasoning has the advantages `parts_S`, and whose end has `own`."""
     (turn,) = answer.turns
     forced = [answer.forced_answer(budget) for budget in answer.task.thinking.nested_budgets]
-    starts = [0, *(None if one is None or _failed(one) else one.turns[0].forced_end_start for one in forced)]
+    starts = [0, *(None if one is None or _has_failed(one) else one.turns[0].forced_end_start for one in forced)]
     parts = [(start, value) for start, value in zip(starts, parts_S, strict=True) if start is not None]
     parts.append((len(turn.sampled_ids) - turn.thinking.answer_tokens, own))
     stops = [*(start for start, _ in parts[1:]), len(turn.sampled_ids)]
@@ -86,7 +86,7 @@ def _credit_answer(answer: Trajectory, episode: int, parts_S: Sequence[float], o
     )
 
 
-def _failed(forced: Trajectory | None) -> bool:
+def _has_failed(forced: Trajectory | None) -> bool:
     return forced is not None and forced.failure is not None
 
 

@@ -151,18 +151,13 @@ def build_batch(
     aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025), sequence (mean over the tokens
     of each episode, then over episodes; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens, divided by
     `constant_length` times the number of all episodes; Liu et al., "Understanding R1-Zero-Like Training: A Critical
-    Perspective", 2025). Most episodes are one sample, but one with branches or forced answers is several.
+    Perspective", 2025).
     """
     trained = [sample for sample in samples if sample.trained_tokens]
     ids = [sample.ids for sample in trained]
-    prefixes = shared_prefixes([s.group for s in trained], ids, [s.first_trained for s in trained])
-    plan = cheapest_plan(
-        [len(own) for own in ids],
-        prefixes if shared_prompts else [],
-        ranks=ranks,
-        budget=micro_batch_tokens,
-        costs=costs,
-    )
+    groups, starts = [sample.group for sample in trained], [sample.first_trained for sample in trained]
+    prefixes = shared_prefixes(groups, ids, starts) if shared_prompts else []
+    plan = cheapest_plan([len(own) for own in ids], prefixes, ranks=ranks, budget=micro_batch_tokens, costs=costs)
     episodes, tokens = episodes_of(trained), Counter[int]()
     for episode, sample in zip(episodes, trained, strict=True):
         tokens[episode] += sample.trained_tokens

@@ -13,9 +13,8 @@ from temper.learner.batches.shared_prefixes import SharedPrefix
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCosts:
-    """The cost of passes on a device, for the choice of a plan. The defaults hold for a CPU core with 0.7 M parameters.
-
-    A GPU measures its own (`learner/models/pass_costs.py`).
+    """The costs by which a plan is chosen. The defaults hold for a CPU core and 0.7 M parameters, and a GPU measures others
+    (`learner/models/pass_costs.py`).
     """
 
     pass_tokens: int = 96
@@ -64,22 +63,20 @@ class PackSize:
     prompt: int
     length: int
     rests: int
-    costs: PassCosts = ON_CPU
 
     @property
     def tokens(self) -> int:
         """Processed tokens, padding included: each prompt once, and the rest of each sample."""
         return self.items * self.prompt + self.rows * self.length
 
-    @property
-    def cost(self) -> int:
+    def cost(self, costs: PassCosts) -> int:
         """Cost in tokens: the processed tokens and one pass. Prompts add one pass, and the same again for the cache.
 
         Without prompts the rows run end to end if that is cheaper.
         """
         if self.prompt:
-            return self.tokens + self.costs.pass_tokens * 3
-        return min(self.tokens, packed_cost(tokens=self.rests, rows=self.rows)) + self.costs.pass_tokens
+            return self.tokens + costs.pass_tokens * 3
+        return min(self.tokens, packed_cost(tokens=self.rests, rows=self.rows)) + costs.pass_tokens
 
     def with_item(self, item: PackItem) -> "PackSize":
         return PackSize(
@@ -88,31 +85,24 @@ class PackSize:
             prompt=max(self.prompt, item.prompt),
             length=max(self.length, item.length),
             rests=self.rests + item.rests,
-            costs=self.costs,
         )
 
 
-def empty_size(costs: PassCosts = ON_CPU) -> PackSize:
-    return PackSize(items=0, rows=0, prompt=0, length=0, rests=0, costs=costs)
+NOTHING = PackSize(items=0, rows=0, prompt=0, length=0, rests=0)
 
 
-def micro_batch_size(plan: MicroBatchPlan, costs: PassCosts = ON_CPU) -> PackSize:
+def micro_batch_size(plan: MicroBatchPlan) -> PackSize:
     """Return the size of a micro-batch. Either all its items have prompts or none has."""
-    return reduce(PackSize.with_item, plan, empty_size(costs))
+    return reduce(PackSize.with_item, plan, NOTHING)
 
 
-def batch_cost(plan: BatchPlan, costs: PassCosts = ON_CPU) -> int:
+def batch_cost(plan: BatchPlan, costs: PassCosts) -> int:
     """Return the cost of the busiest rank."""
-    return max(sum(micro_batch_size(micro_batch, costs).cost for micro_batch in share) for share in plan)
+    return max(sum(micro_batch_size(micro_batch).cost(costs) for micro_batch in share) for share in plan)
 
 
 def cheapest_plan(
-    lengths: Sequence[int],
-    prefixes: Sequence[SharedPrefix],
-    *,
-    ranks: int,
-    budget: int,
-    costs: PassCosts = ON_CPU,
+    lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, ranks: int, budget: int, costs: PassCosts = ON_CPU
 ) -> BatchPlan:
     """Return the cheapest of one plan without shared prompts and several with them.
 
@@ -200,11 +190,11 @@ def balance(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:
 def pack(items: Iterable[PackItem], *, budget: int, costs: PassCosts = ON_CPU) -> list[MicroBatchPlan]:
     """Join items, longest first, within the budget. Items with prompts join only if that is cheaper."""
     plans: list[MicroBatchPlan] = []
-    size = empty_size(costs)
+    size = NOTHING
     for item in items:
-        alone = empty_size(costs).with_item(item)
+        alone = NOTHING.with_item(item)
         longer = size.with_item(item)
-        cheaper = not item.prompt or longer.cost <= size.cost + alone.cost
+        cheaper = not item.prompt or longer.cost(costs) <= size.cost(costs) + alone.cost(costs)
         if plans and cheaper and longer.tokens <= budget:
             plans[-1].append(item)
             size = longer

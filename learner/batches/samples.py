@@ -110,11 +110,9 @@ def samples_from_groups(
 ) -> list[TrainingSample]:
     """Return a sample for each branch of the scored trajectories of a batch and of their forced answers.
 
-    A turn in several branches is trained only in the first that is not masked.
-
-    `normalise` is as in `normalise_and_clip`. A token is trained if it was sampled, not injected, and, with `mask_truncated`,
-    in a branch that is not truncated. `overrides` replace the advantage of turns with a fault. The lowest override counts.
-    Other turns keep the trajectory's. `nested_weights` are as in `credit_group`.
+    A token is trained if the model sampled it. `mask_truncated` masks truncated branches, and a turn in several branches is
+    trained in the first that is not masked. `overrides` replace the advantage of turns with a fault, by the lowest if a turn
+    has several. `normalise` is as in `normalise_and_clip`, and `nested_weights` as in `credit_group`.
     """
     rule = advantage_function(advantage)
     credits_N = [credit_group(group, rule, nested_weights=nested_weights) for group in groups]
@@ -131,7 +129,7 @@ def samples_from_groups(
             first, *others = _branch_samples(
                 one,
                 advantages=list(islice(values, len(one.parts))),
-                masked=_masked(one, mask_truncated),
+                masked=_masked_branches(one, mask_truncated),
                 overrides=overrides,
                 ticket=group.ticket,
                 episode=before + one.episode,
@@ -156,21 +154,27 @@ def _branch_samples(
     """
     seen = set[int]()
     for branch in credit.answer.branches:
-        untrained = set(branch) if branch in masked else seen
-        sample = _branch_sample(
-            credit, branch, advantages=advantages, untrained=untrained, overrides=overrides, ticket=ticket
+        is_masked = branch in masked
+        yield _branch_sample(
+            credit,
+            branch,
+            advantages=advantages,
+            untrained=set(branch) if is_masked else seen,
+            overrides=overrides,
+            ticket=ticket,
+            episode=episode,
         )
-        yield replace(sample, episode=episode)
-        seen.update(() if branch in masked else branch)
+        if not is_masked:
+            seen.update(branch)
 
 
-def _masked(credit: AnswerCredit, mask_truncated: bool) -> Sequence[list[int]]:
+def _masked_branches(credit: AnswerCredit, mask_truncated: bool) -> Sequence[list[int]]:
     return credit.answer.truncated_branches if mask_truncated else []
 
 
 def _trained_tokens(credit: AnswerCredit, mask_truncated: bool) -> list[int]:
     """Return the number of trained tokens of each part. An answer of several branches has one part."""
-    answer, masked = credit.answer, _masked(credit, mask_truncated)
+    answer, masked = credit.answer, _masked_branches(credit, mask_truncated)
     if not masked:
         return [part.tokens for part in credit.parts]
     kept = {at for branch in answer.branches if branch not in masked for at in branch}
@@ -186,6 +190,7 @@ def _branch_sample(
     untrained: Collection[int],
     overrides: Mapping[TurnFault, float],
     ticket: Ticket,
+    episode: int,
 ) -> TrainingSample:
     """Return the sample of a branch. `branch` and `untrained` are indices of turns."""
     turns, starts = [credit.answer.turns[at] for at in branch], [part.start for part in credit.parts]
@@ -216,12 +221,13 @@ def _branch_sample(
         newest=WeightVersion(step=int(versions_T.max())) if len(versions_T) else None,
         group=ticket.number,
         temperature=ticket.sampling.temperature,
+        episode=episode,
         experts=join_choices([(len(t.context_ids) + len(t.sampled_ids), t.experts) for t in turns]),
     )
 
 
 def episodes_of(samples: Sequence[TrainingSample]) -> list[int]:
-    """Return the episode of each sample. A sample without one has a number below 0 of its own."""
+    """Return the episode of each sample. A sample without one gets a negative number that no other has."""
     return [~place if one.episode is None else one.episode for place, one in enumerate(samples)]
 
 
@@ -232,7 +238,7 @@ def mini_batches(samples: Sequence[TrainingSample], *, count: int, epoch: int = 
     the first group's number.
     """
     groups = [list(members) for _, members in groupby(samples, key=lambda sample: sample.group)]
-    units = groups if len(groups) >= count else _by_episode(samples)
+    units = groups if len(groups) >= count else _group_by_episode(samples)
     if epoch and samples:
         random.Random(f"{samples[0].group}/{epoch}").shuffle(units)
     bounds = [len(units) * number // count for number in range(count + 1)]
@@ -240,7 +246,7 @@ def mini_batches(samples: Sequence[TrainingSample], *, count: int, epoch: int = 
     return [[sample for unit in run for sample in unit] for run in runs]
 
 
-def _by_episode(samples: Sequence[TrainingSample]) -> list[list[TrainingSample]]:
+def _group_by_episode(samples: Sequence[TrainingSample]) -> list[list[TrainingSample]]:
     found: dict[int, list[TrainingSample]] = {}
     for episode, sample in zip(episodes_of(samples), samples, strict=True):
         found.setdefault(episode, []).append(sample)

@@ -133,7 +133,7 @@ def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dic
 def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str, Any]]:
     """Return the groups for Muon: the matrices of linear layers but the output layer, and of experts. The rest is for AdamW.
 
-    `shapes` are those of `inner_matrices`. `lr_scale` is a group's learning rate relative to AdamW's. Raises `ValueError` if
+    `shapes` are as in `inner_matrices`. `lr_scale` is a group's learning rate relative to AdamW's. Raises `ValueError` if
     no matrix is left for Muon.
     """
     matrices = inner_matrices(model)
@@ -160,8 +160,8 @@ def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str,
 def inner_matrices(model: PreTrainedModel) -> list[tuple[torch.Tensor, torch.Size]]:
     """Return the trained weights of linear layers but the output layer, and stacks of experts, each with its matrices' shape.
 
-    The last two axes are those of a matrix. A stack has axes before them, and splits its joined gate and up projections, which
-    are two matrices in a layer without experts.
+    The last two axes of a shape are a matrix. A stack of experts has axes before them, and its joined gate and up projections
+    are split, because they are two matrices in a layer without experts.
     """
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     ends = {id(parameter) for end in embeddings if end is not None for parameter in end.parameters()}

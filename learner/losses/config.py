@@ -51,8 +51,8 @@ class LossConfig:
     """Whether truncated answers carry no loss."""
     aggregation: Aggregation = immutable("token")
     """Equal weight in a batch for: token (mean over its tokens), sequence (mean over the means of episodes, required by gspo)
-    or constant (sum over tokens, divided by the number of episodes times constant_length). Branches and forced answers belong
-    to their episode."""
+    or constant (sum over tokens, divided by the number of episodes times constant_length). An episode includes its branches
+    and forced answers."""
     constant_length: int = immutable(0, unit="tokens")
     """Length in tokens that aggregation constant divides by, such as rollout.limits.turn_tokens."""
     surrogate: str = immutable("ppo")

@@ -1,10 +1,10 @@
 """Credit for the parts of reasoning from answers at nested budgets.
 
 Reasoning is also ended at budgets b_1 < ... < b_n and answered there, so there are S = n + 1 answers, the whole one last. The
-objective is the sum over answers j of P_j times the expected reward r_j, where the weights P sum to 1. Part s of the
-reasoning, from 0 to n, has the tokens from b_s to b_(s+1). They can change the answers from s on only, so the return of the
-part is R_s = sum of P_j r_j over j >= s. Its advantage is R_s - (s V1 + (S - s) V2) / S: V1 is the recency-weighted mean of
-the earlier rewards of the same reasoning, times the sum of P_j over j >= s, and V2 is the baseline of R_s within the group.
+objective is the sum over answers j of P_j times the expected reward r_j. The weights P sum to 1. Part s of the reasoning,
+from 0 to n, has the tokens from b_s to b_(s+1). They can change only the answers from s on, so the return of the part is
+R_s, the sum of P_j r_j over j >= s. Its advantage is R_s - (s V1 + (S - s) V2) / S. V1 is the recency-weighted mean of the
+earlier rewards of the same reasoning, times the sum of P_j over j >= s. V2 is the baseline of R_s within the group.
 
 AnytimeReasoner: Qi et al., "Optimizing Anytime Reasoning via Budget Relative Policy Optimization", 2025.
 

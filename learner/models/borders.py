@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from temper.learner.models.sequence_parallel import SequenceGroup, attend_by_heads
 
 BORDERS = torch.int32
-"""Type of an attention mask that holds borders, of shape (1, 1, 2, sequences + 1): those of queries, then those of keys."""
+"""Type of an attention mask with borders, shape (1, 1, 2, sequences + 1): the starts and the end, of queries and of keys."""
 Sides = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Query, key and value of a pass, each (N, heads, width)."""
 KERNEL_ARGUMENTS = {"cu_seq_q", "cu_seq_k", "scale", "window_size", "enable_gqa"}
@@ -60,8 +60,8 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Compute transformers' fused attention, sequence by sequence if the mask holds borders.
 
-    The sequences lie end to end in the rows of the query, and in the rows of the keys. A query with fewer tokens than the
-    sequences is the shard of a rank.
+    Queries and keys each have the sequences end to end in their rows. A query with fewer tokens than the sequences is the
+    shard of a rank.
     """
     lengths = lengths_in(attention_mask)
     if attention_mask is None or lengths is None:

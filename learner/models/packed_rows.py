@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -85,7 +85,7 @@ def packed_lengths(arguments: Mapping[str, Any]) -> list[int] | None:
 
 
 def install(forward: Callable[..., Any], model: PreTrainedModel, group: SequenceGroup | None = None) -> str:
-    """Prepare a model for packed rows, and for a `group` of ranks. Returns why rows cannot be packed; empty if they can.
+    """Prepare a model for packed rows, and for a `group` of ranks. Returns the reason if rows can't be packed, else "".
 
     Collective under ZeRO-3.
 
@@ -93,16 +93,8 @@ def install(forward: Callable[..., Any], model: PreTrainedModel, group: Sequence
     if packed equals alone.
     """
     text = model.config.get_text_config(decoder=True)
-    layers = set(get_layer_types_and_kwargs(text)[0])
-    recurrent = RECURRENT.get(text.model_type)
-    if text._attn_implementation != "sdpa" or not layers <= LAYER_TYPES | {recurrent}:
-        return f"unsupported layers or attention of model type {text.model_type}"
-    if "sliding_attention" in layers or vars(text).get("sliding_window"):  # some models have it in the mask alone
-        return "attention with a window"
-    if recurrent in layers and not mamba_scan.separates_sequences():
-        return "no scan of Mamba-2 layers that keeps sequences apart"
-    if missing := missing_arguments():
-        return f"varlen_attn of torch {torch.__version__} has no {', '.join(missing)}"
+    if reason := _unsupported(text):
+        return reason
     ALL_ATTENTION_FUNCTIONS.register("sdpa", attend if group is None else partial(attend, group=group))
     if group is not None:
         install_mixers(model, group)
@@ -119,12 +111,23 @@ def install(forward: Callable[..., Any], model: PreTrainedModel, group: Sequence
             packed_1NV = forward(input_ids=rows.pack(ids_BT), use_cache=False, **rows.arguments).logits.float()
         except torch.OutOfMemoryError:
             raise
-        except (
-            RuntimeError,
-            ValueError,
-        ) as refused:  # its attention is not transformers', or no kernel takes its heads
-            return f"attention refuses their borders: {str(refused).partition(chr(10))[0]}"
+        except (RuntimeError, ValueError) as error:  # its attention is not transformers', or no kernel takes its heads
+            return f"attention refuses their borders: {str(error).partition(chr(10))[0]}"
     alone, continued, packed = continued_BTV[1, :after], continued_BTV[0, before:], packed_1NV[0, before:]
     share = LEAK if model.dtype == torch.float32 else LEAK_IN_HALF
     apart = bool((packed - alone).norm() <= share * (continued - alone).norm())
     return "" if apart else f"model type {text.model_type} mixes them"
+
+
+def _unsupported(text: PreTrainedConfig) -> str:
+    """Return the part of a model's configuration, or of this installation, that excludes packed rows, or ""."""
+    layers = set(get_layer_types_and_kwargs(text)[0])
+    recurrent = RECURRENT.get(text.model_type)
+    if text._attn_implementation != "sdpa" or not layers <= LAYER_TYPES | {recurrent}:
+        return f"unsupported layers or attention of model type {text.model_type}"
+    if "sliding_attention" in layers or vars(text).get("sliding_window"):  # some models have it in the mask alone
+        return "attention with a window"
+    if recurrent in layers and not mamba_scan.separates_sequences():
+        return "no scan of Mamba-2 layers that keeps sequences apart"
+    missing = ", ".join(missing_arguments())
+    return f"varlen_attn of torch {torch.__version__} has no {missing}" if missing else ""

@@ -69,7 +69,7 @@ class Scorer:
         if group is not None:
             require_divisible(model.config, size=group.size)
         self.padded_because = packed_rows.install(forward, model, group)
-        """Why rows are padded instead of packed end to end; empty if they are packed."""
+        """The reason if rows are padded instead of packed end to end, else ""."""
         self.packs = not self.padded_because
         if group is not None and not (self.packs and self._layer is not None):
             raise ValueError(

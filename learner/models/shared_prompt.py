@@ -43,8 +43,8 @@ def causal_logits(
 ) -> torch.Tensor:
     """Return logits of shape (B, T, V): of whole sequences, or of answers that continue from `prompts`.
 
-    Padding on the right needs no mask, because a causal model does not see it. `packs` says that the model keeps sequences
-    apart by their borders (`Scorer.packs`), so its answers need no mask either. `reading` is the context of the pass that
+    Padding on the right needs no mask, because a causal model does not see it. If `packs`, the model keeps sequences apart by
+    their borders (`Scorer.packs`), so its answers need no mask either. `reading` is the context of the pass that
     returns the logits. `arguments` of the model are for whole sequences only.
     """
     if prompts is None:
@@ -114,8 +114,8 @@ def _borders(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arguments of the prompts' pass and of the answers' with borders in place of masks.
 
-    `padding` are the masks and positions of prompts of different lengths. The padding of a prompt is a sequence of its own.
-    Mamba layers keep their mask of it.
+    `padding` are the masks and positions of prompts of different lengths. The padding of a prompt is another sequence,
+    and Mamba layers still mask it.
     """
     before: dict[str, Any] = dict(padding)
     if padding:

@@ -19,7 +19,7 @@ from temper.envs.core.bounds import only_known, positive
 from temper.envs.core.task import Task
 from temper.envs.presets.catalog import PRESETS, preset_of
 from temper.envs.presets.preset import Preset
-from temper.envs.reward_audit import own_negatives, own_reference, unjudged
+from temper.envs.reward_audit import own_negatives, own_reference, without_judge
 from temper.envs.source import data_of, row_tasks
 from temper.orchestrator.config.schema import data_option
 from temper.orchestrator.pipeline.config import load_unresolved_config
@@ -51,8 +51,8 @@ def run_grade(given: argparse.Namespace) -> int:
 def run_check(given: argparse.Namespace) -> int:
     positive("--limit", given.limit)
     passed = True
-    for env in _checked_envs(given):
-        tasks = [unjudged(task) for task in _tasks(env, given.limit, given.seed)]
+    for env in _select_envs(given):
+        tasks = [without_judge(task) for task in _load_tasks(env, given.limit, given.seed)]
         definition = env.definition
         if env.config.reward is not None and (reference := own_reference(tasks, given.answer)) is not None:
             negatives = partial(own_negatives, reference=reference)
@@ -66,13 +66,13 @@ def run_check(given: argparse.Namespace) -> int:
     return 0 if passed else 1
 
 
-def _checked_envs(given: argparse.Namespace) -> list[BoundEnv]:
-    """Return the environment of the options, or those of a run's file."""
+def _select_envs(given: argparse.Namespace) -> list[BoundEnv]:
+    """Return the environment of the options, or the environments of a run's file."""
     alone = {"--data": given.data, "--format": given.format, "--options": given.options, "--reward": given.reward}
     if given.config is not None:
         if surplus := [name for name, value in alone.items() if value is not None]:
             raise ValueError(f"{surplus[0]} is for a check without FILE; set it below envs in FILE, or as key=value")
-        return _envs_of_run(given.config, given.overrides, given.env)
+        return _read_envs(given.config, given.overrides, given.env)
     if given.env is None and given.reward is None:
         raise ValueError("give a run's FILE, --env ENV, or --reward FUNCTION with --data FILE")
     data = None if given.data is None else data_option(given.data)
@@ -80,8 +80,8 @@ def _checked_envs(given: argparse.Namespace) -> list[BoundEnv]:
     return [bind(given.env or ROWS, config)]
 
 
-def _envs_of_run(path: Path, overrides: list[str], name: str | None) -> list[BoundEnv]:
-    """Return the environment of this name, or all with reference answers or a user's function. Print the names of others."""
+def _read_envs(path: Path, overrides: list[str], name: str | None) -> list[BoundEnv]:
+    """Return the environment of this name, or all that have reference answers or a user's function. Print the others."""
     found = load_unresolved_config(path, overrides).environments
     if name is not None:
         only_known([name], tuple(found), "--env")
@@ -95,8 +95,8 @@ def _envs_of_run(path: Path, overrides: list[str], name: str | None) -> list[Bou
     return checked
 
 
-def _tasks(env: BoundEnv, limit: int, seed: int) -> list[Task]:
-    """Return the first tasks of all rows, or generated ones, as the run has them."""
+def _load_tasks(env: BoundEnv, limit: int, seed: int) -> list[Task]:
+    """Return the first tasks of a run: from rows, or generated."""
     data = data_of(env)
     if not data:
         made = generated_tasks(env.definition, limit, seed=seed, level=env.config.level)

@@ -126,7 +126,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Keep this process's handler of SIGTERM. Ray's exits with the signal's number, which becomes a `KeyboardInterrupt`."""
+    """Keep this process's handler of SIGTERM. An exit by Ray's own handler becomes a `KeyboardInterrupt`."""
     own = signal.getsignal(signal.SIGTERM)
     try:
         yield

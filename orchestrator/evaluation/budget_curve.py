@@ -153,7 +153,7 @@ def budget_for_accuracy(curves: Mapping[str, Sequence[BudgetPoint]], share: floa
     An environment has it at a budget if the 95 % interval of the difference, paired by task, excludes a larger loss.
     """
     by_env = [
-        {p.budget: _keeps(free, p, share) for p in points if p.budget is not None}
+        {p.budget: _has_accuracy(free, p, share) for p in points if p.budget is not None}
         for points in curves.values()
         for free in points
         if free.mode is Mode.UNLIMITED
@@ -163,7 +163,7 @@ def budget_for_accuracy(curves: Mapping[str, Sequence[BudgetPoint]], share: floa
     return min((budget for budget in common if budget > lacking), default=None)
 
 
-def _keeps(free: BudgetPoint, limited: BudgetPoint, share: float) -> bool:
+def _has_accuracy(free: BudgetPoint, limited: BudgetPoint, share: float) -> bool:
     """Return whether the lower bound of an accuracy under a budget is at least `share` of the unlimited one, above 0."""
     found = compare_tasks(free.scores, limited.scores)
     return found.first > 0 and found.first + found.interval[0] >= share * found.first

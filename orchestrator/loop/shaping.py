@@ -56,8 +56,8 @@ class ShapingConfig:
     """Accepted drop of an environment's mean accuracy below its best, for shorter thinking. Within it the penalty of thinking
     tokens rises, below it the penalty falls (A-DLP). Null is off."""
     penalty_step: float = immutable(1.0)
-    """Change of the penalty in a step, for each 1.0 of accuracy above the bound. The penalty is what an answer loses whose
-    thinking is as long as the environment's mean in the first step. No answer loses more than 0.5. Needs accuracy_margin."""
+    """Change of the penalty in a step, for each 1.0 of accuracy above the bound. An answer with as many thinking tokens as the
+    mean of the first step loses the penalty, others lose in proportion, at most 0.5. Needs accuracy_margin."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -91,8 +91,8 @@ def shaped(
 ) -> Group:
     """Add the rewards for length to a group, each as a separate score part.
 
-    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn, `length_penalty` the adaptive one of
-    the environment.
+    Correctness and rank use the earned rewards. `turn_tokens` is the limit of a turn, `length_penalty` the
+    environment's adaptive penalty.
     """
     earned_G = [_reward(trajectory) for trajectory in group.trajectories]
     correct_G = [trajectory.correct for trajectory in group.trajectories]
@@ -147,7 +147,7 @@ def _with_overlong(trajectory: Trajectory, config: ShapingConfig, turn_tokens: i
 
 
 def _with_thinking_penalty(trajectory: Trajectory, by_share: float, adaptive: EnvPenalty) -> Trajectory:
-    """Subtract the penalties of the thinking tokens, from forced answers too. `by_share` is the one of a token by solve rate.
+    """Subtract the penalties of thinking tokens, from forced answers too. `by_share` is the penalty of a token by solve rate.
 
     ALP: Xiang et al., "Just Enough Thinking: Efficient Reasoning with Adaptive Length Penalties Reinforcement Learning", 2025.
     """

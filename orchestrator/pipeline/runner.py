@@ -24,9 +24,9 @@ from temper.orchestrator.pipeline.profiles.resolve import profile_notes
 from temper.orchestrator.pipeline.start_checks import check_before, check_model, warnings_of
 from temper.orchestrator.pipeline.tracking import send_model, send_note, send_run, send_stage, tracker_of
 from temper.orchestrator.run.checkpoint import steps as steps_in
+from temper.orchestrator.run.crash_report import crash_reporter
 from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.orchestrator.run.last_words import last_words
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.run.source import source_commit
@@ -89,7 +89,7 @@ async def run_pipeline(
             said += [overlap.note for overlap in overlaps_of(config, folder)]
         planned = _planned(config, folder, folder.state(), only)
         with (
-            last_words(folder.faults, folder.log, blanked(shlex.join(sys.orig_argv))),
+            crash_reporter(folder.faults, folder.log, blanked(shlex.join(sys.orig_argv))),
             noise_to(folder.log) as screen,
             Progress(config.name, stream=sys.stdout if quiet else screen) as progress,
             warnings_to(progress.note),

@@ -22,7 +22,15 @@ from temper.envs.core.errors import GraderError
 from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
 from temper.envs.own_reward import judge
-from temper.envs.reward_audit import FEWEST, ONE_ANSWER, CaseCheck, audit, known_references, own_reference, unjudged
+from temper.envs.reward_audit import (
+    FEWEST,
+    ONE_ANSWER,
+    CaseCheck,
+    audit,
+    known_references,
+    own_reference,
+    without_judge,
+)
 from temper.envs.source import data_of, distinct_tasks, open_source, row_tasks
 from temper.envs.transcript import score_turns
 from temper.learner.config import LearnerConfig
@@ -46,7 +54,7 @@ from temper.rollout.weights.weight_files import require_whole
 SURELY_SHORT = 2
 """A prompt is not tokenised if this many times its characters are fewer than the limit's tokens."""
 AUDIT_S = 10.0
-"""Seconds for the audit of an environment's reward, after its first answer, which may start child processes."""
+"""Seconds for the audit of an environment's reward. They begin after its first answer, which may start child processes."""
 AUDIT_WAIT_S = 60.0
 """Seconds until a call of a reward counts as hung."""
 LIMITS_REMEDY = "remove the smaller setting, or raise it"
@@ -197,22 +205,22 @@ def check_rewards(start: Start) -> None:
 
 
 def audit_rewards(start: Start) -> Iterator[Finding]:
-    """Warn of rewards that answers earn without knowledge of the task. Measure the best answer to all tasks.
+    """Warn of rewards that pay for answers without knowledge of the task. Measure the best answer to all tasks.
 
-    Audited are users' functions, and environments of one turn that declare few different answers. No judge is asked.
+    It audits users' functions, and environments of one turn that declare few different answers, but asks no judge.
     """
     for name, env in start.config.environments.items() if start.plays else ():
         few = env.definition.chance is not None and env.definition.max_turns == 1
         if (env.config.reward is None and not few) or not (tasks := _spread_tasks(env, start.config.seed)):
             continue
-        auditing = THREADS.submit(_audited, env, tasks)
+        auditing = THREADS.submit(_audit_env, env, tasks)
         try:
             findings = auditing.result(AUDIT_WAIT_S)
         except TimeoutError:
             text = f"{name}: its reward is not audited, because the scripts take more than {AUDIT_S:g} s"
             yield warning(text, f"run `temper env check FILE --env {name}`")
             continue
-        yield from _audit_findings(env, findings)
+        yield from _to_findings(env, findings)
 
 
 def _spread_tasks(env: BoundEnv, seed: int) -> list[Task]:
@@ -222,10 +230,10 @@ def _spread_tasks(env: BoundEnv, seed: int) -> list[Task]:
         tasks = rows[:: max(1, len(rows) // FEWEST)][:FEWEST]
     else:
         tasks = distinct_tasks(open_source(env, split="train", seed=seed), FEWEST)
-    return [unjudged(task) for task in tasks]
+    return [without_judge(task) for task in tasks]
 
 
-def _audited(env: BoundEnv, tasks: list[Task]) -> list[CaseCheck]:
+def _audit_env(env: BoundEnv, tasks: list[Task]) -> list[CaseCheck]:
     """Return the checks of the audit. Raise `TimeoutError` if they take longer than `AUDIT_S`."""
     score_turns(tasks[0], ["0"])
     reference = None if env.config.reward is None else own_reference(tasks)
@@ -233,7 +241,7 @@ def _audited(env: BoundEnv, tasks: list[Task]) -> list[CaseCheck]:
     return audit(env.definition, tasks, references, until=time.monotonic() + AUDIT_S)
 
 
-def _audit_findings(env: BoundEnv, checks: list[CaseCheck]) -> Iterator[Finding]:
+def _to_findings(env: BoundEnv, checks: list[CaseCheck]) -> Iterator[Finding]:
     for check in checks:
         if check.against:
             text = f"envs.{env.name}: the reward fails the check `{check.name}`: {check.against[0]}"

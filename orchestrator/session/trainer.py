@@ -180,7 +180,7 @@ class Trainer:
         return [] if self.learner is None else self.learner.processes(restarts=self.renewals)
 
     def batch_builder(self) -> BatchBuilder:
-        """Return the builder of batches for the tokenizer of the newest model, and for what passes cost after `begin`."""
+        """Return the builder of batches for the newest model: its tokenizer and, after `begin`, the costs of its passes."""
         pad = pad_id(load_tokenizer(self._run.model_dir))
         loaded = LoadedModel() if self.learner is None else self.learner.loaded
         return BatchBuilder(config=self._run.config.learner, pad_id=pad, costs=loaded.costs)

@@ -41,11 +41,11 @@ class TurnTree:
         """The index of the turn that each turn continues, -1 for none."""
 
     def split(self, prompt: str) -> tuple[list[int], str]:
-        """Return the ids of the longest turn whose text a prompt continues, and the text after it, which is not encoded yet.
+        """Return all ids of the longest turn that a prompt continues, and the text after it, which is not encoded yet.
 
-        A client sends text, whose tokens may differ from the sampled ones, which are kept. A stop string is kept too, as in
-        an environment: the client did not get it, so its prompt ends the turn there. The end of the turn stays in the text: a
-        tokenizer splits there and may strip white space, so the ids become equal to the whole prompt's.
+        The sampled tokens are kept, even if the tokenizer would encode the client's text by others. A stop string is kept
+        too, as in an environment, although the client did not get it. The end of the turn stays in the text, because a
+        tokenizer splits there and may strip white space. So the ids are as for the whole prompt.
         """
         parent, end = self._longest(functools.partial(self._end_of_turn, prompt))
         ids = np.frombuffer(b"".join(self._path(self._ids, parent)), dtype=np.int32).tolist()
@@ -54,7 +54,7 @@ class TurnTree:
         return ids, prompt[end:]
 
     def _end_of_turn(self, prompt: str, at: int, start: int) -> int | None:
-        """Return the end of a turn that begins at a place of a prompt, or None. The stop string at its end may be missing."""
+        """Return the end in a prompt of a turn that begins at `start`, or None. Its stop string may be missing."""
         text, unsent = self._texts[at], self._unsent[at]
         end = _end_of(text, prompt, start)
         if end is not None or not unsent:
@@ -74,7 +74,7 @@ class TurnTree:
         self, parent: int, context: tuple[int, ...], sampled: tuple[int, ...], *, text: str = "", unsent: int = 0
     ) -> None:
         """Add a turn. `text` is the text of its prompt, or "" if only its ids are known. The client does not get the last
-        `unsent` characters of the turn, which a stop string begins.
+        `unsent` characters, which begin with a stop string.
         """
         before = "".join(self._path(self._texts, parent))
         known = text[len(before) :] if text.startswith(before) else ""
@@ -84,8 +84,8 @@ class TurnTree:
         self.parents.append(parent)
 
     def _longest(self, end_of_turn: Callable[[int, int], int | None]) -> tuple[int, int]:
-        """Return the turn with the longest path that a prompt continues, and the end of that path. `end_of_turn` returns the
-        end of a turn that starts at a place of the prompt, or None.
+        """Return the turn with the longest path that a prompt continues, and the end of that path. `end_of_turn` takes a turn
+        and its start in the prompt.
         """
         ends = {-1: 0}
         for at, parent in enumerate(self.parents):
@@ -157,16 +157,12 @@ class Sample(Protocol):
 
 
 class AgentSession:
-    """The requests of one agent's episode, which may overlap. Until they are answered, the clock of the episode runs only
-    while the engine samples.
-    """
+    """The requests of one agent's episode, which may overlap. During requests the clock runs only while the engine samples."""
 
     def __init__(
         self, episode: PlayedEpisode, tree: TurnTree, *, sample: Sample, check: Callable[[int, int], None]
     ) -> None:
-        """`check` raises `LimitReached` for a prompt of a number of tokens or a turn of a number that the episode does not
-        allow.
-        """
+        """`check` takes a prompt's tokens and a turn's number. It raises `LimitReached` if the episode does not allow them."""
         self.thinking = episode.task.thinking
         self.clients: set[object] = set()
         """The addresses of its connections."""
@@ -186,7 +182,7 @@ class AgentSession:
         """Errors of requests by their ids, which were not answered later."""
 
     def check(self, tokens: int, *, is_turn: bool = True) -> None:
-        """Raise `LimitReached` if the episode has no room after a prompt of so many tokens, or no turn left for it."""
+        """Raise `LimitReached` if the episode has no room after a prompt of `tokens`, or no turn left."""
         with self._recorded_limit():
             self._check(tokens, self._free_number if is_turn else 0)
 

@@ -137,14 +137,12 @@ class Episode:
         self.context = self.before = self.completion = None
 
     def agent_end(self, otherwise: Stop) -> tuple[Stop, str]:
-        """Return the token limit that truncated the last turn of a branch, with the turn's text, or else `otherwise`."""
+        """Return the token limit that cut the last turn of a branch, with the turn's text, or else `otherwise`."""
         cut = [at for at in last_turns(self.parents) if self.turns[at].truncated]
         return (self.stops[cut[-1]], self.turns[cut[-1]].text) if cut else (otherwise, "")
 
     def to_partial(self, of_engine: PartialOf) -> PartialEpisode | None:
-        """Return the data from which another process can continue. None before the first token, and for an agent's episode,
-        which starts anew.
-        """
+        """Return the data from which another process can continue. None before the first token, and for agents."""
         if self.task.env.settings.agent:
             return None
         if self.partial is not None:
@@ -294,7 +292,7 @@ class EpisodeRunner:
     async def _force_answer(
         self, whole: Trajectory, budget: int, *, seed: int, sampling: Sampling
     ) -> Trajectory | None:
-        """Return the episode that shares the beginning of this one under a budget. None if the budget changes nothing."""
+        """Return this episode under a budget, from the beginning that both share. None if the budget changes nothing."""
         (turn,) = whole.turns
         context, ids = tokens_of(turn.context_ids), tokens_of(turn.sampled_ids)
         sampled = Completion(
@@ -415,7 +413,7 @@ class EpisodeRunner:
         return stop, await self._in_thread(episode, functools.partial(episode.env.step, parsed, limit=limit))
 
     def _check_limits(self, episode: Episode, tokens: int, turn: int) -> None:
-        """Raise `LimitReached` if a prompt of so many tokens has no room, or an episode has no turn of this number."""
+        """Raise `LimitReached` if there is no room after a prompt of `tokens`, or if the number of the turn is too high."""
         most_turns = (self._limits.turns, episode.task.env.settings.max_turns)
         if any(most is not None and turn >= most for most in most_turns):
             raise LimitReached(f"this request is {LIMITS[Stop.TURNS]}", Stop.TURNS)

@@ -80,7 +80,7 @@ class TurnSampler:
     def _cut_answer(
         self, completion: Completion, thinking: Thinking, ids: tuple[int, ...], *, sampling: Sampling
     ) -> SampledTurn:
-        """Return a turn with limited thinking without the tokens of a too long answer, which thinking left it."""
+        """Return a turn with limited thinking, its answer cut to its limit. Thinking may have left it more tokens."""
         sampled = self.measure_turn(completion, thinking, ids)
         too_long = sampled.thinking.answer_tokens - self._answer_tokens(sampling)
         if too_long <= 0:
@@ -90,10 +90,10 @@ class TurnSampler:
     def turn_at_budget(
         self, turn: Completion, budget: int, context: tuple[int, ...], *, room: int, sampling: Sampling
     ) -> PartialTurn | None:
-        """Return the beginning of an unlimited turn after `context` that a turn with a budget has too. None for all of it.
+        """Return the beginning that an unlimited turn after `context` shares with one under a budget. None if they are equal.
 
-        It ends with the reasoning that the budget ends. If the reasoning ended before, it ends at the limit of the answer, or
-        it is the turn itself if that was cut and has tokens left under the budget. `room` and `sampling` are as in `sample`.
+        It ends where the budget ends the reasoning. If the reasoning is shorter, it ends at the limit of the answer, or it is
+        the whole turn if the budget leaves more tokens. `room` and `sampling` are as in `sample`.
         """
         if self._tags is None:
             return None

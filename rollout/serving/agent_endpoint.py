@@ -156,7 +156,7 @@ class EpisodeEngine:
     async def _tokenize(self, prompt: dict[str, Any], params: TokenizeParams) -> dict[str, Any]:
         """Tokenize a prompt in vLLM's thread, except for the turn that it continues, whose tokens are known.
 
-        Raise `LimitReached` here, because a stream that has started can't have a status any more.
+        Raise `LimitReached` before a stream starts, because it can't change its status later.
         """
         before, rest = ([], prompt["prompt"]) if params.add_special_tokens else SESSION.get().split(prompt["prompt"])
         made = await self._llm.renderer._tokenize_prompt_async({**prompt, "prompt": rest}, params)
@@ -237,10 +237,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
 
 
 def count_characters(messages: Any) -> int:
-    """Return the number of characters of the texts in messages of others than the model.
-
-    A template writes all of them, but may drop earlier reasoning of the model.
-    """
+    """Return the number of characters in messages, without the model's, whose reasoning a template may drop."""
     if isinstance(messages, str):
         return len(messages)
     if isinstance(messages, list):

@@ -35,9 +35,9 @@ def tool_parser(form: TurnFormat) -> str:
 
 
 class FamilyParser(ToolParser):
-    """Parses calls as rollouts do. An answer with an unreadable call stays text, and so does any answer without tools.
+    """Parses calls as rollouts do. An answer stays text if a call is unreadable, or if the request has no tools.
 
-    A stream has the text before the first call at once, and the rest as in the whole answer, once it is complete.
+    A stream sends the text before the first call at once, and the rest when the answer is complete.
     """
 
     form: ClassVar[TurnFormat]
@@ -79,7 +79,7 @@ class FamilyParser(ToolParser):
         delta_token_ids: Sequence[int],
         request: Any,
     ) -> DeltaMessage | None:
-        """Return the new text before any call. Blank text waits: with calls it is left out."""
+        """Return the new text before any call. Blank text waits, because it is dropped before calls."""
         assert self.form.calls is not None
         self.engine_based_streaming = True  # from now on, so that vLLM calls `finish_streaming`
         self._text = current_text

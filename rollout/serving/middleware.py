@@ -44,7 +44,7 @@ def require_served(method: str, path: str, *, raw_prompts: bool) -> None:
     raise RefusedRequest(f"{method} {path} is not served", status=HTTPStatus.NOT_FOUND)
 
 
-def read_conversation(content: bytes, escaper: Escaper, check: Check = lambda body: None) -> dict[str, Any] | None:
+def read_conversation(content: bytes, escaper: Escaper, check: Check) -> dict[str, Any] | None:
     """Return an escaped conversation. None if it is no JSON object, which vLLM refuses.
 
     Raises `RefusedRequest` if it can't be parsed or escaped, or if `check` refuses it before it is escaped.

@@ -53,9 +53,8 @@ CONNECTIONS: dict[str, Any] = {
     "timeout_graceful_shutdown": GRACE_S,
     "timeout_keep_alive": 24 * 3600,
 }
-"""uvicorn's settings of connections. They stay open for a day, because agents and judges work between two requests. If the
-server closed one meanwhile, the next request would fail.
-"""
+"""uvicorn's settings. Connections stay open for a day, because a request fails if the server closes its connection while an
+agent works between two requests."""
 
 
 @dataclass(frozen=True, kw_only=True)

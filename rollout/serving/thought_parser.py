@@ -44,7 +44,7 @@ class ClosedThoughts(ParserEngine):
 
 
 def _closed_config(config: ParserEngineConfig) -> ParserEngineConfig:
-    """Return the configuration of closed thoughts, the same one for the same one: it holds the compiled marks."""
+    """Return the configuration of closed thoughts, made once for each of vLLM's, because it compiles marks."""
     known = CONFIGS.get(id(config))
     if known is None:
         kept = {

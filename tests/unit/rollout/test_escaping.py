@@ -198,10 +198,8 @@ def test_a_text_that_comes_again_is_not_encoded_again() -> None:
     history = [{"role": role, "content": f"{role} <think> " * 99} for role in ("user", "assistant", "tool")]
     first = escaper.messages(history)
     before = tokenizer.characters
-    assert escaper.messages([*history, {"role": "user", "content": "more"}]) == [
-        *first,
-        {"role": "user", "content": "more"},
-    ]
+    more = {"role": "user", "content": "more"}
+    assert escaper.messages([*history, more]) == [*first, more]
     assert tokenizer.characters == before + len("more")
 
 

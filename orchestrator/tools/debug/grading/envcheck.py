@@ -1,4 +1,4 @@
-"""`temper env check`: an environment or a user's function is tested on reference, wrong and uninformed answers."""
+"""`temper env check`: test an environment or a user's function on right and wrong answers, and on answers to no task."""
 
 import logging
 import statistics
@@ -28,7 +28,7 @@ class EnvReport:
     findings: list[CaseCheck]
     seconds: list[float]
     """Per scored script, without the start of child processes."""
-    needs_reference: bool = True
+    needs_reference: bool
     """Whether it fails without reference answers. A user's function is audited without them too."""
 
     @property
@@ -66,11 +66,11 @@ class EnvReport:
         return table
 
 
-def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True) -> EnvReport:
+def self_test(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:
     """Check that reference passes and negatives fail, that scores and tasks repeat themselves, and gymnasium's rules.
 
-    If it `audits`, `reward_audit` then looks for rewards that need no knowledge of the task. Raise `ValueError` for an
-    environment without reference answers or negatives, unless a user's function scores its tasks.
+    Then audit the reward with answers that ignore their task. Raise `ValueError` for an environment without reference answers
+    or negatives, unless a user's function scores its tasks.
     """
     reference, rejected = CaseCheck(name="reference answers accepted"), CaseCheck(name="wrong answers rejected")
     repeated = CaseCheck(name="the same score twice")
@@ -80,11 +80,9 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
     seconds: list[float] = []
     references: dict[str, list[str]] = {}
     wrong, skipped = Counter[str](), 0
-    for number, task in enumerate(tasks):
-        if env.reference is None:
-            break
+    for number, task in enumerate(tasks if env.reference is not None else ()):
         try:
-            scripts = [("reference", env.reference(task)), *(env.negatives(task) if env.negatives else ())]
+            scripts = _scripts(env, task)
         except ValueError as error:
             LOG.warning("task %s: %s", task.key, error)
             skipped += 1
@@ -106,12 +104,21 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
     if env.reference is None:
         reference.name += " (none: name a field of the rows with --answer)"
     reference.name += f" ({skipped} tasks have none)" if skipped else ""
-    kinds = [name for name, _ in wrong.most_common(SHOWN)]
-    more = f" and {len(wrong) - SHOWN} more kinds" if len(wrong) > SHOWN else ""
-    rejected.name += f" ({', '.join(kinds)}{more})" if kinds else ""
-    findings = [reference, rejected, repeated, _same_tasks(env), _gymnasium(env, tasks)]
-    findings += audit(env, tasks, references) if audits else []
+    rejected.name += _list_kinds(wrong)
+    findings = [reference, rejected, repeated, _same_tasks(env), _gymnasium(env, tasks), *audit(env, tasks, references)]
     return EnvReport(findings=findings, seconds=seconds, needs_reference=not own)
+
+
+def _scripts(env: EnvDefinition, task: Task) -> list[tuple[str, list[str]]]:
+    """Return the named turns to try: the reference answer, then wrong ones."""
+    assert env.reference is not None
+    return [("reference", env.reference(task)), *(env.negatives(task) if env.negatives else ())]
+
+
+def _list_kinds(wrong: Counter[str]) -> str:
+    kinds = ", ".join(name for name, _ in wrong.most_common(SHOWN))
+    more = f" and {len(wrong) - SHOWN} more kinds" if len(wrong) > SHOWN else ""
+    return f" ({kinds}{more})" if kinds else ""
 
 
 def _case(task: Task, name: str, scored: TranscriptScore) -> str:

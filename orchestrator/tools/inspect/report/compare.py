@@ -116,7 +116,7 @@ def _require_same_budgets(runs: Sequence[RunCurves]) -> None:
         }
         union = set().union(*asked.values())
         if any(budgets != union for budgets in asked.values()):
-            listed = "; ".join(f"{run}: {_listed(budgets)}" for run, budgets in asked.items())
+            listed = "; ".join(f"{run}: {_list_budgets(budgets)}" for run, budgets in asked.items())
             wanted = ",".join(map(str, sorted({budget for budget, _ in union})))
             raise ValueError(
                 f"the runs have different token budgets in {env}, or answered at them in different ways ({listed}); evaluate "
@@ -125,7 +125,7 @@ def _require_same_budgets(runs: Sequence[RunCurves]) -> None:
             )
 
 
-def _listed(budgets: Iterable[tuple[int, bool | None]]) -> str:
+def _list_budgets(budgets: Iterable[tuple[int, bool | None]]) -> str:
     ways = {True: "nested", False: "in a pass", None: "by an older version"}
     return ", ".join(f"{budget} {ways[nested]}" for budget, nested in sorted(budgets, key=lambda one: one[0]))
 

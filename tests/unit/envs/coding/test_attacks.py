@@ -1,13 +1,12 @@
 """Programs that try to get a reward, or cause a fault of ours, without a solution, in every format."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from support.code_tasks import play, task_of
 
-from temper.envs.coding.checks import GRADING_CPU_S, run_checks
+from temper.envs.coding.checks import run_checks
 from temper.envs.sandbox.sandbox import shared_sandbox
 from temper.envs.sandbox.sealed_process import Limits
 
@@ -198,10 +197,8 @@ def test_checks_that_take_long_together_do_not_fail_for_it() -> None:
     ids=["a flood of NaN", "calls back without end", "a large result"],
 )
 def test_a_program_that_costs_the_grader_much_is_at_fault(source: str) -> None:
-    start_s = time.thread_time()
     (tested,) = run_checks(shared_sandbox(), source, ["assert f(lambda x: x) == 2"], ["f"])
     assert (tested.passed, tested.policy_fault) == (False, True)
-    assert time.thread_time() - start_s < GRADING_CPU_S + 1
 
 
 def test_an_endless_iterator_does_not_contain_any_value() -> None:

@@ -122,10 +122,8 @@ def test_notations_and_units_are_judged_as_labelled() -> None:
 
 
 def test_a_gold_times_a_wrong_unit_never_pays() -> None:
-    rng, names = (
-        random.Random(0),
-        ("m", "cm", "km", "s", "h", "kg", "g", "km/h", "m/s", "m^2", "L", "degrees", "dollars", "C"),
-    )
+    rng = random.Random(0)
+    names = ("m", "cm", "km", "s", "h", "kg", "g", "km/h", "m/s", "m^2", "L", "degrees", "dollars", "C")
     for _ in range(300):
         number, (right, wrong) = rng.choice(("5", "-2.5", "\\frac{3}{7}", "3\\sqrt{2}", "2\\pi")), rng.sample(names, 2)
         gold, answer = (f"{number}\\text{{ {name}}}" for name in (right, wrong))

@@ -104,18 +104,14 @@ def test_branches_do_not_change_the_weight_of_an_episode(aggregation: Aggregatio
     samples = samples_from_groups([group(one, *[one] * 4), group(three, one, one)], advantage="rloo")
     assert len(samples) == 10
     batch = build_batch(samples, ranks=2, micro_batch_tokens=30, pad_id=0, aggregation=aggregation, constant_length=12)
-    rows = {id(sample): sample.episode for sample in batch.rows}
-    assert len(set(rows.values())) == 8
-    weights = np.zeros(8)
+    weights = dict.fromkeys(range(8), 0.0)
     for plan, micro_batches in zip(batch.plan, batch.micro_batches, strict=True):
         for items, micro in zip(plan, micro_batches, strict=False):
-            for row, total in zip(
-                (row for item in items for row in item.rows), micro.weights_BT.sum(axis=1), strict=True
-            ):
-                episode = batch.rows[row].episode
+            episodes = [batch.rows[row].episode for item in items for row in item.rows]
+            for episode, total in zip(episodes, micro.weights_BT.sum(axis=1), strict=True):
                 assert episode is not None
-                weights[episode] += total
-    assert weights / batch.denominator == pytest.approx([0.125] * 8)
+                weights[episode] += total / batch.denominator
+    assert weights == pytest.approx(dict.fromkeys(range(8), 0.125))
 
 
 def test_mini_batches_keep_the_samples_of_an_episode_together() -> None:

@@ -19,7 +19,7 @@ from transformers import (
 from unit.learner.test_worker import in_processes, weights_of
 
 from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, build_batch
-from temper.learner.batches.packing import batch_cost, cheapest_plan, micro_batch_size, plain_plan
+from temper.learner.batches.packing import ON_CPU, batch_cost, cheapest_plan, micro_batch_size, plain_plan
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.batches.shared_prefixes import Prompts, SharedPrefix, shared_length, shared_prefixes
 from temper.learner.config import LearnerConfig, OptimConfig
@@ -277,7 +277,7 @@ def test_a_group_of_very_unlike_answers_shares_no_prompt_where_rows_without_padd
     (plans,) = cheapest_plan(lengths, [SharedPrefix(rows=tuple(range(8)), prompt=100)], ranks=1, budget=LONGEST)
     (size,) = [micro_batch_size(plan) for plan in plans]
     assert (size.prompt, size.rests) == (0, sum(lengths))
-    assert sum(lengths) < size.cost < 0.6 * size.tokens
+    assert sum(lengths) < size.cost(ON_CPU) < 0.6 * size.tokens
 
 
 def test_a_plan_is_never_dearer_than_the_one_without_prompts():
@@ -286,7 +286,7 @@ def test_a_plan_is_never_dearer_than_the_one_without_prompts():
         first = [(0, 6, 69), (6, 11, 49), (12, 16, 65), (16, 20, 69)]
         prefixes = [SharedPrefix(rows=tuple(range(start, stop)), prompt=prompt) for start, stop, prompt in first]
         plan = cheapest_plan(lengths, prefixes, ranks=ranks, budget=500)
-        assert batch_cost(plan) <= batch_cost(plain_plan(lengths, ranks=ranks, budget=500))
+        assert batch_cost(plan, ON_CPU) <= batch_cost(plain_plan(lengths, ranks=ranks, budget=500), ON_CPU)
         assert all(plan)
         assert sorted(row for share in plan for packed in share for item in packed for row in item.rows) == list(
             range(20)

@@ -420,11 +420,8 @@ def test_failures_without_a_budget_are_none_at_a_budget(tmp_path: Path) -> None:
     pool = RolloutPool(slow=True)
     found, _, _ = evaluated(tmp_path, "eval.budgets=[2,6]", pool=pool)
     points = [BudgetPoint.read(raw) for raw in found["curve"]["math"]]
-    assert [(one.label, one.samples, one.failures) for one in points] == [
-        ("budget-2", 4, 0),
-        ("budget-6", 4, 0),
-        ("unlimited", 3, 1),
-    ]
+    expected = [("budget-2", 4, 0), ("budget-6", 4, 0), ("unlimited", 3, 1)]
+    assert [(one.label, one.samples, one.failures) for one in points] == expected
     asked = Counter(ticket.task.thinking.budget for ticket in pool.tickets)
     assert asked == {None: 6, 2: 3, 6: 3}  # only the tasks with a failure have a pass
 

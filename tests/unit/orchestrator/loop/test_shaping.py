@@ -192,9 +192,8 @@ def test_thinking_tokens_have_a_penalty_in_forced_answers_too() -> None:
     )
     made = replace(made, trajectories=(replace(made.trajectories[0], forced_answers=(forced,)), made.trajectories[1]))
     adaptive = EnvPenalty(penalty=0.1, length=100.0)
-    penalised = shaped(
-        made, ShapingConfig(solve_rate_penalty=0.4), length_penalty=adaptive
-    )  # 0.1 + 0.4 / 2 for 100 tokens
+    config = ShapingConfig(solve_rate_penalty=0.4)
+    penalised = shaped(made, config, length_penalty=adaptive)  # 0.1 + 0.4 / 2 for 100 tokens
     assert penalised.rewards_G == pytest.approx([1.0 - 0.15, -0.3])
     assert penalised.trajectories[0].forced_answers[0].reward == pytest.approx(1.0 - 0.06)
     assert [answer.correct for answer in penalised.trajectories] == [True, False]

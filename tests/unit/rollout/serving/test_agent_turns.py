@@ -86,13 +86,8 @@ def modes_of(family: Family) -> list[tuple[Thinking, str]]:
 @pytest.mark.parametrize("tools", [(), PROBE_TOOLS], ids=["", "tools"])
 def test_a_turn_is_the_same_by_each_route_and_without_an_agent(family: Family, tools: Any) -> None:
     for thinking, thought in modes_of(family):
-        task = Task(
-            key="t",
-            messages=({"role": "user", "content": "2+2=?"},),
-            spec={"answer": "4"},
-            thinking=thinking,
-            tools=tools,
-        )
+        asked = ({"role": "user", "content": "2+2=?"},)
+        task = Task(key="t", messages=asked, spec={"answer": "4"}, thinking=thinking, tools=tools)
         for name, text in texts_of(family, thought).items():
             if (not tools or thinking is LOW_EFFORT) and name not in ("call", "bad call"):
                 continue

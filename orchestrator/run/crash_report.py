@@ -1,4 +1,4 @@
-"""Reports the end of a driver that it cannot report itself: SIGKILL, also for lack of memory, or a library that exits.
+"""Reports a driver that ends without a report, because it is killed, for example for lack of memory, or a library exits.
 
 This file is also the program of the process that reports. It imports the standard library only, so it starts in 20 ms.
 """
@@ -21,14 +21,14 @@ LINES, TAIL_BYTES = 5, 4000
 
 
 @contextmanager
-def last_words(faults: Path, log: Path, command: str) -> Iterator[None]:
+def crash_reporter(faults: Path, log: Path, command: str) -> Iterator[None]:
     """Let another process report if this one ends within the block: on standard error, and in a file of `faults`.
 
     The report has the last lines that this process added to `log`, and the `command` that resumes the run.
     """
     start = log.stat().st_size if log.exists() else 0
     program = [sys.executable, "-I", "-S", __file__, str(faults), str(log), str(start), command]
-    # A session of its own, so that Ctrl-C does not reach it. The pipe closes with this process, however it ends.
+    # In a new session Ctrl-C does not reach it. The pipe closes with this process, however it ends.
     reporter = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield

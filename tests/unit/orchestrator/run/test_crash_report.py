@@ -1,4 +1,4 @@
-"""The report on a driver that ends without reporting it."""
+"""The report on a driver that ends without one."""
 
 import subprocess
 import sys
@@ -9,12 +9,12 @@ import pytest
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from temper.orchestrator.run.last_words import last_words
+from temper.orchestrator.run.crash_report import crash_reporter
 
 folder, end = Path(sys.argv[1]), sys.argv[2]
 log = folder / "driver.log"
 log.write_text("of an earlier start\\n")
-with last_words(folder / "faults", log, "temper run mine.yaml"):
+with crash_reporter(folder / "faults", log, "temper run mine.yaml"):
     with log.open("a") as file:
         file.write("GCS is gone\\n")
     exec(end)
