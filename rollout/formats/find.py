@@ -58,7 +58,7 @@ def _xml(pattern: str) -> dict[str, Any]:
     return {"content": "xml-inline", "content_args": {"tag_pattern": pattern}, "transform": NAMED, "repeats": True}
 
 
-DEEPSEEK_MARK = rf"{_wide('tool calls begin')}(?:\s*{_wide('tool call begin')})?|\s*{_wide('tool call begin')}"
+DEEPSEEK_MARK = rf"{_wide('tool calls begin')}(?:\s*{_wide('tool call begin')})?|{_wide('tool call begin')}"
 
 
 CALL_SYNTAXES: tuple[CallSyntax, ...] = (

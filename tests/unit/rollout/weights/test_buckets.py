@@ -305,7 +305,7 @@ def test_a_missing_engine_is_named_and_delays_others_briefly(
 ) -> None:
     monkeypatch.setattr("temper.rollout.weights.process_group.ALONE_S", 2.0)
     monkeypatch.setattr("temper.rollout.weights.delivery.ALONE_S", 2.0)
-    monkeypatch.setattr("temper.rollout.weights.delivery.AFTER_SENDER_S", 1.0)
+    monkeypatch.setattr("temper.rollout.weights.delivery.AFTER_SENDER_S", 2.0)
     monkeypatch.setattr("temper.rollout.weights.delivery.NAMED_AFTER_S", 2.5)
     good = Engine(name="good")
 
