@@ -53,7 +53,10 @@ def exit_status(work: Callable[[], int]) -> int:
 
 @contextmanager
 def sigterm_as_sigint() -> Iterator[None]:
-    """Let SIGTERM do the work of SIGINT, which asyncio knows, and accept both in a shell's background job."""
+    """Let SIGTERM do the work of SIGINT, which asyncio knows, and accept both in a shell's background job.
+
+    An error that hides an interrupt becomes the interrupt again, because lazy imports turn one into an import error.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -61,9 +64,20 @@ def sigterm_as_sigint() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, interrupt), signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
+    except Exception as error:
+        if _hides_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])
+
+
+def _hides_interrupt(error: BaseException | None) -> bool:
+    """Return whether an interrupt caused an error."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _print_fault(error: Exception) -> None:

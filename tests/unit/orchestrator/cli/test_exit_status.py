@@ -57,6 +57,17 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(capsys: pytest.CaptureFixture[str
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_an_interrupt_in_a_lazy_import_ends_the_command() -> None:
+    def work() -> int:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException as error:
+            raise ModuleNotFoundError("could not import") from error
+        return 0
+
+    assert exit_status(work) == 130
+
+
 def test_what_is_a_fault_of_this_program_is_raised_whole() -> None:
     assert exit_status(lambda: 7) == 7
     with pytest.raises(AssertionError):
