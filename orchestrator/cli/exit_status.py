@@ -24,6 +24,8 @@ GAVE_UP = 3
 UNREAD = 141
 """Exit status of a command whose output was not read to its end: a shell's number for a process that SIGPIPE ended."""
 
+INTERRUPTED = "interrupted: stopped at once; rerun the command to resume a run"
+
 
 def exit_status(work: Callable[[], int]) -> int:
     """Return the exit status of a command, and print an error or interrupt.
@@ -34,7 +36,7 @@ def exit_status(work: Callable[[], int]) -> int:
         with sigterm_as_sigint():
             return work()
     except KeyboardInterrupt:  # the second one of a run: the first one requests a stop
-        print("interrupted: stopped at once; rerun the command to resume a run", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         return STOPPED
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {blanked(str(error))}", file=sys.stderr)
@@ -55,29 +57,29 @@ def exit_status(work: Callable[[], int]) -> int:
 def sigterm_as_sigint() -> Iterator[None]:
     """Let SIGTERM do the work of SIGINT, which asyncio knows, and accept both in a shell's background job.
 
-    An error that hides an interrupt becomes the interrupt again, because lazy imports turn one into an import error.
+    During an import it ends the process at once, because libraries turn an exception there into other errors, or abort.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        if _is_import(frame):
+            sys.stdout.flush()
+            print(INTERRUPTED, file=sys.stderr, flush=True)
+            os._exit(STOPPED)
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt), signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
-    except Exception as error:
-        if _hides_interrupt(error):
-            raise KeyboardInterrupt from error
-        raise
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])
 
 
-def _hides_interrupt(error: BaseException | None) -> bool:
-    """Return whether an interrupt caused an error."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
+def _is_import(frame: FrameType | None) -> bool:
+    """Return whether a frame, or one that called it, imports a module."""
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _print_fault(error: Exception) -> None:
