@@ -106,9 +106,6 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
     # Its head would store 100,000 calls at 2 kB each. Without a dashboard nobody reads them.
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
-    if address == "local":
-        # Its processes would search for a lost head for a minute, but a private head never comes back.
-        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
     variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _driver_variables()
     with _own_sigterm():
         joined = ray.init(

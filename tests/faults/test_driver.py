@@ -30,6 +30,8 @@ OF_TIME = ("time/", "episode/", "engine/", "buffer/", "rollout/tokens_per_s", "t
 """Metrics that differ between runs: seconds, and floating-point sums over the same tokens."""
 GCS = "gcs_server"
 """The process name of a Ray cluster's head."""
+PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+"""Seconds that Ray processes search for a lost head. The default is 60."""
 REPORT_S = 30.0
 """Time limit for a run to end after the loss of its cluster's head."""
 Wait = Callable[[Job, random.Random], float]
@@ -295,7 +297,7 @@ def under_another_clock(found: Runs, plain: Path) -> float:
 
 def interrupted(found: Runs, one: Interruption, seed: int, *, after: str | None) -> None:
     """Start the run, interrupt it and damage its newest checkpoint. `after` is the previous damage, if any."""
-    job = found.start("job", *ARGUMENTS)
+    job = found.start("job", *ARGUMENTS, environment=PATIENCE)
     if one.damage:
         job.wait_until(lambda: len(checkpoints(job.run)) >= 2, "one to damage and one before it")
     delay = one.wait(job, random.Random(seed))
