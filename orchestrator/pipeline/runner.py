@@ -124,13 +124,13 @@ async def _tracked(
     config: Config, folder: RunDir, progress: Progress, ahead: list[StageInstance], measured: dict[str, float]
 ) -> int:
     """Run the stages. `measured` has metrics of the checks before the start."""
-    tracker = tracker_of(config, folder, notify=progress.note)
     stop = StopFlag()
+    _stop_on_signals(stop, progress)
+    tracker = tracker_of(config, folder, notify=progress.note)
     will_train = any(one.stage.trains for one in ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
     ended = RunStatus.FAILED
     try:
-        _stop_on_signals(stop, progress)
         if measured:
             run.metrics.append_next("start", measured)
         send_run(tracker, config, folder, notify=progress.note)
