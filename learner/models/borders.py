@@ -5,8 +5,6 @@ and width.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache
-from inspect import signature
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -20,8 +18,6 @@ BORDERS = torch.int32
 """Type of an attention mask with borders, shape (1, 1, 2, sequences + 1): the starts and the end, of queries and of keys."""
 Sides = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Query, key and value of a pass, each (N, heads, width)."""
-KERNEL_ARGUMENTS = {"cu_seq_q", "cu_seq_k", "scale", "window_size", "enable_gqa"}
-"""Arguments of `varlen_attn` that attention by borders needs. Older releases of torch lack some."""
 
 
 def border_mask(queries_S: Sequence[int], keys_S: Sequence[int] | None = None) -> torch.Tensor:
@@ -40,12 +36,6 @@ def lengths_in(attention_mask: Any) -> tuple[list[int], list[int]] | None:
     assert attention_mask.device.type == "cpu", "borders on a device would stop it in each layer"
     queries_S, keys_S = attention_mask[0, 0].diff().tolist()
     return queries_S, keys_S
-
-
-@cache
-def missing_arguments() -> list[str]:
-    """Return the arguments that this torch's kernel for borders lacks. Empty on a machine without a GPU."""
-    return sorted(KERNEL_ARGUMENTS - set(signature(varlen_attn).parameters)) if torch.cuda.is_available() else []
 
 
 def attend(

@@ -17,7 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from temper.learner.batches.packing import packed_cost
 from temper.learner.models import mamba_scan
-from temper.learner.models.borders import attend, border_mask, lengths_in, missing_arguments
+from temper.learner.models.borders import attend, border_mask, lengths_in
 from temper.learner.models.sequence_parallel import SequenceGroup, install_mixers
 from temper.learner.models.shape import LAYER_TYPES, RECURRENT
 
@@ -111,7 +111,7 @@ def install(forward: Callable[..., Any], model: PreTrainedModel, group: Sequence
             packed_1NV = forward(input_ids=rows.pack(ids_BT), use_cache=False, **rows.arguments).logits.float()
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, ValueError) as error:  # its attention is not transformers', or no kernel takes its heads
+        except (RuntimeError, TypeError, ValueError) as error:  # not transformers' attention, or no kernel for its heads
             return f"attention refuses their borders: {str(error).partition(chr(10))[0]}"
     alone, continued, packed = continued_BTV[1, :after], continued_BTV[0, before:], packed_1NV[0, before:]
     share = LEAK if model.dtype == torch.float32 else LEAK_IN_HALF
@@ -129,5 +129,4 @@ def _unsupported(text: PreTrainedConfig) -> str:
         return "attention with a window"
     if recurrent in layers and not mamba_scan.separates_sequences():
         return "no scan of Mamba-2 layers that keeps sequences apart"
-    missing = ", ".join(missing_arguments())
-    return f"varlen_attn of torch {torch.__version__} has no {missing}" if missing else ""
+    return ""
