@@ -111,7 +111,7 @@ def install(forward: Callable[..., Any], model: PreTrainedModel, group: Sequence
             packed_1NV = forward(input_ids=rows.pack(ids_BT), use_cache=False, **rows.arguments).logits.float()
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, TypeError, ValueError) as error:  # not transformers' attention, or no kernel for its heads
+        except (RuntimeError, TypeError, ValueError) as error:  # its attention takes no borders
             return f"attention refuses their borders: {str(error).partition(chr(10))[0]}"
     alone, continued, packed = continued_BTV[1, :after], continued_BTV[0, before:], packed_1NV[0, before:]
     share = LEAK if model.dtype == torch.float32 else LEAK_IN_HALF
