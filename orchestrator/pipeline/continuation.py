@@ -9,9 +9,10 @@ from temper.orchestrator.config.keys import is_removed, new_key
 from temper.orchestrator.config.text import written
 from temper.orchestrator.pipeline.config import KINDS, KNOWN, Config, flat_config, save_config
 from temper.orchestrator.pipeline.data_files import MISSING, content
-from temper.orchestrator.run.checkpoint import steps
+from temper.orchestrator.pipeline.rate_change import rate_change
+from temper.orchestrator.run.checkpoint import place, resumed_step
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.run.metrics_log import MetricsLog, read_metrics
 
 CHANGED = "changed"
 SAMPLED_BY = ("tasks", "samples", "sampling", "shares")
@@ -70,28 +71,35 @@ def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> di
     return found
 
 
-def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) -> None:
-    """Record the configuration of a run, and its changes since the last start. Raise `ValueError` as `allowed_changes`.
+def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) -> list[str]:
+    """Record the configuration of a run, and its changes since the last start. Return notes on their effects.
 
     A stage without a checkpoint samples its answers again if the changes affect them. A run without any checkpoint starts
-    again.
+    again. Raise `ValueError` as `allowed_changes`.
     """
     state = folder.state()
     now = fingerprint_now(config, folder, reads=reads)
     if not state.fingerprint:
         save_config(config, folder.config)
         folder.store(replace(state, fingerprint=now))
-        return
+        return []
     trained = folder.trained_instances()
     found = allowed_changes(config, folder, reads=reads)
     if _begins_anew(found, config, state, trained):
         state = _afresh(folder)
     _forget_answers(found, folder, trained)
+    notes: list[str] = []
     if trained and (what := recorded(found, config, state)):
         name = next(reversed(trained))
-        MetricsLog(folder.metrics).event(name, max(steps(folder.checkpoints(name))), CHANGED, what)
+        step = resumed_step(folder.checkpoints(name))
+        rate = rate_change(
+            config, found[Kind.SCHEDULE], place(folder.checkpoints(name), step), read_metrics(folder.metrics)
+        )
+        notes += [] if rate is None else [rate.note]
+        MetricsLog(folder.metrics).event(name, step, CHANGED, what | ({} if rate is None else rate.event))
     save_config(config, folder.config)
     folder.store(replace(state, fingerprint=now))
+    return notes
 
 
 def valid_progress(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:
