@@ -164,6 +164,23 @@ def test_a_change_that_keeps_the_rate_has_no_note_on_it(folder: RunDir) -> None:
     assert row.event == {"kind": "changed", "what": {"rl.steps": ["44", "90"]}}
 
 
+def test_a_setting_that_an_older_version_lacks_is_no_change(folder: RunDir) -> None:
+    check_continuation(load_config(DEMO, []), folder)
+    with_checkpoint(folder, "rl", 1)
+    state = folder.state()
+    lacked = ("rl.loss.nested_weights", "learner.bf16", "envs.math.preset", "seed")
+    assert set(lacked) <= set(state.fingerprint)
+    older = {key: value for key, value in state.fingerprint.items() if key not in lacked}
+    folder.store(replace(state, fingerprint=older))
+    assert check_continuation(load_config(DEMO, []), folder) == []
+    assert events(folder) == []
+    folder.store(replace(state, fingerprint=older))
+    with pytest.raises(ValueError, match=r"rl.loss.nested_weights"):
+        check_continuation(
+            load_config(DEMO, ["rl.loss.nested_weights=[1,2]", "rl.thinking.nested_budgets=[8]"]), folder
+        )
+
+
 def test_a_run_that_has_trained_nothing_may_change_anything_and_begins_anew(folder: RunDir) -> None:
     check_continuation(load_config(DEMO, []), folder)
     folder.store(replace(folder.state(), done={"init": 0}, model="checkpoints/init/000000", label="init"))
