@@ -36,11 +36,12 @@ class OptimConfig:
     muon_momentum: float = scheduled(0.95)
     """Decay of Muon's running mean of the gradient."""
     warmup_steps: int = scheduled(10, unit="steps")
-    """Optimiser steps over which the learning rate rises linearly from 0."""
+    """Optimiser steps over which the learning rate rises linearly. The first has 1 / warmup_steps of it."""
     schedule: Schedule = scheduled("constant")
-    """After the warm-up: constant, linear (to `final_fraction` at the last step) or cosine (likewise)."""
+    """After the warm-up: constant, linear or cosine. The last two reach `final_fraction` after the last step, so even with 0 it
+    still trains."""
     final_fraction: float = scheduled(0.0)
-    """Learning rate at the last step as a fraction of the highest. A constant schedule ignores it."""
+    """Learning rate after the last step as a fraction of the highest. A constant schedule ignores it."""
     beta1: float = scheduled(0.9)
     """Decay of the gradient's running mean."""
     beta2: float = scheduled(0.999)

@@ -5,6 +5,8 @@ Lengths are in tokens. Suffix: `_G` one entry per answer of the group.
 
 import math
 
+from temper.rewards.rounding import rounding_of
+
 TOP_SHARE = 0.2
 """Share of a group, by reward, whose shortest answers earn the bonus."""
 
@@ -30,7 +32,7 @@ def shortest_of_the_best(lengths_G: list[int], rewards_G: list[float]) -> list[b
     if not lengths_G:
         return []
     places = math.ceil(len(rewards_G) * TOP_SHARE)
-    bar, shortest = sorted(rewards_G, reverse=True)[places - 1], min(lengths_G)
+    bar, shortest = sorted(rewards_G, reverse=True)[places - 1] - rounding_of(rewards_G), min(lengths_G)
     return [length == shortest and reward >= bar for length, reward in zip(lengths_G, rewards_G, strict=True)]
 
 

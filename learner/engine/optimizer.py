@@ -176,15 +176,16 @@ def inner_matrices(model: PreTrainedModel) -> list[tuple[torch.Tensor, torch.Siz
 
 
 def learning_rate(step: int, *, optim: OptimConfig, total_steps: int) -> float:
-    """Return the learning rate of step `step` (from 0) of `total_steps`.
+    """Return the learning rate of step `step` (from 0) of `total_steps`. A later step has the last one's.
 
-    Cosine: Loshchilov and Hutter, "SGDR", eq. 5, 2017.
+    A schedule ends after the last step, because a step with the rate 0 would change nothing. Cosine: Loshchilov and Hutter,
+    "SGDR", eq. 5, 2017.
     """
     if step < optim.warmup_steps:
         return optim.learning_rate * (step + 1) / optim.warmup_steps
     if optim.schedule == "constant":
         return optim.learning_rate
-    span = max(1, total_steps - 1 - optim.warmup_steps)
-    progress = min(1.0, (step - optim.warmup_steps) / span)
+    last = max(total_steps - 1, optim.warmup_steps)
+    progress = (min(step, last) - optim.warmup_steps) / (last + 1 - optim.warmup_steps)
     shape = 1 - progress if optim.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
     return optim.learning_rate * (optim.final_fraction + (1 - optim.final_fraction) * shape)

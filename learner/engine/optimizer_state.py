@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from temper.learner.engine.optimizer import EMA, GuardedAdamW, MatrixPart
 from temper.learner.engine.piece import SHARD_BYTES, Piece, copy_to_cpu, file_piece
-from temper.learner.engine.saved_state import RANKS, SHARDS, SavedTensor, open_state, require_all_ranks
+from temper.learner.engine.saved_state import RANKS, SHARDS, SavedTensor, open_state, require_all_ranks, state_files
 from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.loading import whole_shape
 
@@ -80,7 +80,7 @@ class OptimizerState:
         """Read the files. Raises `ValueError` if they belong to another model or optimiser."""
         require_all_ranks(directory)
         with ExitStack() as stack:
-            self._load(directory, open_state(directory.glob(SHARDS), stack))
+            self._load(directory, open_state(state_files(directory, SHARDS), stack))
 
     def _load(self, directory: Path, saved: dict[str, SavedTensor]) -> None:
         if STEP not in saved:

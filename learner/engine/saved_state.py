@@ -19,6 +19,7 @@ from temper.learner.engine.optimizer import EMA
 from temper.learner.models.adapters import ADAPTER, is_adapter
 from temper.learner.models.loading import TOKENIZER_FILES, read_structure
 from temper.learner.training_state import STATE_FOLDER, CheckpointFacts
+from temper.rollout.weights.own_files import own_files
 from temper.rollout.weights.weight_files import INDEX
 
 SHARDS = "optimizer-*.safetensors"
@@ -64,10 +65,15 @@ def open_state(files: Iterable[Path], stack: ExitStack) -> dict[str, SavedTensor
     return tensors
 
 
+def state_files(directory: Path, *patterns: str) -> list[Path]:
+    """Return the files of a checkpoint's training state that match, without foreign ones."""
+    return [path for one in patterns for path in own_files(directory.parent, f"{directory.name}/{one}")]
+
+
 def require_all_ranks(directory: Path) -> None:
     """Raise `ValueError` if the files of a rank are missing."""
     ranks, found = 1, set()
-    for number, path in ((int(path.stem.rpartition("-")[2]), path) for path in directory.glob(SHARDS)):
+    for number, path in ((int(path.stem.rpartition("-")[2]), path) for path in state_files(directory, SHARDS)):
         with safe_open(path, framework="pt") as file:
             ranks = int((file.metadata() or {}).get(RANKS, 1))
         found.add(number % ranks)
@@ -87,7 +93,7 @@ def write_averaged_model(checkpoint: Path, directory: Path) -> None:
     state = checkpoint / STATE_FOLDER
     require_all_ranks(state)
     with ExitStack() as stack:
-        saved = open_state([*state.glob(SHARDS), *state.glob(ADAPTERS_FILE)], stack)
+        saved = open_state(state_files(state, SHARDS, ADAPTERS_FILE), stack)
         names = [name.removeprefix(f"{EMA}/") for name in saved if name.startswith(f"{EMA}/")]
         if not names:
             raise ValueError(
@@ -97,7 +103,7 @@ def write_averaged_model(checkpoint: Path, directory: Path) -> None:
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
         trained = {f"{name.partition('.lora_')[0]}.weight" if is_adapter(name) else name for name in names}
         places = {key: name for name in trained for key in revert_weight_conversion(model, {name: parameters[name]})}
-        for path in checkpoint.glob("*.safetensors"):
+        for path in own_files(checkpoint, "*.safetensors"):
             tensors = load_file(path)
             for name in sorted({places[key] for key in tensors if key in places}):
                 average = _adapter_change(saved, name, scale=scale) if scale else saved[f"{EMA}/{name}"].whole()
@@ -111,7 +117,9 @@ def write_averaged_model(checkpoint: Path, directory: Path) -> None:
             raise ValueError(
                 f"{checkpoint} has other tensors than {min(places)}; model.ema does not support its {model.config.model_type}"
             )
-    for path in (path for pattern in (*TOKENIZER_FILES, "*config.json", INDEX) for path in checkpoint.glob(pattern)):
+    for path in (
+        path for pattern in (*TOKENIZER_FILES, "*config.json", INDEX) for path in own_files(checkpoint, pattern)
+    ):
         shutil.copyfile(path, directory / path.name)
 
 

@@ -1,5 +1,7 @@
 """Advantages of answers from their rewards, and which groups have nonzero advantages.
 
+Rewards that are equal within rounding (`has_different_rewards`) have exactly zero advantage within their group.
+
 Suffixes: `_G` one entry per answer of a group (the answers to one task), `_NG` per group of the batch and answer.
 """
 
@@ -8,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from temper.learner.losses.custom_functions import call_on_trial, import_function, is_custom
+from temper.rewards.rounding import has_different_rewards, rounding_of
 
 GroupAdvantage = Callable[[list[float]], list[float]]
 """From the rewards of one group to its advantages."""
@@ -23,7 +26,7 @@ def rloo(rewards_G: list[float]) -> list[float]:
     Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs", 2024.
     """
     count = len(rewards_G)
-    if count < 2:
+    if count < 2 or not has_different_rewards(rewards_G):
         return [0.0] * count
     total = sum(rewards_G)
     return [reward - (total - reward) / (count - 1) for reward in rewards_G]
@@ -34,8 +37,8 @@ def dr_grpo(rewards_G: list[float]) -> list[float]:
 
     Dr. GRPO: Liu et al., "Understanding R1-Zero-Like Training: A Critical Perspective", 2025.
     """
-    if not rewards_G:
-        return []
+    if not has_different_rewards(rewards_G):
+        return [0.0] * len(rewards_G)
     mean = sum(rewards_G) / len(rewards_G)
     return [reward - mean for reward in rewards_G]
 
@@ -46,8 +49,8 @@ def grpo(rewards_G: list[float]) -> list[float]:
     GRPO: Shao et al., "DeepSeekMath", section 4.1, 2024.
     """
     centred_G = dr_grpo(rewards_G)
-    if not centred_G:
-        return []
+    if not any(centred_G):
+        return centred_G
     deviation = (sum(x * x for x in centred_G) / len(centred_G)) ** 0.5
     return [x / (deviation + EPSILON) for x in centred_G]
 
@@ -64,7 +67,7 @@ def normalise_over_batch(values_NG: list[list[float]], tokens_NG: list[list[int]
         for value, count in zip(values_G, tokens_G, strict=True)
     ]
     total = sum(count for _, count in weighed)
-    if not total:
+    if not has_different_rewards([value for value, count in weighed if count]):
         return [[0.0] * len(values_G) for values_G in values_NG]
     mean = sum(value * count for value, count in weighed) / total
     deviation = (sum((value - mean) ** 2 * count for value, count in weighed) / total) ** 0.5
@@ -108,21 +111,24 @@ def has_nonzero_advantage(rewards_G: list[float], *, kind: str) -> bool:
     Rules that normalise over the batch give one to groups of equal rewards too. A custom rule is called to find out.
     """
     if is_custom(kind):
-        return any(advantage_function(kind)(rewards_G))
+        advantages_G = advantage_function(kind)(rewards_G)
+        return any(abs(advantage) > rounding_of(rewards_G) for advantage in advantages_G)
     return kind in NORMALISED_OVER_BATCH or has_different_rewards(rewards_G)
 
 
-def has_different_rewards(rewards_G: list[float]) -> bool:
-    """Return whether the rewards differ. Equal rewards have zero advantage within a group."""
-    return len(set(rewards_G)) > 1
-
-
 def advantage_function(name: str) -> GroupAdvantage:
-    """Return the function of this name. Results of a custom function are checked at every call."""
+    """Return the function of this name. Results of a custom function are checked at every call.
+
+    A custom function receives equal rewards if they are equal within rounding.
+    """
     if not is_custom(name):
         return ADVANTAGES[name]
     function = import_function("loss.advantage", name)
-    return lambda rewards_G: _checked(name, function(list(rewards_G)), rewards_G)
+    return lambda rewards_G: _checked(name, function(_without_rounding(rewards_G)), rewards_G)
+
+
+def _without_rounding(rewards_G: list[float]) -> list[float]:
+    return list(rewards_G) if has_different_rewards(rewards_G) else [rewards_G[0] for _ in rewards_G]
 
 
 def check_advantage(name: str) -> None:

@@ -16,6 +16,7 @@ from temper.learner.models import mamba_scan
 from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.kernels import Device, require_kernels, training_device
 from temper.learner.models.shared_prompt import recompute_layers
+from temper.rollout.weights.own_files import own_files
 
 PROBABILITY, ROUTER_NOISE = "drop", "jitter"
 """Parts of transformers' names for dropout probabilities and for the width of router noise."""
@@ -81,7 +82,7 @@ def read_model(directory: Path, *, device: Device | None = None, place: Place | 
     Raises `ValueError` if the directory holds none, or if a GPU lacks its kernels (`device` None: this machine's training
     device), and with `place` if the files lack a parameter.
     """
-    if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
+    if not (directory / "config.json").is_file() or not own_files(directory, "*.safetensors"):
         raise ValueError(f"{directory} is not a model directory: it needs config.json and *.safetensors")
     text = AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
     with _read_one_by_one(place) as placed:
@@ -189,4 +190,4 @@ def recompute(model: PreTrainedModel, kind: Recomputed) -> None:
 
 def read_tokenizer(directory: Path) -> dict[str, bytes]:
     """Read the tokenizer's files into memory, because the initial checkpoint may be deleted before the next is saved."""
-    return {path.name: path.read_bytes() for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}
+    return {path.name: path.read_bytes() for pattern in TOKENIZER_FILES for path in own_files(directory, pattern)}

@@ -24,9 +24,9 @@ from enum import Enum
 from time import monotonic
 from typing import Literal
 
-from temper.learner.losses.advantages import has_different_rewards
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.loop.mixture import Draw, Mixture
+from temper.rewards.rounding import has_different_rewards
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 

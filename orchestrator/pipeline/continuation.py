@@ -3,17 +3,21 @@
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 
+from temper.envs.binding import EnvConfig
 from temper.envs.core.setting import Kind, kind_of
 from temper.orchestrator.config.keys import is_removed, new_key
-from temper.orchestrator.config.text import written
-from temper.orchestrator.pipeline.config import KINDS, KNOWN, Config, flat_config, save_config
+from temper.orchestrator.config.text import flat_text, written
+from temper.orchestrator.pipeline.config import KINDS, KNOWN, SCHEMA, Config, flat_config, save_config
 from temper.orchestrator.pipeline.data_files import MISSING, content
-from temper.orchestrator.run.checkpoint import steps
+from temper.orchestrator.pipeline.rate_change import rate_change
+from temper.orchestrator.run.checkpoint import place, resumed_step
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.run.metrics_log import MetricsLog, read_metrics
 
 CHANGED = "changed"
+ENVS = "envs"
 SAMPLED_BY = ("tasks", "samples", "sampling", "shares")
 """Settings of a stage that affect the answers it samples to train on."""
 FIRST_MODEL = {"model.path", "model.revision"}
@@ -38,15 +42,36 @@ def changes(config: Config, before: dict[str, str], now: dict[str, str]) -> dict
     stages = {one.name: one.stage.name for one in config.instances}
     found: dict[Kind, Changes] = {kind: {} for kind in Kind}
     before = {new_key(key) or key: value for key, value in before.items()}
+    defaults, known = default_settings(), {_section(key) for key in before}
     for key in sorted(before | now):
+        if key not in before and _section(key) in known and now[key] == defaults.get(_declared_key(key, stages)):
+            continue  # a setting that the version of the last start did not have
         if before.get(key) != now.get(key) and not is_removed(key):
             found[_kind(key, stages)][key] = before.get(key), now.get(key)
     return found
 
 
-def _kind(key: str, stages: dict[str, str]) -> Kind:
+@cache
+def default_settings() -> dict[str, str]:
+    """Return the defaults of all settings. `envs.*` has those of every environment."""
+    return flat_text(SCHEMA(name="run")) | flat_text(EnvConfig(), under=f"{ENVS}.*")
+
+
+def _section(key: str) -> str:
+    """Return the section, the environment or the instance of a setting, "" for a setting of the run."""
+    return ".".join(key.split(".")[: 2 if key.startswith(f"{ENVS}.") else 1]) if "." in key else ""
+
+
+def _declared_key(key: str, stages: dict[str, str]) -> str:
+    """Return the key of a setting's declaration."""
     owner, _, rest = key.partition(".")
-    return kind_of(KINDS, f"{stages.get(owner, owner)}.{rest}" if rest else key)
+    if owner == ENVS:
+        return f"{ENVS}.*.{rest.partition('.')[2]}"
+    return f"{stages.get(owner, owner)}.{rest}" if rest else key
+
+
+def _kind(key: str, stages: dict[str, str]) -> Kind:
+    return kind_of(KINDS, _declared_key(key, stages))
 
 
 def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> dict[Kind, Changes]:
@@ -70,28 +95,35 @@ def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> di
     return found
 
 
-def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) -> None:
-    """Record the configuration of a run, and its changes since the last start. Raise `ValueError` as `allowed_changes`.
+def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) -> list[str]:
+    """Record the configuration of a run, and its changes since the last start. Return notes on their effects.
 
     A stage without a checkpoint samples its answers again if the changes affect them. A run without any checkpoint starts
-    again.
+    again. Raise `ValueError` as `allowed_changes`.
     """
     state = folder.state()
     now = fingerprint_now(config, folder, reads=reads)
     if not state.fingerprint:
         save_config(config, folder.config)
         folder.store(replace(state, fingerprint=now))
-        return
+        return []
     trained = folder.trained_instances()
     found = allowed_changes(config, folder, reads=reads)
     if _begins_anew(found, config, state, trained):
         state = _afresh(folder)
     _forget_answers(found, folder, trained)
+    notes: list[str] = []
     if trained and (what := recorded(found, config, state)):
         name = next(reversed(trained))
-        MetricsLog(folder.metrics).event(name, max(steps(folder.checkpoints(name))), CHANGED, what)
+        step = resumed_step(folder.checkpoints(name))
+        rate = rate_change(
+            config, found[Kind.SCHEDULE], place(folder.checkpoints(name), step), read_metrics(folder.metrics)
+        )
+        notes += [] if rate is None else [rate.note]
+        MetricsLog(folder.metrics).event(name, step, CHANGED, what | ({} if rate is None else rate.event))
     save_config(config, folder.config)
     folder.store(replace(state, fingerprint=now))
+    return notes
 
 
 def valid_progress(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:

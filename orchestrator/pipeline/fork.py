@@ -10,11 +10,22 @@ from temper.envs.core.setting import Kind
 from temper.learner.training_state import CheckpointFacts
 from temper.orchestrator.pipeline.config import Config, load_resolved_config, save_config
 from temper.orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
-from temper.orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
+from temper.orchestrator.pipeline.rate_change import rate_change
+from temper.orchestrator.run.checkpoint import (
+    MANIFEST,
+    begin,
+    commit,
+    copy_checkpoint,
+    place,
+    size_of,
+    step_of,
+    steps,
+    verify,
+)
 from temper.orchestrator.run.event_log import copy_event_log
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, read_state
-from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.run.metrics_log import MetricsLog, read_metrics
 from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
 
 FORKED = "forked"
@@ -86,12 +97,9 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     _make(made)
     state = made.target.state()
     log = MetricsLog(made.target.metrics)
-    log.event(
-        made.instance.name,
-        made.step,
-        FORKED,
-        state.origin | recorded(made.found, made.config, made.source.state()),
-    )
+    what = state.origin | recorded(made.found, made.config, made.source.state())
+    rate = rate_change(made.config, made.found[Kind.SCHEDULE], made.checkpoint, read_metrics(made.source.metrics))
+    log.event(made.instance.name, made.step, FORKED, what | ({} if rate is None else rate.event))
     return made.config
 
 
@@ -193,11 +201,13 @@ def _copied(checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: b
     if start.is_relative_to(given.root):
         moved = target.root / start.relative_to(given.root)
         if start.is_dir() and not moved.exists():
-            shutil.copytree(start, moved)
+            copy_checkpoint(start, moved)
+            if (start / MANIFEST).exists():
+                shutil.copy2(start / MANIFEST, moved / MANIFEST)
         start = moved
     stage_dir = target.checkpoints(checkpoint.parent.name)
     directory = begin(stage_dir, step_of(checkpoint), needed_bytes=size_of(checkpoint))
-    shutil.copytree(checkpoint, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
+    copy_checkpoint(checkpoint, directory)
     for answers in (directory / GROUPS_FILE, directory / EPISODES_FILE):
         if answers.exists() and not keeps_answers:
             answers.write_text("", encoding="utf-8")

@@ -23,6 +23,7 @@ from temper.orchestrator.pipeline.plan import Plan, plan, single
 from temper.orchestrator.pipeline.profiles.resolve import profile_notes
 from temper.orchestrator.pipeline.start_checks import check_before, check_model, warnings_of
 from temper.orchestrator.pipeline.tracking import send_model, send_note, send_run, send_stage, tracker_of
+from temper.orchestrator.run.checkpoint import place, resumed_step, set_aside
 from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.crash_report import crash_reporter
 from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
@@ -84,7 +85,7 @@ async def run_pipeline(
     measured = {name: value for one in found for name, value in one.metrics.items()}
     folder.open()
     try:
-        check_continuation(config, folder, reads=ready.reads)
+        said += check_continuation(config, folder, reads=ready.reads)
         if ready.reads:
             said += [overlap.note for overlap in overlaps_of(config, folder)]
         planned = _planned(config, folder, folder.state(), only)
@@ -96,6 +97,9 @@ async def run_pipeline(
         ):
             for note in [*said, *planned.notes, f"what libraries print: {folder.log}"]:
                 progress.note(note)
+            for name in folder.state().stages:
+                for step in steps_in(folder.checkpoints(name)):
+                    set_aside(place(folder.checkpoints(name), step))
             return await _tracked(config, folder, progress, planned.ahead, measured)
     finally:
         folder.close()
@@ -214,7 +218,7 @@ async def run_with_restart(run: Run, one: StageInstance, config: Config) -> Path
         except LearnerDied as death:
             run.supervision.record_failure("the learner", death)
             await run.trainer.restart(death)
-            step = max(steps_in(run.folder.checkpoints(one.name)), default=0)
+            step = await in_thread(resumed_step, run.folder.checkpoints(one.name))
             run.supervision.record_restart(
                 "the learner", f"has new ranks, which resume after step {step}", after=(one.name, step)
             )

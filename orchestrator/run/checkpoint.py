@@ -1,7 +1,8 @@
 """Atomic checkpoints: each is written to a temporary folder, described by a manifest and renamed into place.
 
 A stage's checkpoints are in `<stage_dir>/<step>/`. Each has a `manifest.json` with the SHA-256 of every file, written last. A
-folder that matches its manifest is whole, wherever it is.
+folder that has the files of its manifest is whole, wherever it is. Foreign files in it, such as a note, are named once and are
+never loaded. Those that a library would load, and those of a removed checkpoint, move to `<stage_dir>/<step>.foreign/`.
 """
 
 import errno
@@ -11,13 +12,14 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from temper.envs.core.bounds import not_negative
 from temper.envs.core.setting import free, scheduled
+from temper.rollout.weights.own_files import MANIFEST, find_files, own_files, read_manifest
 
 Best = Literal["max", "min"]
 TRAJECTORIES_EVERY = 10
@@ -63,9 +65,12 @@ class Retention:
         return {*whole[-self.last :], *([] if best is None else [best])}
 
 
-MANIFEST = "manifest.json"
 UNFINISHED = ".unfinished"
 """Suffix of an unfinished checkpoint. A leftover one is renamed into place if whole, else removed."""
+FOREIGN = ".foreign"
+"""Suffix of the folder of a checkpoint's foreign files."""
+LOADED = (".safetensors", ".bin", ".pt", ".pth", ".json", ".jinja", ".model", "vocab.txt", "merges.txt")
+"""Endings of files that libraries load from a model directory even if no other file names them."""
 
 LAST_TWO = Retention(last=2)
 """The newest checkpoint, and the one before as a fallback."""
@@ -77,6 +82,8 @@ Facts = dict[str, tuple[int, int, int]]
 _verdicts: dict[Path, tuple[Facts, str]] = {}
 """Results of earlier checks by directory: size, time and inode of its files, and the problem found ("" if whole). Hashing a
 large checkpoint takes minutes, so only a changed one is hashed again."""
+_named: set[Path] = set()
+"""Foreign files that a warning has named."""
 
 
 class DamagedCheckpointError(Exception):
@@ -91,12 +98,12 @@ def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
     stage_dir.mkdir(parents=True, exist_ok=True)
     _finish_interrupted(stage_dir)
     for leftover in stage_dir.glob(f"*{UNFINISHED}"):
-        shutil.rmtree(leftover)
+        _remove(leftover)
     free = shutil.disk_usage(stage_dir).free
     if free < needed_bytes:
         raise _no_space(stage_dir, needed_bytes=needed_bytes, free=free)
     directory = stage_dir / f"{step:06d}{UNFINISHED}"
-    directory.mkdir()
+    directory.mkdir(exist_ok=not find_files(directory))  # a hidden file of a file system may be left
     return directory
 
 
@@ -107,7 +114,7 @@ def commit(directory: Path, *, texts: Mapping[str, str] = NO_TEXTS, retention: R
     """
     for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8")
-    files = _files(directory)
+    files = find_files(directory)
     entries = {name: {"bytes": path.stat().st_size, "sha256": _flush(path)} for name, path in files.items()}
     (directory / MANIFEST).write_text(json.dumps({"files": entries}, indent=1), encoding="ascii")
     _flush(directory / MANIFEST)
@@ -129,7 +136,7 @@ def discarded_on_failure(directory: Path, *, needed_bytes: int) -> Iterator[None
         yield
     except BaseException as error:
         free = shutil.disk_usage(directory.parent).free
-        missing = needed_bytes - sum(path.stat().st_size for path in _files(directory).values())
+        missing = needed_bytes - sum(path.stat().st_size for path in find_files(directory).values())
         shutil.rmtree(directory, ignore_errors=True)
         if isinstance(error, Exception) and (_is_full(error) or free < missing):
             raise _no_space(directory, needed_bytes=needed_bytes, free=free) from error
@@ -146,12 +153,16 @@ def _no_space(path: Path, *, needed_bytes: int, free: int) -> OSError:
 
 
 def verify(directory: Path) -> None:
-    """Raise `DamagedCheckpointError` for a missing, changed or unknown file."""
+    """Raise `DamagedCheckpointError` for a missing or changed file. Warn once of each foreign one."""
     known, facts = _verdicts.get(directory), _facts(directory)
     if known is None or known[0] != facts:
         known = _verdicts[directory] = (facts, _problem(directory))
     if known[1]:
         raise DamagedCheckpointError(known[1])
+    if unnamed := [path for path in _foreign(directory) if path not in _named]:
+        _named.update(unnamed)
+        names = ", ".join(str(path.relative_to(directory)) for path in unnamed)
+        logger.warning("%s has files that are not of the checkpoint, and that are not loaded: %s", directory, names)
 
 
 def is_whole(directory: Path) -> bool:
@@ -165,24 +176,52 @@ def is_whole(directory: Path) -> bool:
 def _problem(directory: Path) -> str:
     """Return the problem of a checkpoint, or ""."""
     try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="ascii"))
-        expected: dict[str, dict[str, object]] = manifest["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        expected = read_manifest(directory)
+    except (OSError, ValueError) as error:
         return f"{directory}: no readable {MANIFEST} ({error})"
-    files = _files(directory)
-    if set(files) != set(expected):
-        return f"{directory}: missing or unknown files {sorted(set(files) ^ set(expected))}"
-    for name, path in files.items():
-        size = path.stat().st_size
-        if size != expected[name]["bytes"]:
-            return f"{path} has {size} bytes, not {expected[name]['bytes']}"
+    for name, entry in expected.items():
+        path = directory / name
         try:
+            size = path.stat().st_size
+            if size != entry["bytes"]:
+                return f"{path} has {size} bytes, not {entry['bytes']}"
             digest = file_sha256(path)
         except OSError as error:
             return f"{path} can't be read ({error})"
-        if digest != expected[name]["sha256"]:
+        if digest != entry["sha256"]:
             return f"{path} has changed: its SHA-256 differs from {MANIFEST}"
     return ""
+
+
+def _foreign(directory: Path) -> list[Path]:
+    """Return the files that the manifest of a checkpoint does not list, also hidden ones. Without a manifest there are none."""
+    try:
+        listed = {directory / name for name in (MANIFEST, *read_manifest(directory))}
+    except (OSError, ValueError):
+        return []
+    return sorted(path for path in directory.rglob("*") if path not in listed and path.is_file())
+
+
+def set_aside(directory: Path) -> None:
+    """Move a checkpoint's foreign files that a library would load, so that it reads the model as it was saved."""
+    _move_aside([path for path in _foreign(directory) if path.name.endswith(LOADED)], directory)
+
+
+def _move_aside(files: Sequence[Path], directory: Path) -> None:
+    """Move foreign files of a checkpoint to the folder for them. Hidden files stay, because file systems hold them."""
+    aside = directory.with_name(f"{directory.name.partition('.')[0]}{FOREIGN}")
+    kept = find_files(directory)
+    for path in files:
+        name = str(path.relative_to(directory))
+        if name not in kept:
+            continue
+        target, number = aside / name, 1
+        while target.exists():
+            number += 1
+            target = target.with_name(f"{path.name}.{number}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+        logger.warning("%s is not of its checkpoint; it is now %s", path, target)
 
 
 def steps(stage_dir: Path) -> list[int]:
@@ -195,13 +234,15 @@ def steps(stage_dir: Path) -> list[int]:
 def latest(stage_dir: Path) -> Path | None:
     """Return the newest whole checkpoint of a stage, or None before the first.
 
-    Warn of damaged ones. Rename an interrupted whole one into place, so only the writing process may call this. Raise
-    `DamagedCheckpointError` if all are damaged, since a restart from scratch would lose the training.
+    Warn of damaged ones, and move foreign files that would be loaded. Rename an interrupted whole one into place, so only the
+    writing process may call this. Raise `DamagedCheckpointError` if all are damaged, since a restart from scratch would lose
+    the training.
     """
     problems: list[str] = []
     _finish_interrupted(stage_dir)
     for step in reversed(steps(stage_dir)):
         directory = place(stage_dir, step)
+        set_aside(directory)
         try:
             verify(directory)
         except DamagedCheckpointError as error:
@@ -217,12 +258,19 @@ def latest(stage_dir: Path) -> Path | None:
     return None
 
 
+def resumed_step(stage_dir: Path) -> int:
+    """Return the step of the checkpoint that `latest` will return, 0 without any. If all are damaged, it is the newest one."""
+    _finish_interrupted(stage_dir)
+    found = steps(stage_dir)
+    return next((step for step in reversed(found) if is_whole(place(stage_dir, step))), max(found, default=0))
+
+
 def place(stage_dir: Path, step: int) -> Path:
     return stage_dir / f"{step:06d}"
 
 
 def size_of(directory: Path) -> int:
-    return sum(size for size, _, _ in _facts(directory).values())
+    return sum(path.stat().st_size for path in find_files(directory).values())
 
 
 def step_of(directory: Path) -> int:
@@ -249,7 +297,7 @@ def _move_in(directory: Path) -> Path:
         raise
     sync_folder(final.parent)
     if condemned is not None:
-        shutil.rmtree(condemned)
+        _remove(condemned)
     return final
 
 
@@ -263,7 +311,7 @@ def _remove_old(stage_dir: Path, retention: Retention) -> None:
     oldest, kept = whole[-retention.last :][0], retention.kept(whole) | retention.kept(found)
     for step in found:
         if step < oldest and step not in kept:
-            shutil.rmtree(_condemned(place(stage_dir, step)))
+            _remove(_condemned(place(stage_dir, step)))
 
 
 def _condemned(directory: Path) -> Path:
@@ -274,14 +322,36 @@ def _condemned(directory: Path) -> Path:
     return condemned
 
 
-def _files(directory: Path) -> dict[str, Path]:
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): path for path in paths if path != directory / MANIFEST}
+def _remove(directory: Path) -> None:
+    """Remove an old or unfinished checkpoint. A user's files in it, such as notes, move to the folder of foreign files.
+
+    On NFS a file that another process has open stays as `.nfs*`, and its folder too. The next save tries again.
+    """
+    _move_aside(_foreign(directory), directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    if left := find_files(directory):
+        logger.warning("%s can't be removed: %s is left; check its permissions", directory, next(iter(left)))
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copy the files of a checkpoint or a model directory, without the manifest and foreign files."""
+    for path in own_files(source):
+        (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target / path.relative_to(source))
 
 
 def _facts(directory: Path) -> Facts:
-    found = {str(path.relative_to(directory)): path.stat() for path in directory.rglob("*") if path.is_file()}
-    return {name: (facts.st_size, facts.st_mtime_ns, facts.st_ino) for name, facts in found.items()}
+    """Return the facts of the manifest and of its files that exist."""
+    try:
+        names = [MANIFEST, *read_manifest(directory)]
+    except (OSError, ValueError):
+        names = [MANIFEST]
+    facts = {}
+    for name in names:
+        with suppress(OSError):
+            found = (directory / name).stat()
+            facts[name] = (found.st_size, found.st_mtime_ns, found.st_ino)
+    return facts
 
 
 def file_sha256(path: Path) -> str:

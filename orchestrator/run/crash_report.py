@@ -54,10 +54,15 @@ def watch(faults: Path, log: Path, start: int, command: str) -> None:
     ]
     with suppress(OSError):  # a full disk
         faults.mkdir(parents=True, exist_ok=True)
-        number = 1 + len(list(faults.glob("*.txt")))
-        (faults / f"{number:03}-driver.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+        (faults / f"{1 + last_fault(faults):03}-driver.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
     with suppress(OSError):  # a closed terminal
         print("", *lines, sep="\n", file=sys.stderr, flush=True)
+
+
+def last_fault(faults: Path) -> int:
+    """Return the highest number of the files NUMBER-WHO.txt in a folder of faults, 0 without any."""
+    numbers = (path.name.partition("-")[0] for path in faults.glob("*.txt"))
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def tail(log: Path, start: int) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from temper.rollout.formats.find import GENERATION, generation_text
 from temper.rollout.tokenizer import DeclaredTurns, load_tokenizer
+from temper.rollout.weights.own_files import MANIFEST, own_files
 
 TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 
@@ -21,8 +22,8 @@ def write_declared(source: Path, directory: Path, declared: DeclaredTurns) -> No
     Raise `ValueError` for an end of turn that is no token, or that the template does not write.
     """
     generation = generation_text(source, load_tokenizer(source, declared))
-    for file in sorted(path for path in source.iterdir() if path.is_file()):
-        if file.name not in (TEMPLATE, TOKENIZER, GENERATION):
+    for file in own_files(source, "*"):
+        if file.name not in (TEMPLATE, TOKENIZER, GENERATION, MANIFEST):
             os.symlink(file.resolve(), directory / file.name)
     template = declared.chat_template or _text(source / TEMPLATE)
     tokenizer = _json(source / TOKENIZER) | declared.config()

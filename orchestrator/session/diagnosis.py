@@ -21,6 +21,7 @@ import psutil
 
 from temper.envs.core.process import STACKS_SIGNAL, Heartbeat, Place, WatchedProcess
 from temper.orchestrator.cluster.actors import run_at_place
+from temper.orchestrator.run.crash_report import last_fault
 from temper.orchestrator.run.folder import write_whole
 
 PY_SPY = Path(sys.executable).with_name("py-spy")
@@ -200,7 +201,7 @@ class FaultFolder:
     def write(self, diagnosis: FaultDiagnosis, *, stage: str, step: int, groups: Sequence[str] = ()) -> Path:
         """Write a fault after a step of a stage, with the groups that it interrupted. Return its file."""
         self._root.mkdir(parents=True, exist_ok=True)
-        path = self._root / f"{self.count + 1:03}-{re.sub('[^a-z0-9]+', '-', diagnosis.who.lower())}.txt"
+        path = self._root / f"{1 + last_fault(self._root):03}-{re.sub('[^a-z0-9]+', '-', diagnosis.who.lower())}.txt"
         heartbeat = diagnosis.heartbeat
         lines = [
             diagnosis.line,

@@ -9,6 +9,7 @@ from temper.orchestrator.run.checkpoint import begin, commit, discarded_on_failu
 from temper.orchestrator.run.declared_model import generation_file, write_declared
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, Stage, StageInstance
+from temper.rollout.weights.own_files import own_files
 from temper.rollout.weights.weight_files import require_whole
 
 
@@ -19,7 +20,7 @@ async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
         await in_thread(require_whole, model)
         if not (run.config.model.ema or run.config.model.declares):
             return model
-        copied = sum(path.stat().st_size for path in model.glob("*.safetensors")) if run.config.model.ema else 0
+        copied = sum(path.stat().st_size for path in own_files(model, "*.safetensors")) if run.config.model.ema else 0
         directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=copied)
         if run.config.model.ema:
             from temper.learner.engine.saved_state import write_averaged_model  # imports slowly

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from temper.envs.core.process import LearnerDied, StoredResult
-from temper.learner.losses.advantages import has_different_rewards
 from temper.learner.token_records import TokenRecord
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.loop.buffer import Occupancy
@@ -17,6 +16,7 @@ from temper.orchestrator.loop.deadline import Deadline, within
 from temper.orchestrator.loop.shaping import earned_rewards
 from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.session.recording import StepBatch, write_batch
+from temper.rewards.rounding import has_different_rewards
 from temper.rewards.score import JUDGE_COSTS, Outcome
 from temper.rollout.stored_turns import read_all_groups
 from temper.rollout.trajectory import Group, Resumption, WeightVersion, well_formed_share

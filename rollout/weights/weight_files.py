@@ -6,6 +6,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from temper.rollout.weights.own_files import own_files
+
 INDEX = "model.safetensors.index.json"
 HEAD = struct.Struct("<Q")
 """A safetensors file begins with the length of its header, which lists the tensors' offsets."""
@@ -21,7 +23,7 @@ def require_whole(directory: Path) -> int:
         raise FileNotFoundError(f"{directory} is not a model directory: it has no config.json")
     index = directory / INDEX
     listed = _json(index.read_bytes(), index)["weight_map"] if index.is_file() else {}
-    names = sorted(set(listed.values())) or sorted(path.name for path in directory.glob("*.safetensors"))
+    names = sorted(set(listed.values())) or [path.name for path in own_files(directory, "*.safetensors")]
     missing = [name for name in names if not (directory / name).is_file()]
     if missing or not names:
         of = f"{len(missing)} of its {len(names)} weight files: {', '.join(missing)}" if missing else "*.safetensors"
@@ -38,7 +40,7 @@ def tensor_names(directory: Path) -> list[str]:
     index = directory / INDEX
     if index.is_file():
         return list(_json(index.read_bytes(), index)["weight_map"])
-    return [name for path in sorted(directory.glob("*.safetensors")) for name in _head(path)]
+    return [name for path in own_files(directory, "*.safetensors") for name in _head(path)]
 
 
 def _head(path: Path) -> dict[str, Any]:

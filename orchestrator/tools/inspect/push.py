@@ -20,6 +20,7 @@ from temper.orchestrator.tools.inspect.report.overview import (
     accuracy_changes,
     describe_run,
 )
+from temper.rollout.weights.own_files import own_files
 
 CARD, PICTURE = "README.md", "result.svg"
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
@@ -39,7 +40,7 @@ def collect_files(run: RunDir, name: str) -> dict[str, Path]:
     newest = run.newest_model()
     card = run.root / CARD
     card.write_text(model_card(read_run(run.root), run, name), encoding="utf-8")
-    model = {path.name: path for pattern in FILES for path in sorted(newest.glob(pattern))}
+    model = {path.name: path for pattern in FILES for path in own_files(newest, pattern)}
     return model | {path.name: path for path in (card, run.root / PICTURE) if path.is_file()}
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from temper.learner.engine.saved_state import ADAPTERS_FILE, SHARDS, SavedTensor, open_state
+from temper.learner.engine.saved_state import ADAPTERS_FILE, SHARDS, SavedTensor, open_state, state_files
 from temper.learner.models.layer_types import layer_of, types_of_tensors
 from temper.learner.models.loading import map_file_names
 from temper.learner.training_state import STATE_FOLDER
 from temper.orchestrator.tools.debug.replay.training import Start
+from temper.rollout.weights.own_files import own_files
 
 OPTIMISER = "optimiser/"
 """Before the names of the optimiser's tensors and of the adapters, which the weights have merged."""
@@ -66,11 +67,11 @@ def tensors_of(
     `names`: see `Tensors`. Raise `ValueError` if there are no weights.
     """
     with ExitStack() as stack:
-        weights = open_state(directory.glob("*.safetensors"), stack)
+        weights = open_state(own_files(directory, "*.safetensors"), stack)
         if not weights:
             raise ValueError(f"{directory} has no safetensors weights")
         folder = directory / STATE_FOLDER
-        states = [*folder.glob(SHARDS), *folder.glob(ADAPTERS_FILE)] if with_state else ()
+        states = state_files(folder, SHARDS, ADAPTERS_FILE) if with_state else ()
         yield Tensors(weights, open_state(states, stack), names or {})
 
 

@@ -12,9 +12,11 @@ from support.tiny_shop import write_shop
 from temper.envs.binding import EnvConfig
 from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import Kind, free, immutable, kind_of, kinds, scheduled
+from temper.learner.training_state import STATE_FOLDER, CheckpointFacts
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config
 from temper.orchestrator.pipeline.continuation import check_continuation, valid_progress
 from temper.orchestrator.pipeline.data_files import content
+from temper.orchestrator.run.checkpoint import begin, commit
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
 
@@ -127,6 +129,56 @@ def test_a_change_of_the_schedule_is_recorded_where_it_happened_once(folder: Run
     assert (row.stage, row.step) == ("rl", 25)
     what = {"envs.math.share": ["1.0", "2.0"], "rl.optim.learning_rate": ["0.0001", "1e-05"]}
     assert row.event == {"kind": "changed", "what": what}
+
+
+def write_whole_checkpoint(folder: RunDir, name: str, step: int, *, updates: int) -> Path:
+    directory = begin(folder.checkpoints(name), step, needed_bytes=0)
+    (directory / STATE_FOLDER).mkdir()
+    CheckpointFacts(steps=updates, bf16=False, start="../init").write(directory)
+    return commit(directory)
+
+
+def test_a_longer_run_names_the_rate_before_and_after_and_its_step(folder: RunDir) -> None:
+    given = ["sft.steps=8", "sft.optim.schedule=linear", "sft.optim.warmup_steps=0", "sft.optim.final_fraction=0"]
+    check_continuation(load_config(DEMO, [*given, "sft.optim.learning_rate=0.008"]), folder)
+    with_checkpoint(folder, "sft", 1)
+    for step in (6, 8):
+        write_whole_checkpoint(folder, "sft", step, updates=step)
+    damaged = folder.checkpoints("sft") / "000008" / STATE_FOLDER / "facts.json"
+    damaged.write_text("{}")
+    notes = check_continuation(load_config(DEMO, [*given, "sft.optim.learning_rate=0.008", "sft.steps=16"]), folder)
+    (row,) = events(folder)
+    assert row.event is not None
+    assert (row.stage, row.step, row.event["what"]["sft.steps"]) == ("sft", 6, ["8", "16"])
+    assert row.event["what"]["learning rate"] == ["0.003 at step 6", "0.005 at step 7"]
+    assert len(notes) == 1
+    assert "rises" in notes[0]
+
+
+def test_a_change_that_keeps_the_rate_has_no_note_on_it(folder: RunDir) -> None:
+    check_continuation(load_config(DEMO, ["rl.optim.schedule=constant"]), folder)
+    with_checkpoint(folder, "rl", 1)
+    write_whole_checkpoint(folder, "rl", 30, updates=30)
+    assert check_continuation(load_config(DEMO, ["rl.optim.schedule=constant", "rl.steps=90"]), folder) == []
+    (row,) = events(folder)
+    assert row.event == {"kind": "changed", "what": {"rl.steps": ["44", "90"]}}
+
+
+def test_a_setting_that_an_older_version_lacks_is_no_change(folder: RunDir) -> None:
+    check_continuation(load_config(DEMO, []), folder)
+    with_checkpoint(folder, "rl", 1)
+    state = folder.state()
+    lacked = ("rl.loss.nested_weights", "learner.bf16", "envs.math.preset", "seed")
+    assert set(lacked) <= set(state.fingerprint)
+    older = {key: value for key, value in state.fingerprint.items() if key not in lacked}
+    folder.store(replace(state, fingerprint=older))
+    assert check_continuation(load_config(DEMO, []), folder) == []
+    assert events(folder) == []
+    folder.store(replace(state, fingerprint=older))
+    with pytest.raises(ValueError, match=r"rl.loss.nested_weights"):
+        check_continuation(
+            load_config(DEMO, ["rl.loss.nested_weights=[1,2]", "rl.thinking.nested_budgets=[8]"]), folder
+        )
 
 
 def test_a_run_that_has_trained_nothing_may_change_anything_and_begins_anew(folder: RunDir) -> None:

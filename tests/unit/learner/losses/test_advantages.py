@@ -33,6 +33,27 @@ def test_a_lone_answer_has_no_leave_one_out_advantage():
     assert rloo([]) == []
 
 
+@pytest.mark.parametrize("rewards_G", [[0.1 + 0.2, 0.3, 0.3], [1e9 + 1e-3, 1e9], [-0.7, -0.1 - 0.6], [0.1] * 3])
+def test_rewards_equal_within_rounding_have_no_advantage(rewards_G):
+    for kind in ("rloo", "dr_grpo", "grpo"):
+        assert advantage_function(kind)(rewards_G) == [0.0] * len(rewards_G)
+        assert not has_nonzero_advantage(rewards_G, kind=kind)
+    assert batch_advantages([rewards_G], [[5] * len(rewards_G)], kind="reinforce_pp") == [[0.0] * len(rewards_G)]
+    assert not has_nonzero_advantage(rewards_G, kind=f"{__name__}.divided_by_deviation")
+
+
+def divided_by_deviation(rewards_G):
+    """A custom rule that would make any difference large."""
+    centred_G = dr_grpo(rewards_G)
+    deviation = math.sqrt(sum(x * x for x in centred_G)) or 1.0
+    return [x / deviation for x in centred_G]
+
+
+@pytest.mark.parametrize("rewards_G", [[1e-6, 0.0], [1.0, 1.0 + 1e-6], [math.nan, 0.0], [0.0, math.nan, 0.0]])
+def test_small_rewards_and_nan_are_no_rounding(rewards_G):
+    assert has_nonzero_advantage(rewards_G, kind="rloo")
+
+
 def test_mean_centred_subtracts_the_groups_mean():
     assert dr_grpo([1.0, 0.0, 0.0, 1.0]) == pytest.approx([0.5, -0.5, -0.5, 0.5])
     assert dr_grpo([]) == []

@@ -13,7 +13,6 @@ from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking, up_t
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.batches.samples import samples_from_groups
 from temper.learner.config import LearnerConfig
-from temper.learner.losses.advantages import has_different_rewards
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.length_penalty import EnvPenalty
@@ -22,6 +21,7 @@ from temper.orchestrator.loop.shaping import ShapingConfig, earned_rewards, shap
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.stages.rl import has_advantage
 from temper.rewards.length_shaping import overlong_penalty
+from temper.rewards.rounding import has_different_rewards
 from temper.rewards.score import CORRECT, Score
 from temper.rollout.trajectory import (
     Closed,

@@ -24,6 +24,7 @@ from temper.orchestrator.run.checkpoint import (
     verify,
 )
 from temper.orchestrator.run.folder import RunDir
+from temper.rollout.weights.own_files import own_files
 
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
 """Audit events that the interpreter raises before a folder changes."""
@@ -74,7 +75,7 @@ def test_the_latest_whole_checkpoint_is_found_by_scanning_and_two_are_kept(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000009", "000010"]
 
 
-@pytest.mark.parametrize("harm", ["flipped", "truncated", "empty", "missing", "added", "manifest cut", "manifest gone"])
+@pytest.mark.parametrize("harm", ["flipped", "truncated", "empty", "missing", "manifest cut", "manifest gone"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, caplog, harm):
     before, damaged = write(tmp_path, 1), write(tmp_path, 2)
     weights = damaged / "model.safetensors"
@@ -88,8 +89,6 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, capl
             weights.write_bytes(b"")
         case "missing":
             weights.unlink()
-        case "added":
-            (damaged / "extra").write_text("x")
         case "manifest cut":
             manifest.write_bytes(manifest.read_bytes()[:20])
         case "manifest gone":
@@ -97,6 +96,78 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, capl
     with caplog.at_level(logging.WARNING):
         assert latest(tmp_path) == before
     assert "checkpoint of step 2 is damaged" in caplog.text
+
+
+FOREIGN = (".nfs0001", ".DS_Store", "note.txt", "learner/._facts.json", "learner/.nfs2", ".ipynb_checkpoints/a.json")
+
+
+def add(checkpoint: Path, *names: str) -> None:
+    for name in names:
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text(name)
+
+
+def test_foreign_files_do_not_damage_a_checkpoint_and_are_named_once(tmp_path, caplog):
+    newest = write(tmp_path, 1)
+    add(newest, *FOREIGN)
+    assert [latest(tmp_path) for _ in range(2)] == [newest] * 2
+    for name in FOREIGN:
+        assert caplog.text.count(name) == 1
+        assert (newest / name).exists()
+
+
+def test_foreign_files_that_libraries_would_load_are_moved(tmp_path):
+    newest = write(tmp_path, 1)
+    loaded = (
+        "model-00002.safetensors",
+        "adapter_config.json",
+        "learner/optimizer-00001.safetensors",
+        "vocab.txt",
+        "a.pt",
+    )
+    add(newest, "note.txt", *loaded)
+    assert latest(tmp_path) == newest
+    assert [path.name for path in own_files(newest)] == ["facts.json", "model.safetensors"]
+    assert [name for name in loaded if (newest / name).exists()] == []
+    assert [(tmp_path / "000001.foreign" / name).read_text() for name in loaded] == list(loaded)
+    assert steps(tmp_path) == [1]
+
+
+def test_a_removed_checkpoint_leaves_the_users_files(tmp_path):
+    add(write(tmp_path, 1), *FOREIGN)
+    for step in (2, 3, 4):
+        write(tmp_path, step)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.foreign", "000003", "000004"]
+    assert [path.name for path in (tmp_path / "000001.foreign").rglob("*")] == ["note.txt"]
+
+
+def test_moved_files_never_replace_others(tmp_path):
+    for text in ("first", "second"):
+        newest = write(tmp_path, 1, weights=text.encode())
+        (newest / "note.pt").write_text(text)
+        latest(tmp_path)
+    assert {path.read_text() for path in (tmp_path / "000001.foreign").iterdir()} == {"first", "second"}
+
+
+def test_a_file_that_the_file_system_holds_does_not_fail_a_save(tmp_path):
+    add(write(tmp_path, 1), "learner/.nfs0001")
+
+    def held(event: str, arguments: Any) -> None:
+        if event in ("os.remove", "os.rmdir") and ".nfs" in str(arguments[0]):
+            raise OSError(errno.EBUSY, "Device or resource busy")
+
+    assert in_child(lambda: [write(tmp_path, step) for step in (2, 3, 4)], seen=held) == 0
+    assert steps(tmp_path) == [3, 4]
+    write(tmp_path, 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000004", "000005"]
+
+
+def test_hidden_files_are_never_in_a_manifest(tmp_path):
+    directory = begin(tmp_path, 1, needed_bytes=0)
+    add(directory, "model.safetensors", ".DS_Store")
+    whole = commit(directory)
+    (whole / ".DS_Store").unlink()
+    verify(whole)
 
 
 def test_nothing_starts_from_scratch_where_no_checkpoint_is_whole(tmp_path):

@@ -40,6 +40,15 @@ def test_a_driver_that_cannot_report_its_end_has_a_report(end: str, status: int,
         assert "temper run mine.yaml" in text
 
 
+def test_a_report_never_replaces_another(tmp_path: Path) -> None:
+    (tmp_path / "faults").mkdir()
+    earlier = tmp_path / "faults" / "002-driver.txt"
+    earlier.write_text("earlier")
+    ended(tmp_path, "os._exit(1)")
+    assert earlier.read_text() == "earlier"
+    assert (tmp_path / "faults" / "003-driver.txt").is_file()
+
+
 @pytest.mark.parametrize(("end", "status"), [("pass", 0), ("sys.exit(3)", 3)])
 def test_a_driver_that_ends_itself_has_no_report(end: str, status: int, tmp_path: Path) -> None:
     assert ended(tmp_path, end) == (status, "", [])

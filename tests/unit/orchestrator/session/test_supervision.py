@@ -312,6 +312,8 @@ def test_faults_are_numbered_and_named_by_who_is_at_fault(tmp_path: Path) -> Non
     second = folder.write(fault, stage="rl", step=4, groups=["#7 code (12 s)"])
     assert second.name == "002-the-learner-s-rank-0.txt"
     assert (folder.count, FaultFolder(tmp_path / "faults").count) == (2, 2)
+    (tmp_path / "faults" / "001-the-learner-s-rank-0.txt").unlink()
+    assert folder.write(fault, stage="rl", step=4).name == "003-the-learner-s-rank-0.txt"
     text = second.read_text()
     assert text.startswith("the learner's rank 0 hung: no answer for 61 s\n")
     assert "in stage rl after step 4" in text

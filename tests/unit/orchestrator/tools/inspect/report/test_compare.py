@@ -75,7 +75,7 @@ def two_groups(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_budgets_in_a_pass_are_not_paired_with_nested_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(name: str, ways: list[bool]) -> str:
+    def run(name: str, ways: list[bool | None]) -> str:
         points = [one | {"nested": way} for one, way in zip(curve(0.4, 0.8), [*ways, False], strict=True)]
         return f"{name}={write_run(tmp_path / name, 1, {'rl': {'math': points}})}"
 
@@ -83,6 +83,10 @@ def test_budgets_in_a_pass_are_not_paired_with_nested_ones(tmp_path: Path, capsy
     for other in (mixed, passes):
         assert "eval.budgets=[2,10]" in refused(capsys, "--runs", nested, "--runs", other)
     compared(tmp_path, "--runs", nested, "--runs", run("again", [True, True]))
+    older = run("older", [None, None])
+    for known in (nested, mixed, passes):
+        compared(tmp_path, "--runs", known, "--runs", older)
+    assert "eval.budgets=[2,10]" in refused(capsys, "--runs", nested, "--runs", older, "--runs", passes)
 
 
 def test_a_point_without_a_score_is_null(tmp_path: Path) -> None:
