@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from temper.envs.core.errors import TemplateRefusal
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, call_message
 from temper.rollout.budget.config import ThinkingConfig
@@ -20,6 +21,7 @@ from temper.rollout.formats.messages import (
     TEXT_MARK,
     USER_MESSAGE,
     prepare_messages,
+    render,
     set_mode,
     strip_common_prefix,
     thinking_variables,
@@ -27,6 +29,9 @@ from temper.rollout.formats.messages import (
 )
 from temper.rollout.formats.turn_format import TurnFormat, opens_thinking
 
+WITHOUT_SYSTEM = (
+    "move the system text into the first user message, or set model.chat_template to a template that accepts system texts"
+)
 UNNAMED = BadCall(error="")
 """A call without a name or an id from the model."""
 
@@ -274,7 +279,10 @@ class Renderer:
             )
         except (TemplateError, TypeError) as error:
             roles = [message["role"] for message in messages]
-            raise ValueError(f"the chat template can't render messages of the roles {roles}: {error}") from error
+            text = f"the chat template can't render messages of the roles {roles}: {error}"
+            if "system" in roles and render(self._tokenizer, PARTS["system"][0]) is None:
+                raise TemplateRefusal(f"{text}; {WITHOUT_SYSTEM}") from error
+            raise ValueError(text) from error
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -19,6 +19,10 @@ def inspect_files(target: CheckTarget) -> Iterator[Finding]:
     yield ok(f"{where}, {target.start.parameters:,} parameters, {target.shape.vocabulary:,} tokens")
 
 
+def inspect_tokenizer(target: CheckTarget) -> Iterator[Finding]:
+    yield ok(f"{len(target.start.tokenizer):,} tokens for {target.shape.vocabulary:,} rows of the embedding")
+
+
 def check_thinking_tags(target: CheckTarget) -> Iterator[Finding]:
     """Check the thinking tags, and whether the stages' thinking modes work."""
     if target.model is not None:
@@ -35,7 +39,7 @@ def inspect_turns(target: CheckTarget) -> Iterator[Finding]:
     yield ok(f"a turn ends with {' or '.join(ends)}")
 
 
-def inspect_tool_calls(target: CheckTarget) -> Iterator[Finding]:
+def inspect_template(target: CheckTarget) -> Iterator[Finding]:
     """Render a reference dialogue, read it, and render it again."""
     if target.data_is_here:
         form = target.start.renderer.format

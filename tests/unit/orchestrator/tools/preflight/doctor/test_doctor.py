@@ -285,7 +285,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (FAILURE, "thinking", "", with_template("thinking", PLAIN, "rl.thinking={budget: 0.5, budgets: [16]}"))
     ],
     "end of turn": [(FAILURE, "turn", "model.end_of_turn", with_template("end of turn", NO_TURNS))],
-    "tool calls": [(FAILURE, "tools", "model.tool_calls", with_template("tool calls", PLAIN))],
+    "chat template": [(FAILURE, "tools", "model.tool_calls", with_template("chat template", PLAIN))],
     "rows": [
         (FAILURE, "rows.jsonl:65", "fix the row", with_rows("rows", row="no JSON")),
         (WARNING, "1 unusable", "math.on_error=raise", with_rows("rows", "envs.math.on_error=skip", row="no JSON")),
@@ -470,7 +470,7 @@ def test_what_builds_on_a_model_that_is_not_whole_is_not_said_again(tmp_path: Pa
     (model / "model.safetensors").write_bytes(b"torn")
     found = list(examine(read_target(DEMO, ["name=examined", f"model.path={model}"])))
     assert [one.where for one in found if one.level is Level.FAILURE] == ["model"]
-    assert {"thinking", "tool calls", "environments"}.isdisjoint(one.where for one in found)
+    assert {"thinking", "chat template", "environments"}.isdisjoint(one.where for one in found)
 
 
 def test_reference_that_the_model_can_not_say_is_told_from_reference_that_is_wrong(tmp_path: Path) -> None:
