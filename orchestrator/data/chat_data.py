@@ -104,7 +104,8 @@ class DialogueTokenizer:
     def context_turns(self, dialogue: Dialogue) -> int:
         """Return the number of the assistant's turns that are not trained, because they are not in the prompt's mode."""
         return sum(
-            message["role"] == "assistant" and not self._is_in_mode(message, dialogue) for message in self._reply(dialogue)
+            message["role"] == "assistant" and not self._is_in_mode(message, dialogue)
+            for message in self._reply(dialogue)
         )
 
     def _is_in_mode(self, message: Message, dialogue: Dialogue) -> bool:

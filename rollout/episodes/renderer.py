@@ -29,9 +29,7 @@ from temper.rollout.formats.messages import (
 )
 from temper.rollout.formats.turn_format import TurnFormat, opens_thinking
 
-WITHOUT_SYSTEM = (
-    "move the system text into the first user message, or set model.chat_template to a template that accepts system texts"
-)
+WITHOUT_SYSTEM = "move the system text into the first user message, or set model.chat_template to a template that accepts system texts"
 UNNAMED = BadCall(error="")
 """A call without a name or an id from the model."""
 
@@ -142,8 +140,8 @@ class Renderer:
 
         `context_ids` precede it, and may open its thinking. None for a first turn. Reasoning that the template drops is
         written with the model's tags. A turn that `is_context` may lack reasoning, and then gets an empty thought if the
-        template opens one. Otherwise raises `ValueError` for missing reasoning. Raises it for several calls if the family allows
-        one per turn.
+        template opens one. Otherwise raises `ValueError` for missing reasoning. Raises it too for several calls if the family
+        allows one per turn.
         """
         calls = message.get("tool_calls") or ()
         if len(calls) > 1 and self.format.reads_calls and not self.format.parallel:

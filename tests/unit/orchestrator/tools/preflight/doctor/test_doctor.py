@@ -156,9 +156,8 @@ def with_template(check: str, text: str, *overrides: str) -> Plant:
     return plant
 
 
-NO_SYSTEM = (
-    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    + str(byte_tokenizer().chat_template)
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + str(
+    byte_tokenizer().chat_template
 )
 SYSTEM_ROW = {"messages": [{"role": role, "content": "1"} for role in ("system", "user", "assistant")]}
 
