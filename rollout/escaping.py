@@ -40,6 +40,11 @@ SHORT = 32
 """Characters up to which a text is its own key. The key of a longer one is its digest."""
 DECLARED = ("end_of_turn", "thinking_tags", "thought_tags", "tool_calls")
 """Declarations of the turn format in a tokenizer's configuration."""
+USUAL = re.compile(
+    r"</?s>|<(?:bos|eos|pad|unk|mask)>|<(?:start|end)_of_turn>|\[/?INST\]|"
+    r"<\|(?:endoftext|(?:begin|end)_of_text|im_(?:start|sep|end)|(?:start|end)_header_id|eo[tm]_id|user|assistant|system|tool|end)\|>"
+)
+"""Control tokens of common formats. A model may know them, even if a run gives it another template."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of content parts that hold text."""
@@ -196,10 +201,12 @@ class Tags:
 
 
 def _control_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """Return the tokens with a role of their own, such as bos and pad, and those that end sampling."""
+    """Return the tokens that the tokenizer names, such as bos and pad, those that end sampling, and the usual ones."""
     ends = ending_ids(Path(tokenizer.name_or_path)) if tokenizer.name_or_path else []
     named = {name for name in tokenizer.special_tokens_map.values() if isinstance(name, str)}
-    return named | {name for name, token in tokenizer.get_added_vocab().items() if token in ends}
+    return named | {
+        name for name, token in tokenizer.get_added_vocab().items() if token in ends or USUAL.fullmatch(name)
+    }
 
 
 def _written_text(tokenizer: PreTrainedTokenizerBase, template: str) -> str:

@@ -29,7 +29,9 @@ from temper.rollout.formats.messages import (
 )
 from temper.rollout.formats.turn_format import TurnFormat, opens_thinking
 
-WITHOUT_SYSTEM = "move the system text into the first user message, or set model.chat_template to a template that accepts system texts"
+WITHOUT_SYSTEM = (
+    "move the system text into the first user message, or set model.chat_template to a template that accepts it"
+)
 UNNAMED = BadCall(error="")
 """A call without a name or an id from the model."""
 
