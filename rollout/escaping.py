@@ -42,7 +42,7 @@ DECLARED = ("end_of_turn", "thinking_tags", "thought_tags", "tool_calls")
 """Declarations of the turn format in a tokenizer's configuration."""
 USUAL = re.compile(
     r"</?s>|<(?:bos|eos|pad|unk|mask)>|<(?:start|end)_of_turn>|\[/?INST\]|"
-    r"<\|(?:endoftext|(?:begin|end)_of_text|im_(?:start|sep|end)|(?:start|end)_header_id|eo[tm]_id|user|assistant|system|tool|end)\|>"
+    r"<\|(?:pad|endoftext|(?:begin|end)_of_text|im_(?:start|sep|end)|(?:start|end)_header_id|eo[tm]_id|user|assistant|system|tool|end)\|>"
 )
 """Control tokens of common formats. A model may know them, even if a run gives it another template."""
 ROLES = ("system", "developer", "user", "assistant", "tool")

@@ -1,6 +1,7 @@
 """Rendering: the parts of a conversation add up to the template's whole text, and nothing can forge a turn."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,8 +92,8 @@ def test_a_token_without_a_row_in_the_embedding_is_named(tmp_path: Path) -> None
     tokenizer.add_tokens(["<x0>", "<x1>"])
     tokenizer.save_pretrained(tmp_path)
 
-    def load(config: dict[str, object]) -> None:
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"} | config), encoding="utf-8")
+    def load(config: Mapping[str, object]) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **config}), encoding="utf-8")
         load_tokenizer(tmp_path)
 
     load({"vocab_size": size + 2})
