@@ -1,8 +1,9 @@
 """Escaping of untrusted text: a zero-width space breaks every tag, so that text can't forge a turn, reasoning or a tool
 call.
 
-Tags are the tokenizer's special tokens, the tags of reasoning and tool calls, and tag-like words (`<...>`, `[INST]`) among
-the added tokens and in the chat template. Ordinary words stay unchanged.
+Tags are the control tokens (bos, eos, pad, unk), the tags of reasoning and tool calls, tag-like words (`<...>`, `[INST]`) in
+the chat template, and the added tokens that end a turn or that the template writes. Ordinary words stay unchanged, and so do
+tokens that a user added, because the model is to read them.
 """
 
 import json
@@ -11,11 +12,22 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.turn_text import CLOSE_CALL, CLOSE_THINKING, OPEN_CALL, OPEN_THINKING, writable
+from temper.rollout.formats.find import CALL_SYNTAXES, THINKING_TAGS, ending_ids
+from temper.rollout.formats.messages import (
+    ASSISTANT_MESSAGE,
+    PROBE_TOOLS,
+    REASONING_FIELDS,
+    USER_MESSAGE,
+    probe_message,
+    render,
+    tool_answers,
+)
 
 BREAK = "\u200b"
 """A zero-width space."""
@@ -26,6 +38,14 @@ REMEMBERED_BYTES, ENTRY_BYTES = 32 * 2**20, 256
 """Memory of all known texts, and of one text without its escaped form."""
 SHORT = 32
 """Characters up to which a text is its own key. The key of a longer one is its digest."""
+DECLARED = ("end_of_turn", "thinking_tags", "thought_tags", "tool_calls")
+"""Declarations of the turn format in a tokenizer's configuration."""
+USUAL = re.compile(
+    r"</?s>|<(?:bos|eos|pad|unk|mask)>|<(?:start|end)_of_turn>|\[/?INST\]|"
+    r"<\|(?:pad|endoftext|(?:begin|end)_of_text|im_(?:start|sep|end)|(?:start|end)_header_id|eo[tm]_id|user|assistant|system|tool|end)\|>"
+)
+"""Control tokens of common formats. A model may know them, even if a run gives it another template."""
+ROLES = ("system", "developer", "user", "assistant", "tool")
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of content parts that hold text."""
 
@@ -35,9 +55,15 @@ class Escaper:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        added = {token.content: token for token in tokenizer.added_tokens_decoder.values()}
-        special = {name for name, token in added.items() if token.special} | set(tokenizer.all_special_tokens)
-        looks = {name for name in added if TAG.fullmatch(name)} | set(TAG.findall(str(tokenizer.chat_template or "")))
+        template = str(tokenizer.chat_template or "")
+        control, written = _control_tokens(tokenizer), _written_text(tokenizer, template)
+        own = {
+            name: token
+            for name, token in ((token.content, token) for token in tokenizer.added_tokens_decoder.values())
+            if name in control or name in written or any(syntax.mark.search(name) for syntax in CALL_SYNTAXES)
+        }
+        special = {name for name, token in own.items() if token.special} | control
+        looks = {name for name in own if TAG.fullmatch(name)} | set(TAG.findall(template))
         tags = {tag for tag in special | looks | OWN_TAGS if len(tag) > 1}
         turns = tags - {tag for tag in looks - special if XML_TAG.fullmatch(tag)} - OWN_TAGS
         vocabulary = {tag: token for tag, token in tokenizer.get_vocab().items() if tag in tags}
@@ -172,6 +198,40 @@ class Tags:
                 self._size += _size(escaped)
             while self._size > REMEMBERED_BYTES:
                 self._size -= _size(self._known.pop(next(iter(self._known))))
+
+
+def _control_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """Return the tokens that the tokenizer names, such as bos and pad, those that end sampling, and the usual ones."""
+    ends = ending_ids(Path(tokenizer.name_or_path)) if tokenizer.name_or_path else []
+    named = {name for name in tokenizer.special_tokens_map.values() if isinstance(name, str)}
+    return named | {
+        name for name, token in tokenizer.get_added_vocab().items() if token in ends or USUAL.fullmatch(name)
+    }
+
+
+def _written_text(tokenizer: PreTrainedTokenizerBase, template: str) -> str:
+    """Return the texts in which a tag of the format occurs: the template, its dialogues, the declarations, and all tags of
+    reasoning.
+
+    A template may compose a tag, such as `<|user|>` from a role. Declared patterns escape characters of tags.
+    """
+    reasons = {**ASSISTANT_MESSAGE, **dict.fromkeys(REASONING_FIELDS, "-")}
+    dialogues = [
+        [USER_MESSAGE, reasons],
+        *([{"role": role, "content": "-"}, USER_MESSAGE] for role in ROLES),
+        *([USER_MESSAGE, {"role": role, "content": "-"}] for role in ROLES),
+        *([USER_MESSAGE, probe_message(1, as_text=as_text), *tool_answers(1)] for as_text in (False, True)),
+    ]
+    rendered = (
+        render(tokenizer, dialogue, tools=tools, thinks=thinks, open_turn=True) or ""
+        for dialogue in (dialogues if template else ())
+        for tools in ((), PROBE_TOOLS)
+        for thinks in (True, False)
+    )
+    declared = [tokenizer.init_kwargs.get(name) for name in DECLARED]
+    thinking = (tag for tags in THINKING_TAGS for tag in (tags.opening, tags.closing))
+    texts = "\n".join((template, *rendered, str([*declared, tokenizer.response_template]), *thinking))
+    return f"{texts}\n{texts.replace(chr(92), '')}"
 
 
 def _size(escaped: str) -> int:

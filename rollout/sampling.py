@@ -62,6 +62,15 @@ class Sampling:
         """Whether some tokens with nonzero probability can't be sampled."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
+    def require_varied(self, samples: int, *, setting: str, count: str) -> None:
+        """Raise `ValueError` if several answers to a task would be equal. `setting` and `count` name both in the message."""
+        if samples > 1 and (self.greedy or self.top_k == 1):
+            only = f"temperature={self.temperature:g}" if self.greedy else f"top_k={self.top_k}"
+            more = "the temperature above 0" if self.greedy else "another top_k"
+            raise ValueError(
+                f"{setting}.{only} with {count}={samples}: all answers to a task would be the same; set {count}=1, or {more}"
+            )
+
     def cut_at_stop_string(self, text: str) -> str:
         """Return the text before the first stop string."""
         places = [place for stop in self.stop if (place := text.find(stop)) >= 0]

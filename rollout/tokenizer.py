@@ -5,6 +5,7 @@ When a run saves its model (`orchestrator/run/declared_model.py`), the declarati
 the tokenizer restores them.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,7 @@ def load_tokenizer(model_dir: Path, declared: DeclaredTurns = AS_IT_IS) -> PreTr
     """Return the tokenizer of a model directory, with the declarations applied.
 
     Raises `FileNotFoundError` without a directory, and `ValueError` without a tokenizer, a chat template or an end-of-turn
-    token.
+    token, or if the tokenizer has more ids than the embedding.
     """
     if not (model_dir / "config.json").is_file():
         raise FileNotFoundError(
@@ -51,6 +52,7 @@ def load_tokenizer(model_dir: Path, declared: DeclaredTurns = AS_IT_IS) -> PreTr
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"{model_dir} holds no tokenizer that can be loaded; save one in it ({error})") from error
+    _require_embedded(tokenizer, model_dir)
     tokenizer.chat_template = declared.chat_template or tokenizer.chat_template
     for end in declared.end_of_turn:
         if end not in tokenizer.get_vocab():
@@ -68,6 +70,27 @@ def load_tokenizer(model_dir: Path, declared: DeclaredTurns = AS_IT_IS) -> PreTr
     if tokenizer.eos_token_id is None:
         raise ValueError(f"the tokenizer of {model_dir} has no eos_token; set model.end_of_turn")
     return tokenizer
+
+
+def _require_embedded(tokenizer: PreTrainedTokenizerBase, model_dir: Path) -> None:
+    """Raise `ValueError` if a text could have an id without a row in the embedding.
+
+    Tokens with a name that only some models have, such as `image_token`, never come from a text, because they are escaped.
+    Text models of Gemma 3 have one beyond their embedding.
+    """
+    config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
+    named = tokenizer.special_tokens_map.items()
+    escaped = {token for name, token in named if name not in PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES}
+    ids = tokenizer.get_vocab().items()
+    beyond = [(number, token) for token, number in ids if size and number >= size and token not in escaped]
+    if beyond:
+        number, token = min(beyond)
+        raise ValueError(
+            f"the tokenizer of {model_dir} has the token {token!r} with id {number}, but the embedding has vocab_size={size} "
+            f"in config.json; call model.resize_token_embeddings({max(beyond)[0] + 1}) in transformers and save the model, "
+            f"or remove the {len(beyond)} tokens beyond it"
+        )
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -11,6 +11,10 @@ class EnvError(Exception):
     kind: ClassVar[str] = "environment"
 
 
+class TemplateRefusal(ValueError):
+    """The model's chat template refuses a kind of message. The text ends with a remedy."""
+
+
 class EnvironmentFault(EnvError):
     """The environment failed: broken task data, a tool that raised, or an unreachable server."""
 

@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, TypeVar
 
+from temper.envs.core.errors import TemplateRefusal
 from temper.envs.core.row_format import LeftOut, Row
 from temper.envs.data.config import DataConfig, OnError, names_hub, number_of, why_no_name
 from temper.envs.data.jsonl import PlacedRow, jsonl_rows
@@ -89,7 +90,8 @@ def usable_rows(
             item = parse(placed.row, number)
         except ValueError as error:
             if on_error == "raise" and not isinstance(error, LeftOut):
-                raise ValueError(f"{placed.place}: {error}; fix the row or set on_error=skip") from error
+                advice = ", or" if isinstance(error, TemplateRefusal) else "; fix the row or"
+                raise ValueError(f"{placed.place}: {error}{advice} set on_error=skip") from error
             LOG.debug("%s: %s", placed.place, error)
             tally.skipped += 1
             if data.streaming and tally.skipped == 1:  # the total is unknown until all rows are read

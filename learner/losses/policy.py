@@ -87,7 +87,7 @@ class PolicyTerms:
 
 def nll_loss(logprobs_BT: torch.Tensor, weights_BT: torch.Tensor) -> Loss:
     """Return the negative log-likelihood of the trained tokens."""
-    total = -(weights_BT * logprobs_BT).sum()
+    total = -(weights_BT * torch.where(weights_BT > 0, logprobs_BT, 0.0)).sum()
     return Loss(total=total, sums={"weight": weights_BT.sum(), "loss": total.detach()})
 
 
@@ -115,6 +115,7 @@ def policy_loss(
     """
     trained_BT = weights_BT > 0
     logprobs_BT = torch.where(trained_BT, logprobs_BT, 0.0)
+    advantages_BT = torch.where(trained_BT, advantages_BT, 0.0)
     old_BT = logprobs_BT.detach() if old_BT is None else torch.where(trained_BT, old_BT, 0.0)
     kl = terms.kl
     kl_BT = None

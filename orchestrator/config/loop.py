@@ -97,6 +97,9 @@ class LoopConfig:
                 f"{stage}.eval_every={self.eval_every} must be 0 or more, eval_tasks={self.eval_tasks} and "
                 f"eval_samples={self.eval_samples} at least 1"
             )
+        self.eval_sampling.require_varied(
+            self.eval_samples, setting=f"{stage}.eval_sampling", count=f"{stage}.eval_samples"
+        )
         if self.max_lag < 0 or self.timeout_s <= 0:
             raise ValueError(f"{stage}.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")
         if self.over_sampling is not None and not 0 < self.over_sampling <= self.max_lag:

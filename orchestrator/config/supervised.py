@@ -62,11 +62,7 @@ class SampledDataConfig(SupervisedConfig):
         fraction(f"{self.stage}.max_failures", self.max_failures)
         self._require_at_least_1(("tasks", "samples"))
         stage, sampling = self.stage, self.sampling  # sampling may be truncated, since its distribution is not trained
-        if sampling.greedy and self.samples > 1:
-            raise ValueError(
-                f"{stage}.sampling.temperature=0 with {stage}.samples={self.samples}: all answers to a task would be the same; "
-                f"set the temperature above 0"
-            )
+        sampling.require_varied(self.samples, setting=f"{stage}.sampling", count=f"{stage}.samples")
         if sampling.stop:
             raise ValueError(
                 f"{stage}.sampling.stop={sampling.stop}: training on answers that end with such a text would unlearn the "

@@ -1,6 +1,6 @@
 """Dialogues as training data: demonstrations of the environments, and the tokenisation of all dialogues."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -13,7 +13,7 @@ from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.episodes.renderer import PARTS, Renderer
-from temper.rollout.formats.messages import one_call_a_turn
+from temper.rollout.formats.messages import REASONING, one_call_a_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,14 @@ class Dialogue:
 
     task: Task
     reply: tuple[Message, ...]
+
+
+def has_reasoning(message: Message) -> bool:
+    return bool((message.get(REASONING) or "").strip())
+
+
+def without_reasoning(reply: Sequence[Message]) -> tuple[Message, ...]:
+    return tuple({**message, REASONING: ""} if has_reasoning(message) else message for message in reply)
 
 
 class Demonstrations:
@@ -53,7 +61,8 @@ class Demonstrations:
             raise ValueError(f"environment {draw.env!r} has no demonstration of this task: {task.fault}")
         demonstrate = self._envs[draw.env].definition.demonstrate
         assert demonstrate is not None
-        return Dialogue(task=task, reply=tuple(demonstrate(task)))
+        reply = tuple(demonstrate(task))
+        return Dialogue(task=task, reply=reply if task.thinks else without_reasoning(reply))
 
 
 class DialogueTokenizer:
@@ -92,20 +101,41 @@ class DialogueTokenizer:
         """Return whether a dialogue contains tags of the chat template, which are broken wherever they occur."""
         return self._renderer.breaks_tags([*dialogue.task.messages, *dialogue.reply])
 
+    def context_turns(self, dialogue: Dialogue) -> int:
+        """Return the number of the assistant's turns that are not trained, because they are not in the prompt's mode."""
+        return sum(
+            message["role"] == "assistant" and not self._is_in_mode(message, dialogue)
+            for message in self._reply(dialogue)
+        )
+
+    def _is_in_mode(self, message: Message, dialogue: Dialogue) -> bool:
+        """Return whether a turn has reasoning exactly if its prompt asks for it.
+
+        A thinking prompt before an answer with an empty thought would teach the model not to think. A reply without any
+        reasoning has the mode that its environment set.
+        """
+        reasons = dialogue.task.thinks and any(map(has_reasoning, dialogue.reply))
+        return self._tags is None or has_reasoning(message) == reasons
+
+    def _reply(self, dialogue: Dialogue) -> Sequence[Message]:
+        return dialogue.reply if self._renderer.format.parallel else one_call_a_turn(dialogue.reply)
+
     def thinking_tokens(self, message: Message) -> int:
         """Return the number of reasoning tokens of a message."""
         return len(self._renderer.encode(message["reasoning_content"]))
 
     def sample(self, dialogue: Dialogue) -> TrainingSample:
-        """Return a dialogue as a training sample. Only the assistant's tokens are trained, without the opening of its turn."""
+        """Return a dialogue as a training sample. Only the assistant's tokens are trained, without the opening of its turn.
+
+        A turn that is not in the mode of the prompt is context.
+        """
         thinks = dialogue.task.thinks
         ids = list(self._renderer.prompt_ids(dialogue.task))
         trained_T = [False] * len(ids)
         step_evaluations: list[Message] = []
         made: list[Call] = []
         left = dialogue.task.thinking.budget
-        reply = dialogue.reply if self._renderer.format.parallel else one_call_a_turn(dialogue.reply)
-        for number, message in enumerate(reply):
+        for number, message in enumerate(self._reply(dialogue)):
             if message["role"] != "assistant":
                 step_evaluations.append(message)
                 continue
@@ -114,19 +144,20 @@ class DialogueTokenizer:
                 ids += opening
                 trained_T += [False] * len(opening)
                 step_evaluations = []
-            turn, own, thinking_tokens = self._turn(message, ids, thinks=thinks, budget=left)
+            trains = self._is_in_mode(message, dialogue)
+            turn, own, thinking_tokens = self._turn(message, ids, thinks=thinks, budget=left, is_context=not trains)
             made = _calls(message)
             ids += turn
-            trained_T += own
+            trained_T += own if trains else [False] * len(own)
             if left is not None and self._thinking.scope == "episode":
                 left = max(0, left - thinking_tokens)
         return TrainingSample.supervised(ids=ids, trained_T=trained_T)
 
     def _turn(
-        self, message: Message, before: list[int], *, thinks: bool, budget: int | None
+        self, message: Message, before: list[int], *, thinks: bool, budget: int | None, is_context: bool
     ) -> tuple[tuple[int, ...], list[bool], int]:
         """Return the ids of one turn cut to the budget, which of them are trained, and its reasoning length."""
-        text = self._renderer.answer_text(message, thinks=thinks, context_ids=before)
+        text = self._renderer.answer_text(message, thinks=thinks, context_ids=before, is_context=is_context)
         if budget is None or self._tags is None or self._tags.tags.closing not in text:
             ids = self._renderer.encode(text)
             return ids, [True] * len(ids), 0

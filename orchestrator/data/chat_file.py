@@ -7,7 +7,7 @@ from temper.envs.core.task import CHAT, Message, Task, Tool
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
 from temper.envs.core.turn_text import CLOSE_THINKING, OPEN_THINKING, answer_text, writable
 from temper.envs.data.config import DataConfig, OnError
-from temper.orchestrator.data.chat_data import Dialogue
+from temper.orchestrator.data.chat_data import Dialogue, has_reasoning
 from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -164,6 +164,6 @@ def _thinking_of(row: dict[str, Any], reply: list[Message]) -> Thinking:
     effort = row.get("reasoning_effort")
     if effort not in EFFORTS:
         raise ValueError(f"`reasoning_effort` is {shown(effort)}; it must be one of {', '.join(EFFORTS[1:])}")
-    if not any(message.get("reasoning_content") for message in reply):
+    if not any(map(has_reasoning, reply)):
         return OFF
     return LOW_EFFORT if effort == "low" else UNLIMITED

@@ -69,6 +69,7 @@ ROWS, MALFORMED = "rows", "malformed and skipped"
 BROKEN = "contain tags of the chat template, each broken by a zero-width space"
 REPEATED = "repeat an earlier row"
 OPENED = "begin with an answer, which is not trained"
+UNREASONED, REASONED = "turns without reasoning are context", "turns with reasoning are context"
 LEFT_OPEN = "end with unanswered messages, which are ignored"
 
 
@@ -105,7 +106,7 @@ class RowIntake:
         self._max_tokens = max_tokens
         self._setting = setting
         self._counts: Counter[str] = Counter()
-        self._remarks: set[str] = set()
+        self._remarks: Counter[str] = Counter()
 
     @property
     def reads_reasoning(self) -> bool:
@@ -128,7 +129,7 @@ class RowIntake:
             self._remarks.clear()
             item = parse(row, number)
             digest = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).digest()
-            self._remark(REPEATED, there=digest in seen)
+            self._remark(REPEATED, digest in seen)
             seen.add(digest)
             self._counts.update(self._remarks)
             return item
@@ -155,18 +156,24 @@ class RowIntake:
         """Return the ids of a dialogue. Raise `ValueError` for too many, or for parts that the template omits."""
         if dropped := self._tokenizer.dropped(dialogue):
             raise ValueError(f"the model's chat template omits {', '.join(dropped)}, which the row has")
-        ids = self._tokenizer.sample(dialogue).ids
+        sample = self._tokenizer.sample(dialogue)
+        ids = sample.ids
+        without = UNREASONED if dialogue.task.thinks else REASONED
+        if not any(sample.trained_T):
+            raise ValueError(f"nothing in the row is trained: its {without}")
         if not fits(ids, self._max_tokens):
             self._counts[too_long(self._max_tokens)] += 1
             raise ValueError(f"the row has {len(ids)} tokens, more than {self._setting}={self._max_tokens}")
-        self._remark(BROKEN, there=self._tokenizer.breaks_tags(dialogue))
-        self._remark(OPENED, there=dialogue.task.messages[0]["role"] == "assistant")
-        self._remark(LEFT_OPEN, there=dialogue.reply[-1]["role"] != "assistant")
+        self._remark(BROKEN, self._tokenizer.breaks_tags(dialogue))
+        self._remark(OPENED, dialogue.task.messages[0]["role"] == "assistant")
+        self._remark(LEFT_OPEN, dialogue.reply[-1]["role"] != "assistant")
+        self._remark(without, self._tokenizer.context_turns(dialogue))
         return tokens_of(ids)
 
-    def _remark(self, what: str, *, there: bool) -> None:
-        if there:
-            self._remarks.add(what)
+    def _remark(self, what: str, count: int) -> None:
+        """Count a remark about the row. The dialogues of a row share it."""
+        if count:
+            self._remarks[what] = max(self._remarks[what], count)
 
 
 def _require_no_format(data: DataConfig) -> None:

@@ -12,7 +12,7 @@ from temper.envs.core.task import Message
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
 from temper.envs.data.config import OnError
 from temper.learner.batches.samples import TrainingSample
-from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
+from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer, has_reasoning, without_reasoning
 from temper.orchestrator.data.row_intake import fits, positions
 
 DEMONSTRATED = ThinkingMix(budget=0.03, no_thinking=0.1)
@@ -96,13 +96,14 @@ class SftData:
 
 def under_mode(dialogue: Dialogue, config: SftDataConfig, tokenizer: DialogueTokenizer, rng: random.Random) -> Dialogue:
     """Return the dialogue in a drawn mode. Without reasoning, or with a mode of its task, it is unchanged."""
-    thoughts = [number for number, message in enumerate(dialogue.reply) if message.get("reasoning_content")]
+    thoughts = [number for number, message in enumerate(dialogue.reply) if has_reasoning(message)]
     mix = config.thinking or ThinkingMix()
     mode = mix.draw_mode(rng)
     if dialogue.task.thinking != UNLIMITED or not thoughts or mode is Mode.UNLIMITED:
         return dialogue
     if mode is Mode.OFF:
-        return replace(dialogue, task=replace(dialogue.task, thinking=OFF))
+        off = replace(dialogue.task, thinking=OFF)
+        return replace(dialogue, task=off, reply=without_reasoning(dialogue.reply))
     if mode is Mode.LOW_EFFORT:
         reply = tuple(shortened(message, keep=config.low_effort_keep) for message in dialogue.reply)
         return replace(dialogue, task=replace(dialogue.task, thinking=LOW_EFFORT), reply=reply)
@@ -124,7 +125,7 @@ def stopped_short(reply: tuple[Message, ...], place: int, rng: random.Random) ->
 
 def shortened(message: Message, *, keep: float) -> Message:
     """Return a message with only the first words of its reasoning, at least one."""
-    if not message.get("reasoning_content"):
+    if not has_reasoning(message):
         return message
     words = message["reasoning_content"].split(" ")
     return {**message, "reasoning_content": " ".join(words[: max(1, round(keep * len(words)))])}

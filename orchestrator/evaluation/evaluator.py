@@ -69,6 +69,7 @@ class EvalConfig:
             raise ValueError(
                 f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1; eval.tasks=null takes all rows"
             )
+        self.sampling.require_varied(self.samples, setting="eval.sampling", count="eval.samples")
         fraction("eval.max_failures", self.max_failures)
         for budget in self.budgets:
             if budget < 0:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from temper.envs.core.errors import TemplateRefusal
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, call_message
 from temper.rollout.budget.config import ThinkingConfig
@@ -20,6 +21,7 @@ from temper.rollout.formats.messages import (
     TEXT_MARK,
     USER_MESSAGE,
     prepare_messages,
+    render,
     set_mode,
     strip_common_prefix,
     thinking_variables,
@@ -27,6 +29,9 @@ from temper.rollout.formats.messages import (
 )
 from temper.rollout.formats.turn_format import TurnFormat, opens_thinking
 
+WITHOUT_SYSTEM = (
+    "move the system text into the first user message, or set model.chat_template to a template that accepts it"
+)
 UNNAMED = BadCall(error="")
 """A call without a name or an id from the model."""
 
@@ -130,12 +135,15 @@ class Renderer:
     def opens_thinking(self, context_ids: Sequence[int]) -> bool:
         return opens_thinking(self._tokenizer, self.format.tags, context_ids)
 
-    def answer_text(self, message: Message, *, thinks: bool, context_ids: Sequence[int] | None = None) -> str:
+    def answer_text(
+        self, message: Message, *, thinks: bool, context_ids: Sequence[int] | None = None, is_context: bool = False
+    ) -> str:
         """Return the text that a model would sample for `message`: reasoning, closing, answer, end of turn.
 
         `context_ids` precede it, and may open its thinking. None for a first turn. Reasoning that the template drops is
-        written with the model's tags. Raises `ValueError` for missing reasoning, and for several calls if the family allows
-        one per turn.
+        written with the model's tags. A turn that `is_context` may lack reasoning, and then gets an empty thought if the
+        template opens one. Otherwise raises `ValueError` for missing reasoning. Raises it too for several calls if the family
+        allows one per turn.
         """
         calls = message.get("tool_calls") or ()
         if len(calls) > 1 and self.format.reads_calls and not self.format.parallel:
@@ -149,7 +157,7 @@ class Renderer:
         whole = self._render([USER_MESSAGE, given], thinks=thinks, open_turn=False)
         if self.format.reads_calls and any(call["function"]["name"] not in whole for call in calls):
             whole = self._answered(given, thinks=thinks)
-        sampled_text = self._behind(self._openings[thinks], whole, given, thinks=thinks)
+        sampled_text = self._behind(self._openings[thinks], whole, given, thinks=thinks, is_context=is_context)
         if thinks and context_ids is not None:
             sampled_text = self._opened(sampled_text, opened=self.opens_thinking(context_ids))
         end, length = max((sampled_text.rfind(end), len(end)) for end in self.format.ends)
@@ -175,12 +183,15 @@ class Renderer:
             return text.lstrip().removeprefix(tags.opening).lstrip("\n")
         return text if opened or begins else f"{tags.opening}\n{text}"
 
-    def _behind(self, opening: str, whole: str, message: Message, *, thinks: bool) -> str:
+    def _behind(self, opening: str, whole: str, message: Message, *, thinks: bool, is_context: bool) -> str:
         """Return the text after the opening of a turn, its reasoning included."""
         tags, reasoning = self.format.tags, message.get(REASONING) or ""
         opened = thinks and tags is not None and opening.rstrip().endswith(tags.opening)
         left_out = not thinks and tags is not None and opening.rstrip().endswith(tags.closing)
         before = _text_before_thinking(opening, tags) if tags is not None and (opened or left_out) else opening
+        if is_context and opened and not reasoning and tags is not None and whole.startswith(before):
+            answer = whole.removeprefix(opening if whole.startswith(opening) else before)
+            return self.format.closing + (answer.partition(tags.closing)[2] or answer).lstrip()
         missing = opened and not reasoning and tags is not None and tags.closing not in whole.removeprefix(opening)
         if not whole.startswith(before) or missing or (opened and not reasoning and not whole.startswith(opening)):
             raise ValueError(
@@ -268,7 +279,10 @@ class Renderer:
             )
         except (TemplateError, TypeError) as error:
             roles = [message["role"] for message in messages]
-            raise ValueError(f"the chat template can't render messages of the roles {roles}: {error}") from error
+            text = f"the chat template can't render messages of the roles {roles}: {error}"
+            if "system" in roles and render(self._tokenizer, PARTS["system"][0]) is None:
+                raise TemplateRefusal(f"{text}; {WITHOUT_SYSTEM}") from error
+            raise ValueError(text) from error
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])

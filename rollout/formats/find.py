@@ -458,6 +458,23 @@ def generation_text(model: Path, tokenizer: PreTrainedTokenizerBase) -> str:
 
     Declared ends replace the file's ids. Raises `ValueError` if the file can't be read.
     """
+    found = _read_generation(model)
+    known = [] if tokenizer.init_kwargs.get("end_of_turn") else _ending_ids(found)
+    ends = [*find_format(tokenizer).end_ids, *known]
+    return json.dumps({**found, "eos_token_id": list(dict.fromkeys(ends))}, indent=1)
+
+
+def ending_ids(model: Path) -> list[int]:
+    """Return the ids that end sampling by a model directory's generation configuration. Raises as `generation_text`."""
+    return _ending_ids(_read_generation(model))
+
+
+def _ending_ids(generation: dict[str, Any]) -> list[int]:
+    known = generation.get("eos_token_id") or []
+    return known if isinstance(known, list) else [known]
+
+
+def _read_generation(model: Path) -> dict[str, Any]:
     path = model / GENERATION
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -465,6 +482,4 @@ def generation_text(model: Path, tokenizer: PreTrainedTokenizerBase) -> str:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path} is not a JSON object")
-    known = [] if tokenizer.init_kwargs.get("end_of_turn") else found.get("eos_token_id") or []
-    ends = [*find_format(tokenizer).end_ids, *(known if isinstance(known, list) else [known])]
-    return json.dumps({**found, "eos_token_id": list(dict.fromkeys(ends))}, indent=1)
+    return found

@@ -3,9 +3,12 @@
 import json
 import re
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.family_findings import NAMES
+from support.model_families import tokenizer_of
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -213,3 +216,33 @@ def test_the_memory_of_known_texts_is_bounded() -> None:
     tracemalloc.stop()
     assert tags.recall(f"{0:100}")[0] is None
     assert tags.recall(f"{2 * texts - 1:100}")[0] == f"{2 * texts - 1:1000}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_that_a_user_added_stay_and_those_of_the_format_do_not(name: str) -> None:
+    tokenizer = tokenizer_of(name)
+    own = [tag for tag in tokenizer.get_added_vocab() if tag in str(tokenizer.chat_template)]
+    users = ("<|new_a|>", "<x0>", "[NEW]", "plain")
+    tokenizer.add_special_tokens({"additional_special_tokens": [users[0]]})
+    tokenizer.add_tokens(list(users[1:]))
+    escaper = Escaper(tokenizer)
+    for tag in users:
+        text = f"a {tag} b"
+        assert escaper.text(text) == escaper.assistant_text(text) == text
+    for tag in {*own, *tokenizer.special_tokens_map.values()}:
+        assert tag not in escaper.text(f"a {tag} b")
+
+
+def test_tokens_that_a_template_composes_or_the_tokenizer_declares_are_tags(tmp_path: Path) -> None:
+    roles = [f"<|{role}|>" for role in ("user", "assistant", "system", "tool")]
+    tokenizer = family("<|end|>", *roles, tags={"OPEN": "<|", "CLOSE": "<|end|>"}, plain=("<why>", "</why>", "<call>"))
+    tokenizer.chat_template = str(tokenizer.chat_template).replace("{{ message.role }}|", "{{ message.role + '|>' }}")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|stop|>", "<|text|>"], "pad_token": "<pad>"})
+    tokenizer.init_kwargs |= {"thinking_tags": ["<why>", "</why>"], "tool_calls": {"open_pattern": r"\<call\>"}}
+    ends = {"eos_token_id": [tokenizer.get_vocab()["<|stop|>"]]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(ends), encoding="utf-8")
+    tokenizer.name_or_path = str(tmp_path)
+    escaper = Escaper(tokenizer)
+    for tag in (*roles, "<why>", "</why>", "<call>", "<|stop|>", "<pad>"):
+        assert tag not in escaper.text(f"a {tag} b"), tag
+    assert escaper.text("<|text|>") == "<|text|>"

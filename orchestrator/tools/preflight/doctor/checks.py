@@ -20,7 +20,8 @@ def inspect_configuration(target: CheckTarget) -> Iterator[Finding]:
 
 
 MODEL = ("model",)
-PROMPTS = (*MODEL, "end of turn", "rows")
+TOKENIZER = (*MODEL, "tokenizer")
+PROMPTS = (*TOKENIZER, "end of turn", "rows")
 """Checks that must pass before prompts are rendered."""
 OTHER_MODEL = "download the model again, or name another with model.path="
 BAD_ROWS = "correct the data, or let bad rows pass with envs.NAME.on_error=skip"
@@ -70,24 +71,25 @@ CHECKS = (
     Check(
         "disk", memory.inspect_disk_space, "free some space, or set runs_dir= on another disk", quick=True, after=MODEL
     ),
+    Check("tokenizer", model.inspect_tokenizer, OTHER_MODEL, of_run=True, after=MODEL),
     Check(
         "thinking",
         model.check_thinking_tags,
         "set model.thinking_tags",
         of_run=True,
-        after=MODEL,
+        after=TOKENIZER,
     ),
     Check(
         "end of turn",
         model.inspect_turns,
         "set model.end_of_turn",
         of_run=True,
-        after=MODEL,
+        after=TOKENIZER,
     ),
     Check("rows", data.inspect_rows, BAD_ROWS, of_run=True, limit_s=LONG_S),
     Check(
-        "tool calls",
-        model.inspect_tool_calls,
+        "chat template",
+        model.inspect_template,
         "set model.chat_template, or declare the model's calls in model.tool_calls",
         of_run=True,
         after=PROMPTS,

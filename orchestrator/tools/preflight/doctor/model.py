@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from temper.orchestrator.pipeline.data_files import is_whole
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import check_format, check_model
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
+from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.weight_files import tensor_names
 
 HEAD = "lm_head.weight"
@@ -17,6 +19,13 @@ def inspect_files(target: CheckTarget) -> Iterator[Finding]:
         return
     where = "a fresh hybrid" if target.model is None else str(target.model)
     yield ok(f"{where}, {target.start.parameters:,} parameters, {target.shape.vocabulary:,} tokens")
+
+
+def inspect_tokenizer(target: CheckTarget) -> Iterator[Finding]:
+    for judge in target.config.judges.values():
+        if not judge.on_hub or is_whole(judge):
+            load_tokenizer(judge.folder)
+    yield ok(f"{len(target.start.tokenizer):,} tokens for {target.shape.vocabulary:,} rows of the embedding")
 
 
 def check_thinking_tags(target: CheckTarget) -> Iterator[Finding]:
@@ -35,7 +44,7 @@ def inspect_turns(target: CheckTarget) -> Iterator[Finding]:
     yield ok(f"a turn ends with {' or '.join(ends)}")
 
 
-def inspect_tool_calls(target: CheckTarget) -> Iterator[Finding]:
+def inspect_template(target: CheckTarget) -> Iterator[Finding]:
     """Render a reference dialogue, read it, and render it again."""
     if target.data_is_here:
         form = target.start.renderer.format

@@ -77,14 +77,23 @@ def test_untrained_nan_reaches_neither_loss_nor_gradient():
     loss = policy_loss(
         logprobs,
         tensor([0.0, 1.0, 0.0]),
-        tensor([1.0, 1.0, 1.0]),
+        tensor([NAN, 1.0, math.inf]),
         tensor([NAN, -1.0, NAN]),
         terms=PLAIN,
     )
     loss.total.backward()
     assert loss.total.item() == pytest.approx(-1.0)
+    assert all(math.isfinite(value.item()) for value in loss.sums.values())
     assert logprobs.grad is not None
     assert logprobs.grad[0].tolist() == [0.0, -1.0, 0.0]
+
+
+def test_likelihood_reads_no_untrained_entry():
+    logprobs = tensor([NAN, -1.0]).requires_grad_()
+    loss = nll_loss(logprobs, tensor([0.0, 1.0]))
+    loss.total.backward()
+    assert logprobs.grad is not None
+    assert (loss.total.item(), logprobs.grad[0].tolist()) == (1.0, [0.0, -1.0])
 
 
 def test_a_trained_token_without_a_logprob_makes_the_loss_nan():

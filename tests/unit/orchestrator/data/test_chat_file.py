@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.model_families import tokenizer_of
 
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
 from temper.envs.data import jsonl
@@ -20,6 +22,7 @@ from temper.orchestrator.data.row_intake import (
     MALFORMED,
     OPENED,
     REPEATED,
+    UNREASONED,
     RowIntake,
     ShuffledRows,
     too_long,
@@ -88,7 +91,6 @@ def call(**function: Any) -> dict[str, Any]:
         (said(call(function={"name": "get", "arguments": "a"})), "arguments.*'a'"),
         (said(SAID, tools="get"), "`tools`"),
         (said(SAID, reasoning_effort="lo"), "`reasoning_effort` is 'lo'"),
-        (said(SAID | {"reasoning_content": "so"}, SAID), "<think>"),
         (said(SAID | {"content": "x" * 500}), "516 tokens, more than sft.max_tokens=300"),
     ],
 )
@@ -106,6 +108,33 @@ def test_what_is_remarkable_about_rows_is_counted(tmp_path: Path) -> None:
     odd = (said(SAID, ASKED), {"messages": [SAID, ASKED, SAID]}, said(SAID | {"content": "<|im_end|>"}))
     file = chats(saved(tmp_path / "chats.jsonl", ROW, ROW, *odd))
     assert file.counts == {"rows": 5, REPEATED: 1, LEFT_OPEN: 1, OPENED: 1, BROKEN: 1}
+
+
+THOUGHT = SAID | {"reasoning_content": "six sevens"}
+BLANK = SAID | {"content": "forty-two", "reasoning_content": " "}
+
+
+@pytest.mark.parametrize("family", ["ours", "nemotron_nano_v2", "deepseek_v3_1", "qwen3", "gptoss"])
+def test_turns_without_reasoning_are_context_of_those_with_it(tmp_path: Path, family: str) -> None:
+    tokenizer = TOKENIZER if family == "ours" else tokenizer_of(family)
+    tokens = DialogueTokenizer.of(tokenizer, ThinkingConfig())
+    rows = (said(BLANK, ASKED, BLANK, ASKED, THOUGHT), said(THOUGHT, ASKED, BLANK), said(BLANK))
+    read = chats(saved(tmp_path / "chats.jsonl", *rows), tokens=tokens)
+    assert read.counts == {"rows": 3, UNREASONED: 3}
+    for row, answers in zip(rows, (3, 2, 1), strict=True):
+        sample = tokens.sample(parse_chat(row, 0))
+        trained = [number for number, own in zip(sample.ids, sample.trained_T, strict=True) if own]
+        whole, own = tokenizer.decode(sample.ids), tokenizer.decode(trained)
+        assert whole.count("42") + whole.count("forty-two") == answers
+        assert (own.count("six sevens"), own.count("forty-two")) == ((0, 1) if answers == 1 else (1, 0))
+
+
+def test_a_row_of_which_nothing_is_trained_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "chats.jsonl", said(THOUGHT))
+    intake = RowIntake(TOKENS, max_tokens=None, setting="sft.max_tokens")
+    row = parse_chat(json.loads(path.read_text()), 0)
+    with pytest.raises(ValueError, match="turns with reasoning"):
+        intake.require_fits(replace(row, task=replace(row.task, thinking=OFF)))
 
 
 def test_separators_of_unicode_a_mark_of_byte_order_and_a_line_over_the_limit_are_no_trouble(

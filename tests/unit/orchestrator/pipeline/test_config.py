@@ -124,6 +124,12 @@ JUDGED = "envs.math.judge.url=http://127.0.0.1:1/v1 envs.math.judge.model=m"
             ["dpo.sampling", "dpo.data=pairs.jsonl"],
         ),
         ("eval.budgets=[64] eval.sampling.max_tokens=32", ["budget of 64", "sampling.max_tokens=32"]),
+        (
+            "eval.samples=4 eval.sampling.temperature=0",
+            ["eval.sampling.temperature=0", "eval.samples=4", "eval.samples=1"],
+        ),
+        ("eval.samples=4 eval.sampling.top_k=1", ["eval.sampling.top_k=1", "eval.samples=4"]),
+        ("rl.eval_samples=2 rl.eval_sampling.temperature=0", ["rl.eval_sampling.temperature=0", "rl.eval_samples=2"]),
         ("eval.sampling.top_p=2", ["eval.sampling.top_p=2", "at most 1"]),
         ("rl.group_size=1", ["rl.group_size=1", "at least 2"]),
         ("stages=[init,sleep]", ["sleep", "init, sft, rft, dpo, rl, distill, eval, report"]),

@@ -1,15 +1,18 @@
 """Rendering: the parts of a conversation add up to the template's whole text, and nothing can forge a turn."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
-from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
+from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer, without_reasoning
 from temper.orchestrator.data.chat_file import parse_chat
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
@@ -58,9 +61,11 @@ def test_only_the_assistants_tokens_are_trained() -> None:
 
 def test_with_thinking_off_no_reasoning_is_trained() -> None:
     task = Task(env=EnvRef(name="math"), key="k", messages=TASK.messages, spec={}, thinking=OFF)
-    sample = TOKENS.sample(Dialogue(task=task, reply=REPLY[2:]))
-    assert TOKENIZER.decode(sample.ids).endswith("assistant\n<think></think>\\boxed{17}<|im_end|>")
-    assert TOKENIZER.decode(trained(sample)) == "\\boxed{17}<|im_end|>"
+    plain = without_reasoning(REPLY[2:])
+    for reply, said in ((plain, "\\boxed{17}<|im_end|>"), (REPLY[2:], "")):  # a turn with reasoning is context
+        sample = TOKENS.sample(Dialogue(task=task, reply=reply))
+        assert TOKENIZER.decode(sample.ids).endswith("assistant\n<think></think>\\boxed{17}<|im_end|>")
+        assert TOKENIZER.decode(trained(sample)) == said
 
 
 def test_a_chat_row_splits_at_its_first_assistant_message() -> None:
@@ -79,6 +84,36 @@ def test_a_directory_without_a_model_or_tokenizer_is_named(tmp_path: Path) -> No
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     with pytest.raises(ValueError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_a_token_without_a_row_in_the_embedding_is_named(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    size = len(tokenizer)
+    tokenizer.add_tokens(["<x0>", "<x1>"])
+    tokenizer.save_pretrained(tmp_path)
+
+    def load(config: Mapping[str, object]) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **config}), encoding="utf-8")
+        load_tokenizer(tmp_path)
+
+    load({"vocab_size": size + 2})
+    load({"vocab_size": size + 64})  # padded
+    for config in ({"vocab_size": size}, {"text_config": {"vocab_size": size}}):
+        with pytest.raises(ValueError, match=f"'<x0>' with id {size}.*vocab_size={size} .*embeddings.{size + 2}"):
+            load(config)
+
+
+def test_a_named_token_beyond_the_embedding_is_escaped(tmp_path: Path) -> None:
+    """Text models of Gemma 3 have the image token of the others."""
+    byte_tokenizer().save_pretrained(tmp_path)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path, extra_special_tokens={"image_token": "<img>"})
+    tokenizer.save_pretrained(tmp_path)
+    config = {"model_type": "llama", "vocab_size": len(tokenizer) - 1}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.get_vocab()["<img>"] == config["vocab_size"]
+    asked = replace(TASK, messages=({"role": "user", "content": "see <img>"},))
+    assert max(Renderer(loaded).prompt_ids(asked)) < len(tokenizer) - 1
 
 
 def test_the_mode_stands_at_the_end_of_the_last_user_message() -> None:

@@ -15,6 +15,7 @@ from support import tiny_models
 from support.documents import tutorial_block as block
 from support.plans import known
 from support.two_nodes import Nodes
+from transformers import AutoTokenizer
 
 from temper.envs.core.errors import EpisodeTimeout
 from temper.envs.sandbox.seal_probe import KERNEL
@@ -155,6 +156,32 @@ def with_template(check: str, text: str, *overrides: str) -> Plant:
     return plant
 
 
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + str(
+    byte_tokenizer().chat_template
+)
+SYSTEM_ROW = {"messages": [{"role": role, "content": "1"} for role in ("system", "user", "assistant")]}
+
+
+def with_refused_system(check: str, *overrides: str) -> Plant:
+    """Plant system texts for a template that refuses them: in the prompts of RL, and in the file chats.jsonl."""
+
+    def plant(folder: Path) -> Finding:
+        data = rows(folder)
+        (folder / "chats.jsonl").write_text(json.dumps(SYSTEM_ROW) + "\n")
+        math = f"envs.math={{data: {data}, options: {{system: Be brief.}}}}"
+        return with_template(check, NO_SYSTEM, math, *(one.format(folder=folder) for one in overrides))(folder)
+
+    return plant
+
+
+def small_embedding(folder: Path) -> Finding:
+    model = tiny_models.nemotron_h(folder / "model")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_tokens([f"<x{number}>" for number in range(300)])
+    tokenizer.save_pretrained(model)
+    return of_demo("tokenizer", f"model.path={model}")
+
+
 def of_environment(old: str, new: str, *overrides: str) -> Plant:
     """Plant the tutorial's environment with one change."""
 
@@ -285,13 +312,20 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (FAILURE, "thinking", "", with_template("thinking", PLAIN, "rl.thinking={budget: 0.5, budgets: [16]}"))
     ],
     "end of turn": [(FAILURE, "turn", "model.end_of_turn", with_template("end of turn", NO_TURNS))],
-    "tool calls": [(FAILURE, "tools", "model.tool_calls", with_template("tool calls", PLAIN))],
+    "tokenizer": [(FAILURE, "'<x", "resize_token_embeddings", small_embedding)],
+    "chat template": [
+        (FAILURE, "tools", "model.tool_calls", with_template("chat template", PLAIN)),
+        (FAILURE, "System role not supported", "first user message", with_refused_system("chat template")),
+    ],
     "rows": [
         (FAILURE, "rows.jsonl:65", "fix the row", with_rows("rows", row="no JSON")),
         (WARNING, "1 unusable", "math.on_error=raise", with_rows("rows", "envs.math.on_error=skip", row="no JSON")),
         (WARNING, "nobody/nothing", "--repo-type dataset", given("rows", "envs.math.data=nobody/nothing")),
     ],
-    "stages": [(FAILURE, "'math'", "", with_rows("stages"))],
+    "stages": [
+        (FAILURE, "'math'", "", with_rows("stages")),
+        (FAILURE, "System role", "first user message", with_refused_system("stages", "sft.data={folder}/chats.jsonl")),
+    ],
     "prompts": [(FAILURE, "64 of 64 rows", "raise the limit", with_rows("prompts", *SHORT))],
     "overlap": [(WARNING, "64 of 64 prompts", "math.drop_overlap=exact", evaluation_that_is_trained_on)],
     "limits": [(WARNING, "tool_use", "remove the smaller setting", given("limits", "rollout.limits.turns=2"))],
@@ -470,7 +504,7 @@ def test_what_builds_on_a_model_that_is_not_whole_is_not_said_again(tmp_path: Pa
     (model / "model.safetensors").write_bytes(b"torn")
     found = list(examine(read_target(DEMO, ["name=examined", f"model.path={model}"])))
     assert [one.where for one in found if one.level is Level.FAILURE] == ["model"]
-    assert {"thinking", "tool calls", "environments"}.isdisjoint(one.where for one in found)
+    assert {"thinking", "chat template", "environments"}.isdisjoint(one.where for one in found)
 
 
 def test_reference_that_the_model_can_not_say_is_told_from_reference_that_is_wrong(tmp_path: Path) -> None:
