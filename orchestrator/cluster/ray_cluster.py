@@ -5,12 +5,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
@@ -19,6 +21,7 @@ from ray.job_config import JobConfig
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from temper.orchestrator.cluster.this_machine import HOOK, FrozenPath, import_folders, worker_variables
 from temper.orchestrator.run.driver import VLLM_LEVEL
+from temper.rollout.engines.scratch_folder import scratch_base
 
 STOP_S = 60.0
 WAIT_POLICY = "OMP_WAIT_POLICY"
@@ -28,6 +31,12 @@ FOLDER_BYTES = 64 * 2**20
 """Maximum of all copies. The newest files are kept."""
 COPY_S = 10.0
 """After this time no further file is copied."""
+HEAD_S = 3.0
+"""Timeout for an answer of a cluster's head."""
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The beginning of an HTTP/2 connection: the preface and empty settings. Any gRPC server, such as Ray's head, answers with its own."""
+SOCKETS = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1"
+"""Ray's longest path of a socket below its folder, with the longest process id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +98,7 @@ def _remove_old(folder: Path) -> None:
 
 
 def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
-    """Join the cluster of RAY_ADDRESS, or start a private one here. Return the logs of its local workers.
+    """Join the cluster of RAY_ADDRESS, or start a private one here. Return the logs of its local workers. Raise as `require_head`.
 
     The run's `slots` actors request no Ray CPUs, so two cores hold them all. The settings limit their threads. A private
     cluster requires a token, since some of its ports listen on every interface. Return None if this process was joined
@@ -106,6 +115,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
     # Its head would store 100,000 calls at 2 kB each. Without a dashboard nobody reads them.
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
+    require_head(address)
     variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _driver_variables()
     with _own_sigterm():
         joined = ray.init(
@@ -115,10 +125,45 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
             configure_logging=False,
             job_config=JobConfig(_py_driver_sys_path=FrozenPath(import_folders())),
             runtime_env={"env_vars": variables, "worker_process_setup_hook": HOOK},
-            **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
+            **(_private_cluster(slots) if address == "local" else {}),
         )
     job = "*" if address == "local" else ray.get_runtime_context().get_job_id()
     return SessionLogs(folder=Path(joined.address_info["session_dir"]) / "logs", job=job)
+
+
+def require_head(address: str) -> None:
+    """Raise `ValueError` for a RAY_ADDRESS of another form, and `ConnectionError` if no head answers at it.
+
+    Ray itself would wait for minutes and name no variable. It finds the head of "auto" at once, or reports that there is none.
+    """
+    host, _, port = address.rpartition(":")
+    if address in ("local", "auto"):
+        return
+    if not host or "/" in host or not port.isdecimal():
+        raise ValueError(f"RAY_ADDRESS={address!r}: must be HOST:PORT of a Ray head, such as 10.0.0.1:6379, or unset")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=HEAD_S) as head:
+            head.settimeout(HEAD_S)
+            head.sendall(HELLO)
+            # with TLS, only Ray can read the answer
+            if os.environ.get("RAY_USE_TLS", "0") == "0" and head.recv(len(HELLO))[3:4] != b"\4":
+                raise OSError("another service listens there")
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(
+            f"RAY_ADDRESS={address}: no answer of a Ray head ({getattr(error, 'strerror', None) or error}); run ray start --head "
+            f"on that machine, or unset RAY_ADDRESS to use this machine"
+        ) from error
+
+
+def ray_base(inside: str = "ray") -> Path:
+    """Return the folder of temporary files, or /tmp if Ray's sockets in the folder `inside` it would have too long a path."""
+    return scratch_base(len(os.fsencode(inside + SOCKETS)))
+
+
+def _private_cluster(slots: int) -> dict[str, Any]:
+    """Return the options of a private cluster. RAY_TMPDIR keeps its meaning."""
+    folder = {} if "RAY_TMPDIR" in os.environ else {"_temp_dir": str(ray_base() / "ray")}
+    return {"include_dashboard": False, "num_cpus": max(slots, 2), **folder}
 
 
 @contextmanager

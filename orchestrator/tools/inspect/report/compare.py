@@ -81,7 +81,7 @@ def read_curves(run_dir: Path, *, label: str | None) -> RunCurves:
     if not curves:
         raise ValueError(
             f"{run_dir} has no curve; evaluate it with eval.budgets, for example "
-            f"`temper eval {run_dir / 'config.yaml'} 'eval.budgets=[16,32,64]'`"
+            f"`temper eval {shlex.quote(str(run_dir / 'config.yaml'))} 'eval.budgets=[16,32,64]'`"
         )
     if label is not None and label not in curves:
         raise ValueError(f"{run_dir} has no curve after {label!r}; it has one after {', '.join(curves)}")

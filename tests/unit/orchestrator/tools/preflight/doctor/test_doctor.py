@@ -309,7 +309,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (WARNING, "/dev/shm of 10.0.0.2 has 64.0 MiB", "--shm-size", node(shm_bytes=64 * 2**20)),
         (WARNING, "10.0.0.2 has 3.0 GiB free, 3.0%", "--temp-dir", node(disk_bytes=3 * GIB, disk_share=0.03)),
         (FAILURE, "10.0.0.2: silent", "start Ray", seen(facts=None, fault="silent")),
-        (FAILURE, "127.0.0.1:1", "RAY_ADDRESS", lambda _: nodes.check_head("127.0.0.1:1") or ok("")),
+        (FAILURE, "RAY_ADDRESS=127.0.0.1:1", "unset RAY_ADDRESS", lost_head),
     ],
     "tracking": [
         (WARNING, "127.0.0.1:9", "tracking.uri", tracked("http://user:password@127.0.0.1:9")),
