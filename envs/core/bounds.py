@@ -51,7 +51,9 @@ def no_variable(name: str, path: str) -> None:
     """Refuse `$NAME` and `$(command)` in a path, which only a shell replaces, unless a file has this name."""
     if (found := VARIABLE.search(path)) and not os.path.exists(path):
         read = f"${{oc.env:{found[1] or 'NAME'}}}"
-        raise SettingError(name, path, f"only a shell replaces {found[0]}; write {read} for a variable of the environment")
+        raise SettingError(
+            name, path, f"only a shell replaces {found[0]}; write {read} for a variable of the environment"
+        )
 
 
 def only_known(given: Iterable[str], known: Sequence[str], what: str) -> None:

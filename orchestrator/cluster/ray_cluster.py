@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from ray.job_config import JobConfig
 
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
+from temper.orchestrator.cluster.head import require_head
 from temper.orchestrator.cluster.this_machine import HOOK, FrozenPath, import_folders, worker_variables
 from temper.orchestrator.run.driver import VLLM_LEVEL
 from temper.rollout.engines.scratch_folder import scratch_base
@@ -31,10 +31,6 @@ FOLDER_BYTES = 64 * 2**20
 """Maximum of all copies. The newest files are kept."""
 COPY_S = 10.0
 """After this time no further file is copied."""
-HEAD_S = 3.0
-"""Timeout for an answer of a cluster's head."""
-HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""The beginning of an HTTP/2 connection: the preface and empty settings. Any gRPC server, such as Ray's head, answers with its own."""
 SOCKETS = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1"
 """Ray's longest path of a socket below its folder, with the longest process id."""
 
@@ -98,11 +94,11 @@ def _remove_old(folder: Path) -> None:
 
 
 def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
-    """Join the cluster of RAY_ADDRESS, or start a private one here. Return the logs of its local workers. Raise as `require_head`.
+    """Join the cluster of RAY_ADDRESS, or start a private one here. Return the logs of its local workers.
 
     The run's `slots` actors request no Ray CPUs, so two cores hold them all. The settings limit their threads. A private
     cluster requires a token, since some of its ports listen on every interface. Return None if this process was joined
-    before.
+    before. Raise as `require_head`.
     """
     if ray.is_initialized():
         return None
@@ -129,30 +125,6 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
         )
     job = "*" if address == "local" else ray.get_runtime_context().get_job_id()
     return SessionLogs(folder=Path(joined.address_info["session_dir"]) / "logs", job=job)
-
-
-def require_head(address: str) -> None:
-    """Raise `ValueError` for a RAY_ADDRESS of another form, and `ConnectionError` if no head answers at it.
-
-    Ray itself would wait for minutes and name no variable. It finds the head of "auto" at once, or reports that there is none.
-    """
-    host, _, port = address.rpartition(":")
-    if address in ("local", "auto"):
-        return
-    if not host or "/" in host or not port.isdecimal():
-        raise ValueError(f"RAY_ADDRESS={address!r}: must be HOST:PORT of a Ray head, such as 10.0.0.1:6379, or unset")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=HEAD_S) as head:
-            head.settimeout(HEAD_S)
-            head.sendall(HELLO)
-            # with TLS, only Ray can read the answer
-            if os.environ.get("RAY_USE_TLS", "0") == "0" and head.recv(len(HELLO))[3:4] != b"\4":
-                raise OSError("another service listens there")
-    except (OSError, OverflowError) as error:
-        raise ConnectionError(
-            f"RAY_ADDRESS={address}: no answer of a Ray head ({getattr(error, 'strerror', None) or error}); run ray start --head "
-            f"on that machine, or unset RAY_ADDRESS to use this machine"
-        ) from error
 
 
 def ray_base(inside: str = "ray") -> Path:

@@ -101,6 +101,8 @@ class ModelConfig:
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
 
     def __post_init__(self) -> None:
+        if self.path is not None:
+            no_variable("model.path", self.path)
         if self.ema and self.path is None:
             raise ValueError("model.ema=true needs model.path; set it to a checkpoint, or remove model.ema")
         if self.ema and self.declares:
@@ -181,6 +183,7 @@ class TrackingConfig:
                 f"tracking.registered_model={name!r}: MLflow refuses names with / or :, blank names, . and ..; use "
                 f"another one, such as team-math, or an empty one to register no model"
             )
+
 
 NAME_BYTES = 255
 """Longest name of a folder on the usual file systems."""

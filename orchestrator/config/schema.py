@@ -25,6 +25,8 @@ UNSET = "???"
 CONFIG = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 ORDER = {"unexpected_keyword_argument": 0, "missing": 2, "value_error": 3}
 """Order of error types: wrong keys, wrong types, missing keys, checks of the classes."""
+BOUNDS = {"greater_than_equal": "must be {ge:g} or more", "less_than": "must be below {lt:g}"}
+"""Remedies by error type, for numbers out of the bounds of their units."""
 SWITCH = {True: "on", False: "off"}
 """Words that YAML reads as booleans. They are choices of some settings."""
 Shape = Literal["one", "maybe", "each"]
@@ -199,7 +201,9 @@ def _with_bounds(node: Any, units: Mapping[str, str] | None = None, unit: str = 
     whole = {name: _with_bounds(inner, units, unit) for name, inner in node.items()}
     if kind in ("int", "float"):
         least, most = bounds_of(unit, whole=kind == "int")
-        whole |= {"ge": int(least), "lt": int(most)} if kind == "int" else {"ge": least, "lt": most, "allow_inf_nan": False}
+        whole |= (
+            {"ge": int(least), "lt": int(most)} if kind == "int" else {"ge": least, "lt": most, "allow_inf_nan": False}
+        )
     return whole
 
 
@@ -228,7 +232,8 @@ def _explained(found: ValidationError, config: type, under: str) -> ValueError:
         return unknown_key(key, error["input"], known)
     if error["type"] == "missing":
         return SettingError(key, None, "must be given")
-    message = error["msg"]
+    bound = BOUNDS.get(error["type"])
+    message = error["msg"] if bound is None else bound.format(**error["ctx"])
     return SettingError(key, value, f"{message[:1].lower()}{message[1:]}")
 
 

@@ -120,9 +120,10 @@ def require_decimal(text: str, where: str) -> None:
     """Raise `ValueError` for a number that YAML 1.1 reads in base 8 (010) or 60 (1:30)."""
     for token in yaml.scan(text, Loader=yaml.CSafeLoader):
         if isinstance(token, yaml.ScalarToken) and token.plain and OTHER_BASE.fullmatch(token.value):
+            base, line = 60 if ":" in token.value else 8, token.start_mark.line + 1
             raise ValueError(
-                f"{where}, line {token.start_mark.line + 1}: YAML reads {token.value} in base {60 if ':' in token.value else 8}; "
-                f"write a number without a leading zero or colons, and quote a text"
+                f"{where}, line {line}: YAML reads {token.value} in base {base}; write a number without a leading zero or "
+                f"colons, and quote a text"
             )
 
 

@@ -1,5 +1,6 @@
 """Groups of runs at the same thinking budgets. A group is one setting, and its runs differ in the seed."""
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite, nan

@@ -57,8 +57,14 @@ def _check_node(node: NodeReport, *, like: NodeReport) -> Iterator[Finding]:
     if facts.shm_bytes is not None and facts.shm_bytes < LEAST_SHM:
         message = f"/dev/shm of {at} has {size(facts.shm_bytes)} free for Ray's objects"
         yield warning(message, "make it larger (in a container --shm-size=8g)")
-    if facts.disk_share < LEAST_DISK:
+    yield from check_temporary_disk(
+        f"the disk of temporary files of {at}", free=facts.disk_bytes, share=facts.disk_share
+    )
+
+
+def check_temporary_disk(disk: str, *, free: int, share: float) -> Iterator[Finding]:
+    if share < LEAST_DISK:
         yield warning(
-            f"the disk of temporary files of {at} has {size(facts.disk_bytes)} free, {facts.disk_share:.1%} of it",
-            "free some space, or start Ray on it with --temp-dir on another disk",
+            f"{disk} has {size(free)} free, {share:.1%} of it",
+            "free some space, or set another folder: TMPDIR, or --temp-dir of ray start",
         )

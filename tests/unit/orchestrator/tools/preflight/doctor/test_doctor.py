@@ -200,6 +200,12 @@ def no_key(folder: Path) -> Finding:
         return of_demo("tracking", "tracking.also=[wandb]", "tracking.wandb.mode=online")
 
 
+def lost_head(folder: Path) -> Finding:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_ADDRESS", "127.0.0.1:1")
+        return worst("cluster", CheckTarget())
+
+
 def driver(version: str | None, *, cuda: str | None = "13.0", found: int = 0) -> Plant:
     return lambda _: gpus.check_driver(version, cuda=cuda, gpus=found)
 
