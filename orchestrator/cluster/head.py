@@ -22,11 +22,11 @@ def require_head(address: str) -> None:
         raise ValueError(f"RAY_ADDRESS={address!r}: must be HOST:PORT of a Ray head, such as 10.0.0.1:6379, or unset")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=HEAD_S) as head:
-            head.settimeout(HEAD_S)
-            head.sendall(HELLO)
-            # with TLS, only Ray can read the answer
-            if os.environ.get("RAY_USE_TLS", "0") == "0" and head.recv(len(HELLO))[3:4] != b"\4":
-                raise OSError("another service listens there")
+            if os.environ.get("RAY_USE_TLS", "0") == "0":  # with TLS, only Ray can read the answer
+                head.settimeout(HEAD_S)
+                head.sendall(HELLO)
+                if head.recv(len(HELLO))[3:4] != b"\4":
+                    raise OSError("another service listens there")
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConnectionError(
