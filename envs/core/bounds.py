@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
-from math import inf
 from typing import Any
 
 VARIABLE = re.compile(r"\$\(|\$\{?([A-Za-z_]\w*)")
@@ -33,13 +32,13 @@ def whole(name: str, value: object, *, least: int = 0) -> None:
 
 
 def positive(name: str, value: float) -> None:
-    if not 0 < value < inf:
-        raise SettingError(name, value, "must be above 0, and finite")
+    if not value > 0:
+        raise SettingError(name, value, "must be above 0")
 
 
 def not_negative(name: str, value: float) -> None:
-    if not 0 <= value < inf:
-        raise SettingError(name, value, "must be 0 or more, and finite")
+    if not value >= 0:
+        raise SettingError(name, value, "must be 0 or more")
 
 
 def fraction(name: str, value: float) -> None:
