@@ -1,9 +1,13 @@
 """Bounds of settings. Each function raises `SettingError` for a value out of bounds."""
 
 import difflib
+import os
+import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
+
+VARIABLE = re.compile(r"\$\(|\$\{?([A-Za-z_]\w*)")
 
 
 class SettingError(ValueError):
@@ -40,6 +44,15 @@ def not_negative(name: str, value: float) -> None:
 def fraction(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise SettingError(name, value, "must be between 0 and 1")
+
+
+def no_variable(name: str, path: str) -> None:
+    """Refuse `$NAME` and `$(command)` in a path, which only a shell replaces, unless a file has this name."""
+    if (found := VARIABLE.search(path)) and not os.path.exists(path):
+        read = f"${{oc.env:{found[1] or 'NAME'}}}"
+        raise SettingError(
+            name, path, f"only a shell replaces {found[0]}; write {read} for a variable of the environment"
+        )
 
 
 def only_known(given: Iterable[str], known: Sequence[str], what: str) -> None:

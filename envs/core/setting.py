@@ -17,6 +17,10 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 T = TypeVar("T")
 Unit = Literal["", "seconds", "GiB", "MB/s", "tokens", "characters", "steps", "share"]
 """The unit of a number, "" for a count or a number without a unit."""
+LARGEST = 2.0**63
+"""No number of a setting is larger, since libraries keep 64 bits."""
+LONGEST_S = 1e9
+"""Most seconds of a setting. Timers of Python overflow after three centuries."""
 KIND, UNIT = "kind", "unit"
 """Keys of a field's metadata."""
 
@@ -59,6 +63,11 @@ def _setting(default: Any, kind: Kind, unit: Unit) -> Any:
 
 def unit_of(each: "Field[Any]") -> str:
     return str(each.metadata.get(UNIT, ""))
+
+
+def bounds_of(unit: str, *, whole: bool) -> tuple[float, float]:
+    """Return the least and the largest number of any setting with this unit. A count or a quantity is not negative."""
+    return 0.0 if whole or unit else -LARGEST, LONGEST_S if unit == "seconds" else LARGEST
 
 
 def kinds(config: type) -> dict[str, Kind]:

@@ -104,6 +104,7 @@ class LossConfig:
             check_surrogate(self.surrogate)
         else:
             one_of("loss.surrogate", self.surrogate, (*SURROGATES, CUSTOM))
+        self._check_ranges()
         positive("loss.beta", self.beta)
         positive("loss.advantage_clip", self.advantage_clip)
         not_negative("loss.importance_cap", self.cap)
@@ -117,6 +118,11 @@ class LossConfig:
         self._check_combinations()
         self._check_unused()
 
+    def _check_ranges(self) -> None:
+        for name, bounds in (("token_range", self.token_range), ("sequence_range", self.sequence_range)):
+            if bounds and not (len(bounds) == 2 and 0 <= bounds[0] < bounds[1]):
+                raise ValueError(f"loss.{name}={bounds}: give the lowest and the highest value, or [] for none")
+
     def _check_bounds(self) -> None:
         if not 0 <= self.clip[0] <= 1:
             raise ValueError(f"loss.clip_low={self.clip_low}: must be between 0 and 1")
@@ -127,9 +133,6 @@ class LossConfig:
             raise ValueError(
                 f"loss.importance_floor={self.importance_floor}: must be between 0 and loss.importance_cap={self.cap}"
             )
-        for name, bounds in (("token_range", self.token_range), ("sequence_range", self.sequence_range)):
-            if bounds and not (len(bounds) == 2 and 0 <= bounds[0] < bounds[1]):
-                raise ValueError(f"loss.{name}={bounds}: give the lowest and the highest value, or [] for none")
         if self.nested_weights and not (min(self.nested_weights) >= 0 and 0 < self.nested_weights[-1] < inf):
             raise ValueError(f"loss.nested_weights={self.nested_weights}: must be 0 or more, and the last one above 0")
         if self.error_guard and self.error_guard <= 1:

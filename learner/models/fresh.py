@@ -13,6 +13,7 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from temper.envs.core.bounds import positive
 from temper.envs.core.setting import immutable
 
 PAD, IM_START, IM_END = "<|pad|>", "<|im_start|>", "<|im_end|>"
@@ -61,6 +62,9 @@ class FreshModelConfig:
             raise ValueError(
                 f"model.fresh.pattern={self.pattern!r}: use the letters M (Mamba-2), * (attention), - (MLP), E (experts)"
             )
+        for name, value in vars(self).items():
+            if not isinstance(value, str):
+                positive(f"model.fresh.{name}", value)
         if not 1 <= self.experts_per_token <= self.experts:
             raise ValueError(
                 f"model.fresh.experts_per_token={self.experts_per_token}: must be between 1 and model.fresh.experts="

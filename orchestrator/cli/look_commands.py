@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import sys
 import time
 import webbrowser
@@ -183,7 +184,7 @@ def _scale(given: argparse.Namespace) -> int:
             request.unlink(missing_ok=True)
             raise ValueError(_untaken(folder) if held else f"{given.run} ended before it accepted the request")
         time.sleep(0.1)
-    print(f"requested {given.rollout_workers} rollout workers; temper status {given.run} shows them")
+    print(f"requested {given.rollout_workers} rollout workers; temper status {shlex.quote(str(given.run))} shows them")
     return 0
 
 

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import os
 import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from temper.orchestrator.cli.arguments import (
     path_of_run,
     set_log_level,
 )
+from temper.orchestrator.cluster.head import require_head
 from temper.orchestrator.stages.registry import HELP
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ def add_run_commands(commands: "Commands") -> None:
 
 
 def _execute(given: argparse.Namespace) -> int:
+    if not given.dry_run and given.stage != "report":
+        require_head(os.environ.get("RAY_ADDRESS", "local"))
     from temper.orchestrator.pipeline.config import load_resolved_config, read_run_settings
     from temper.orchestrator.pipeline.fork import fork
     from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Mapping
@@ -101,7 +102,7 @@ def least_budget(run: Path, share: float) -> int | None:
         raise ValueError(
             f"--accuracy {share} needs accuracies of {model} under budgets, and {run} has "
             f"{f'only those of {others}' if curves else 'none'}; evaluate it, for example with "
-            f"`temper eval {run}/config.yaml 'eval.budgets=[16,32,64]'`"
+            f"`temper eval {shlex.quote(f'{run}/config.yaml')} 'eval.budgets=[16,32,64]'`"
         )
     budget = budget_for_accuracy(newest.curve, share)
     found = f"{budget} tokens"

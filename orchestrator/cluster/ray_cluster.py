@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from ray.job_config import JobConfig
 
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
+from temper.orchestrator.cluster.head import require_head
 from temper.orchestrator.cluster.this_machine import HOOK, FrozenPath, import_folders, worker_variables
 from temper.orchestrator.run.driver import VLLM_LEVEL
+from temper.rollout.engines.scratch_folder import scratch_base
 
 STOP_S = 60.0
 WAIT_POLICY = "OMP_WAIT_POLICY"
@@ -28,6 +31,8 @@ FOLDER_BYTES = 64 * 2**20
 """Maximum of all copies. The newest files are kept."""
 COPY_S = 10.0
 """After this time no further file is copied."""
+SOCKETS = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1"
+"""Ray's longest path of a socket below its folder, with the longest process id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +98,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
 
     The run's `slots` actors request no Ray CPUs, so two cores hold them all. The settings limit their threads. A private
     cluster requires a token, since some of its ports listen on every interface. Return None if this process was joined
-    before.
+    before. Raise as `require_head`.
     """
     if ray.is_initialized():
         return None
@@ -106,6 +111,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
     # Its head would store 100,000 calls at 2 kB each. Without a dashboard nobody reads them.
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     address = os.environ.get("RAY_ADDRESS", "local")
+    require_head(address)
     variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _driver_variables()
     with _own_sigterm():
         joined = ray.init(
@@ -115,10 +121,21 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
             configure_logging=False,
             job_config=JobConfig(_py_driver_sys_path=FrozenPath(import_folders())),
             runtime_env={"env_vars": variables, "worker_process_setup_hook": HOOK},
-            **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
+            **(_private_cluster(slots) if address == "local" else {}),
         )
     job = "*" if address == "local" else ray.get_runtime_context().get_job_id()
     return SessionLogs(folder=Path(joined.address_info["session_dir"]) / "logs", job=job)
+
+
+def ray_base(inside: str = "ray") -> Path:
+    """Return the folder of temporary files, or /tmp if Ray's sockets in the folder `inside` it would have too long a path."""
+    return scratch_base(len(os.fsencode(inside + SOCKETS)))
+
+
+def _private_cluster(slots: int) -> dict[str, Any]:
+    """Return the options of a private cluster. RAY_TMPDIR keeps its meaning."""
+    folder = {} if "RAY_TMPDIR" in os.environ else {"_temp_dir": str(ray_base() / "ray")}
+    return {"include_dashboard": False, "num_cpus": max(slots, 2), **folder}
 
 
 @contextmanager

@@ -19,7 +19,9 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 from temper.envs.core.process import kill_group, set_variables
 from temper.envs.sandbox.seal import end_with_parent
+from temper.orchestrator.cluster.ray_cluster import ray_base
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
+from temper.rollout.engines.scratch_folder import RANDOM_BYTES
 
 STOP_S = 7200
 """Seconds for a stopped job to save before Ray kills it."""
@@ -27,6 +29,7 @@ STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Ray's variable for that time. By default Ray kills a job after 3 s."""
 START_S, STOP_HEAD_S, ANSWER_S, SILENT_S, POLL_S = 90.0, 20.0, 60.0, 120.0, 0.5
 """Seconds for a head or its agent to start, for a head to stop, for an answer, for a silent log, and between two polls."""
+PREFIX = "temper-ray-"
 MAX_UNANSWERED = 5
 """Consecutive requests that the job server may leave unanswered."""
 
@@ -38,7 +41,7 @@ def local_head() -> Iterator[str]:
     It ends with this process, even if this process is killed. Raise `RuntimeError` with its output if it does not start.
     """
     port, dashboard, agent = free_ports(3)
-    folder = tempfile.mkdtemp(prefix="temper-ray-")
+    folder = tempfile.mkdtemp(prefix=PREFIX, dir=ray_base(PREFIX + "x" * RANDOM_BYTES))
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--node-ip-address", LOOPBACK, "--port", str(port), "--temp-dir", folder]
     command += ["--dashboard-host", LOOPBACK, "--dashboard-port", str(dashboard)]

@@ -1,12 +1,13 @@
 """Settings of a run outside of its stages. Every stage may read them."""
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from temper.envs.binding import BoundEnv, EnvConfig, bind_all
-from temper.envs.core.bounds import not_negative, one_of, positive
+from temper.envs.core.bounds import SettingError, no_variable, not_negative, one_of, positive
 from temper.envs.core.setting import Kind, free, immutable, required, scheduled
 from temper.envs.sandbox.sandbox import SandboxConfig
 from temper.learner.config import LearnerConfig
@@ -100,6 +101,8 @@ class ModelConfig:
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
 
     def __post_init__(self) -> None:
+        if self.path is not None:
+            no_variable("model.path", self.path)
         if self.ema and self.path is None:
             raise ValueError("model.ema=true needs model.path; set it to a checkpoint, or remove model.ema")
         if self.ema and self.declares:
@@ -182,6 +185,10 @@ class TrackingConfig:
             )
 
 
+NAME_BYTES = 255
+"""Longest name of a folder on the usual file systems."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """A run without the settings of its stages."""
@@ -216,6 +223,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_name(self.name)
+        no_variable("runs_dir", self.runs_dir)
+        if self.runs_dir.startswith("~"):
+            raise SettingError("runs_dir", self.runs_dir, "only a shell replaces ~; write ${oc.env:HOME}")
         if self.placement == "colocated" and self.rollout.engine.processes > 1:
             raise ValueError(
                 f"rollout.engine has {self.rollout.engine.processes} processes with placement=colocated, which has one device "
@@ -252,6 +262,11 @@ class RunConfig:
 
 
 def require_name(name: str) -> None:
+    no_variable("name", name)
+    if (size := len(os.fsencode(name))) > NAME_BYTES:
+        raise SettingError("name", f"{name[:20]}...", f"has {size} bytes, and a folder's name has at most {NAME_BYTES}")
+    if not name.isprintable():
+        raise SettingError("name", ascii(name), "must have no control characters, and be valid UTF-8")
     if not name or name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")) or name != name.strip():
         raise ValueError(
             f"name={name!r} must be a plain folder name, such as demo-2, without separators, and not . or .."

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
 
 from temper.envs.core.bounds import SettingError
+from temper.envs.core.setting import bounds_of, unit_of
 from temper.envs.data.config import DataConfig
 from temper.orchestrator.config.keys import is_removed, unknown_key
 from temper.orchestrator.config.text import merged, parsed, resolved
@@ -24,6 +25,8 @@ UNSET = "???"
 CONFIG = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 ORDER = {"unexpected_keyword_argument": 0, "missing": 2, "value_error": 3}
 """Order of error types: wrong keys, wrong types, missing keys, checks of the classes."""
+BOUNDS = {"greater_than_equal": "must be {ge:g} or more", "less_than": "must be below {lt:g}"}
+"""Remedies by error type, for numbers out of the bounds of their units."""
 SWITCH = {True: "on", False: "off"}
 """Words that YAML reads as booleans. They are choices of some settings."""
 Shape = Literal["one", "maybe", "each"]
@@ -38,7 +41,7 @@ def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
     config, values = (schema, _defaults(schema)) if isinstance(schema, type) else (type(schema), asdict(schema))
     plain = resolved(complete(config, given, values, under=under), under=under)
     try:
-        return adapter(config).validate_python({under: plain})[under]
+        return _bounded(config).validate_python({under: plain})[under]
     except ValidationError as error:
         raise _explained(error, config, under) from error
 
@@ -111,6 +114,8 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
         if value is None
         else [str(value)]
     )
+    if isinstance(value, float) and (hint is str or hint == str | None):  # its text, such as 1e5 or 1.10, is lost
+        raise SettingError(key, value, "must be text, and YAML reads a number; quote it in the file")
     if part is not None and shape != "each" and not isinstance(value, Mapping):
         first = fields(part)[0].name
         shown = value if first == "path" and isinstance(value, str) else "..."
@@ -177,6 +182,32 @@ def adapter(config: type) -> TypeAdapter[Any]:
 
 
 @cache
+def _bounded(config: type) -> SchemaValidator:
+    """Return the validator that also refuses numbers out of the bounds of their units."""
+    return SchemaValidator(_with_bounds(adapter(config).core_schema))
+
+
+def _with_bounds(node: Any, units: Mapping[str, str] | None = None, unit: str = "") -> Any:
+    """Return a schema with the bounds of each number. `units` are those of the fields around, `unit` is the field's."""
+    if isinstance(node, list):
+        return [_with_bounds(inner, units, unit) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    kind = node.get("type")
+    if kind == "dataclass":
+        units = {each.name: unit_of(each) for each in fields(node["cls"])}
+    elif kind == "dataclass-field" and units is not None:
+        unit = units[node["name"]]
+    whole = {name: _with_bounds(inner, units, unit) for name, inner in node.items()}
+    if kind in ("int", "float"):
+        least, most = bounds_of(unit, whole=kind == "int")
+        whole |= (
+            {"ge": int(least), "lt": int(most)} if kind == "int" else {"ge": least, "lt": most, "allow_inf_nan": False}
+        )
+    return whole
+
+
+@cache
 def _unchecked(config: type) -> SchemaValidator:
     """Return the validator without the `__post_init__` checks of the classes."""
     return SchemaValidator(_without_post_init(adapter(config).core_schema))
@@ -201,7 +232,8 @@ def _explained(found: ValidationError, config: type, under: str) -> ValueError:
         return unknown_key(key, error["input"], known)
     if error["type"] == "missing":
         return SettingError(key, None, "must be given")
-    message = error["msg"]
+    bound = BOUNDS.get(error["type"])
+    message = error["msg"] if bound is None else bound.format(**error["ctx"])
     return SettingError(key, value, f"{message[:1].lower()}{message[1:]}")
 
 
@@ -225,5 +257,8 @@ def _prefixed(error: ValueError, place: list[str], under: str) -> ValueError:
     message = re.sub(rf"(?<![\w.]){re.escape(name)}\.(?=\w+=)", whole, str(error))
     if not isinstance(error, SettingError):
         return ValueError(message)
-    key = whole + error.key.removeprefix(f"{name}.") if error.key.startswith(f"{name}.") else error.key
+    if "." not in error.key:  # of a class with several places
+        message = f"{whole}{message}"
+    inside = "." not in error.key or error.key.startswith(f"{name}.")
+    key = whole + error.key.removeprefix(f"{name}.") if inside else error.key
     return SettingError(key, error.value, error.remedy, message=message)

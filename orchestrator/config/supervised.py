@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from temper.envs.core.bounds import fraction
+from temper.envs.core.bounds import fraction, positive
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.learner.config import OptimConfig
 from temper.rollout.sampling import PLAIN, Sampling
@@ -59,6 +59,7 @@ class SampledDataConfig(SupervisedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        positive(f"{self.stage}.timeout_s", self.timeout_s)
         fraction(f"{self.stage}.max_failures", self.max_failures)
         self._require_at_least_1(("tasks", "samples"))
         stage, sampling = self.stage, self.sampling  # sampling may be truncated, since its distribution is not trained

@@ -14,6 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 from temper.envs.core.bounds import SettingError
 from temper.orchestrator.run.redaction import blanks, redacted, reference
 
+TAB = "found character that cannot start any token"
+"""libyaml's problem with a tab."""
+OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 SHIPPED = Path(__file__).resolve().parents[2] / "configs"
 
 
@@ -103,7 +106,9 @@ def config_file(path: Path) -> Path:
 
 def _loaded(path: Path) -> dict[str, Any]:
     try:
-        found: Any = OmegaConf.to_container(OmegaConf.load(config_file(path)))
+        file = config_file(path)
+        found: Any = OmegaConf.to_container(OmegaConf.load(file))
+        require_decimal(file.read_text(encoding="utf-8"), str(path))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {_first_line(error)}") from error
     if not isinstance(found, dict):
@@ -111,11 +116,23 @@ def _loaded(path: Path) -> dict[str, Any]:
     return found
 
 
+def require_decimal(text: str, where: str) -> None:
+    """Raise `ValueError` for a number that YAML 1.1 reads in base 8 (010) or 60 (1:30)."""
+    for token in yaml.scan(text, Loader=yaml.CSafeLoader):
+        if isinstance(token, yaml.ScalarToken) and token.plain and OTHER_BASE.fullmatch(token.value):
+            base, line = 60 if ":" in token.value else 8, token.start_mark.line + 1
+            raise ValueError(
+                f"{where}, line {line}: YAML reads {token.value} in base {base}; write a number without a leading zero or "
+                f"colons, and quote a text"
+            )
+
+
 def _of_command_line(texts: list[str]) -> dict[str, Any]:
     given = OmegaConf.create()
     for text in texts:
         try:
             given.merge_with_dotlist([text])
+            require_decimal(text.partition("=")[2], text)
         except (yaml.YAMLError, OmegaConfBaseException) as error:
             raise ValueError(f"override {text!r} holds no YAML behind its equals sign: {_first_line(error)}") from error
     plain: Any = OmegaConf.to_container(given)
@@ -123,7 +140,9 @@ def _of_command_line(texts: list[str]) -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return an error's message without the lines that OmegaConf adds."""
+    """Return an error's message without the lines that OmegaConf adds, and the remedy for a tab."""
+    if isinstance(error, yaml.scanner.ScannerError) and error.problem == TAB:
+        return f"{error}; indent with spaces, since YAML refuses tabs"
     return str(error).splitlines()[0] if isinstance(error, OmegaConfBaseException) else str(error)
 
 
@@ -142,9 +161,19 @@ def resolved(given: Mapping[str, Any], *, under: str = "") -> dict[str, Any]:
     try:
         plain = OmegaConf.to_container(OmegaConf.create(dict(given)), resolve=True)
     except OmegaConfBaseException as error:
-        raise SettingError(f"{under}{error.full_key or ''}", "${...}", _first_line(error)) from error
+        key = str(error.full_key or "")
+        value = dict(flattened(given)).get(key, "${...}")
+        raise SettingError(f"{under}{key}", value, _reference_remedy(error)) from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
+
+
+def _reference_remedy(error: OmegaConfBaseException) -> str:
+    text = _first_line(error)
+    if (unset := re.search(r"Environment variable '(\w+)' not found", text)) is not None:
+        return f"the environment has no variable {unset[1]}; set it, or write ${{oc.env:{unset[1]},DEFAULT}}"
+    name = re.search(r"key '(\w+)'", text)
+    return f"{text}; write ${{oc.env:{'NAME' if name is None else name[1]}}} for a variable of the environment"
 
 
 def yaml_text(config: Any) -> str:

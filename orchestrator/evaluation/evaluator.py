@@ -8,7 +8,7 @@ from itertools import count
 from time import monotonic
 from typing import TypeVar
 
-from temper.envs.core.bounds import fraction
+from temper.envs.core.bounds import fraction, positive
 from temper.envs.core.setting import free, scheduled
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking
@@ -70,6 +70,7 @@ class EvalConfig:
                 f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1; eval.tasks=null takes all rows"
             )
         self.sampling.require_varied(self.samples, setting="eval.sampling", count="eval.samples")
+        positive("eval.timeout_s", self.timeout_s)
         fraction("eval.max_failures", self.max_failures)
         for budget in self.budgets:
             if budget < 0:

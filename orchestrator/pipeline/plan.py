@@ -21,7 +21,7 @@ from temper.orchestrator.run.folder import RunState
 from temper.orchestrator.stages.registry import HELP
 from temper.orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def instances(stages: list[Any]) -> list[StageInstance]:
@@ -97,7 +97,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 def _check_name(name: str, stage: str, *, named: list[str], own: bool, number: int) -> None:
     if not NAME.fullmatch(name):
-        raise ValueError(f"stages: the name {name!r} of a stage must consist of letters, digits, _ and -")
+        raise ValueError(f"stages: the name {name!r} of a stage must consist of at most 100 letters, digits, _ and -")
     if name in named:
         raise ValueError(f"stages: two stages have the name {name!r}; give one of them another name")
     if own and name in HELP and name != stage:

@@ -4,6 +4,7 @@ A check is a function of `Start` that yields findings. A problem that prevents t
 """
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -344,6 +345,8 @@ def checkpoint_size(learner: LearnerConfig, parameters: int, *, ema: bool = Fals
 
 def require_disk(folder: Path, needed: int, parameters: int) -> None:
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise OSError(f"{place} is no folder that can be written; set runs_dir= to one")
     free = shutil.disk_usage(place).free
     if free < needed:
         raise OSError(

@@ -147,7 +147,7 @@ class RunDir:
         return {name: model for name, model in self.state().began.items() if steps(self.checkpoints(name))}
 
     def open(self) -> None:
-        """Create the folder and lock it. Raise `RuntimeError` if another driver holds the lock."""
+        """Create the folder and lock it. Raise `ValueError` if another driver holds the lock."""
         for folder in (self.root, self.trajectories, self.batches, self.evals / "steps"):
             folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.root / LOCK_FILE).open("a+")
@@ -156,7 +156,7 @@ class RunDir:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if not left:
-                    raise RuntimeError(
+                    raise ValueError(
                         f"another process holds {self.root}; wait for it, or choose another name="
                     ) from error
                 time.sleep(LOCK_PAUSE_S)  # another process may be testing the lock

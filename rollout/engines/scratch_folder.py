@@ -45,7 +45,7 @@ class ScratchFolder(LockedFolder):
             tempfile.tempdir = tempdir
 
 
-def scratch_base() -> Path:
+def scratch_base(inside: int = len(PREFIX) + RANDOM_BYTES + 1 + SOCKET_NAME_BYTES) -> Path:
+    """Return the temporary folder, or /tmp if a socket `inside` bytes below it would have too long a path."""
     usual = Path(tempfile.gettempdir())
-    longest = len(os.fsencode(usual / PREFIX)) + RANDOM_BYTES + 1 + SOCKET_NAME_BYTES
-    return usual if longest <= SOCKET_BYTES else SHORT
+    return usual if len(os.fsencode(usual)) + 1 + inside <= SOCKET_BYTES else SHORT

@@ -253,11 +253,11 @@ def undisturbed(found: Runs) -> Path:
     job.wait_until(lambda: (job.run / "driver.lock").exists(), "the run has its lock")
     second = found.start("plain", *ARGUMENTS)
     began = time.monotonic()
-    assert second.end() == 1, second.output
+    assert second.end() == 2, second.output
     assert "another process holds" in second.output, second.output
     seconds = time.monotonic() - began
     assert job.end() == 0, job.output
-    saw("same-name", f"exit status 1 after {seconds:.0f} s: another process is working on it; the first ended with 0")
+    saw("same-name", f"exit status 2 after {seconds:.0f} s: another process is working on it; the first ended with 0")
     return job.run
 
 

@@ -1,5 +1,6 @@
 """Groups of runs at the same thinking budgets. A group is one setting, and its runs differ in the seed."""
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite, nan
@@ -81,7 +82,7 @@ def read_curves(run_dir: Path, *, label: str | None) -> RunCurves:
     if not curves:
         raise ValueError(
             f"{run_dir} has no curve; evaluate it with eval.budgets, for example "
-            f"`temper eval {run_dir / 'config.yaml'} 'eval.budgets=[16,32,64]'`"
+            f"`temper eval {shlex.quote(str(run_dir / 'config.yaml'))} 'eval.budgets=[16,32,64]'`"
         )
     if label is not None and label not in curves:
         raise ValueError(f"{run_dir} has no curve after {label!r}; it has one after {', '.join(curves)}")

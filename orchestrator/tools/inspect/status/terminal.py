@@ -1,5 +1,6 @@
 """The facts of a run drawn for a terminal."""
 
+import shlex
 from collections.abc import Iterator
 from math import isfinite
 
@@ -67,7 +68,7 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
     yield from (f"alarm after step {one.step}: {one.text}" for one in facts.alarms[:SHOWN_ALARMS])
     yield from (f"event after step {one.step} of {one.stage}: {one.text}" for one in facts.events[:SHOWN_ALARMS])
     if facts.recorded:
-        yield f"answers of {', '.join(facts.recorded)}: temper view {facts.folder}"
+        yield f"answers of {', '.join(facts.recorded)}: temper view {shlex.quote(str(facts.folder))}"
 
 
 def _processes(status: RunStatus) -> Table:

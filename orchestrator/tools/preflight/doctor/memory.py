@@ -1,6 +1,7 @@
 """Memory, pushes and disk: the plan of a run against this machine, and space for checkpoints."""
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import require_disk
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.preflight.doctor.nodes import check_temporary_disk
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 from temper.orchestrator.tools.preflight.plan.limits import Limit, memory_limits, push_limits, shm_limit, size
 from temper.orchestrator.tools.preflight.plan.plan import Plan
@@ -80,6 +82,12 @@ def check_shm(free: int) -> Finding:
 def inspect_disk_space(target: CheckTarget) -> Iterator[Finding]:
     """Compare the free disk with the size of checkpoints."""
     folder, free = target.folder, shutil.disk_usage(target.folder).free
+    if not target.joins:
+        temporary = shutil.disk_usage(tempfile.gettempdir())
+        share = temporary.free / temporary.total
+        yield from check_temporary_disk(
+            f"{tempfile.gettempdir()} for temporary files", free=temporary.free, share=share
+        )
     if target.requested is None:
         yield ok(f"{folder} has {free / GB:.1f} GB free")
         return

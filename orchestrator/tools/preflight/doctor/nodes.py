@@ -1,10 +1,8 @@
 """The nodes of a cluster: same code and clocks, disk space, and mutual connections."""
 
-import os
-import socket
 from collections.abc import Iterator, Sequence
 
-from temper.orchestrator.cluster.node_facts import CONNECT_S, NodeReport, query_nodes
+from temper.orchestrator.cluster.node_facts import NodeReport, query_nodes
 from temper.orchestrator.cluster.this_machine import PACKAGE, PORTS
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
@@ -18,31 +16,8 @@ LEAST_DISK = 0.05
 
 def inspect_nodes(target: CheckTarget) -> Iterator[Finding]:
     """Query every node of the cluster in RAY_ADDRESS. Without a cluster there are no findings."""
-    if not target.joins:
-        return
-    nobody = check_head(os.environ["RAY_ADDRESS"])
-    if nobody is not None:
-        yield nobody
-    else:
+    if target.joins:
         yield from check_nodes(query_nodes())
-
-
-def check_head(address: str) -> Finding | None:
-    """Return a failure if nothing listens at a cluster's address, else None. An address without a port is skipped.
-
-    Ray itself would wait for a long time.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        return None
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-    except OSError as error:
-        return failure(
-            f"RAY_ADDRESS={address}: no answer ({error.strerror or error})",
-            "run ray start --head on that machine, or unset RAY_ADDRESS to use this machine",
-        )
-    return None
 
 
 def check_nodes(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
@@ -82,8 +57,14 @@ def _check_node(node: NodeReport, *, like: NodeReport) -> Iterator[Finding]:
     if facts.shm_bytes is not None and facts.shm_bytes < LEAST_SHM:
         message = f"/dev/shm of {at} has {size(facts.shm_bytes)} free for Ray's objects"
         yield warning(message, "make it larger (in a container --shm-size=8g)")
-    if facts.disk_share < LEAST_DISK:
+    yield from check_temporary_disk(
+        f"the disk of temporary files of {at}", free=facts.disk_bytes, share=facts.disk_share
+    )
+
+
+def check_temporary_disk(disk: str, *, free: int, share: float) -> Iterator[Finding]:
+    if share < LEAST_DISK:
         yield warning(
-            f"the disk of temporary files of {at} has {size(facts.disk_bytes)} free, {facts.disk_share:.1%} of it",
-            "free some space, or start Ray on it with --temp-dir on another disk",
+            f"{disk} has {size(free)} free, {share:.1%} of it",
+            "free some space, or set another folder: TMPDIR, or --temp-dir of ray start",
         )

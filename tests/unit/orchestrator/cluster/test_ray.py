@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from time import monotonic
@@ -19,14 +20,17 @@ from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayE
 
 from temper.envs.core.process import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
-from temper.orchestrator.cluster import bundles, ray_cluster
+from temper.orchestrator.cluster import bundles, head, ray_cluster
 from temper.orchestrator.cluster.actors import await_actor, list_nodes
+from temper.orchestrator.cluster.head import require_head
 from temper.orchestrator.cluster.ray_cluster import (
+    SOCKETS,
     WAIT_POLICY,
     SessionLogs,
     _driver_variables,
     _own_sigterm,
     has_open_access,
+    ray_base,
     stop_ray,
 )
 from temper.orchestrator.cluster.run_actors import TUNED, rank_variables
@@ -72,6 +76,41 @@ def test_a_cluster_that_does_not_answer_is_left_all_the_same(monkeypatch: pytest
     assert bundles.describe_used_gpus() == ""
     assert monotonic() - began < 5
     answers.set()
+
+
+@pytest.mark.parametrize(
+    "address", ["", "ray://10.0.0.1:10001", "http://10.0.0.1:8265", "10.0.0.1", ":6379", "head:port"]
+)
+def test_an_address_of_another_form_is_a_mistake(address: str) -> None:
+    with pytest.raises(ValueError, match="RAY_ADDRESS"):
+        require_head(address)
+
+
+def test_a_head_that_is_gone_is_named_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens, or another service took its port: a silent one, or one that closes or speaks first."""
+    monkeypatch.setattr(head, "HEAD_S", 0.3)
+    began = monotonic()
+    with socket.create_server((LOOPBACK, 0)) as silent, socket.create_server((LOOPBACK, 0)) as other:
+
+        def greet() -> None:
+            other.accept()[0].sendall(b"220 mail.example ready")
+
+        threading.Thread(target=greet, daemon=True).start()
+        ports = [free_ports(1)[0], silent.getsockname()[1], other.getsockname()[1], 70_000]
+        for address in (*(f"{LOOPBACK}:{port}" for port in ports), "no-host.invalid:6379"):
+            with pytest.raises(ConnectionError, match=f"RAY_ADDRESS={address}"):
+                require_head(address)
+    assert monotonic() - began < 20
+    require_head("local")
+
+
+@pytest.mark.parametrize("length", [9, 37, 38, 200])
+def test_rays_sockets_fit_below_any_temporary_folder(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = "/" + "x" * (length - 1)
+    monkeypatch.setattr(tempfile, "tempdir", usual)
+    base = ray_base()
+    assert base == Path(usual if length <= 37 else "/tmp")
+    assert len(f"{base}/ray{SOCKETS}") <= 107
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ JUDGED = "envs.math.judge.url=http://127.0.0.1:1/v1 envs.math.judge.model=m"
         ("envs.math.on_error=ignore", ["envs.math.on_error", "ignore", "'raise' or 'skip'"]),
         ("rl.over_sampling=1.5", ["rl.over_sampling=1.5", "above 0", "rl.max_lag=1"]),
         ("rl.shares.maths=1", ["rl.shares.maths", "math, code, tool_use"]),
-        ("sft.shares.math=-1", ["sft.shares.math=-1.0", "0 or more"]),
+        ("sft.shares.math=-1", ["sft.shares.math=-1", "0 or more"]),
         ("sft.optim.kind=sgd", ["sft.optim.kind", "sgd", "'adamw' or 'muon'"]),
     ],
 )

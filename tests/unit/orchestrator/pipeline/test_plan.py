@@ -62,7 +62,7 @@ def test_instances_have_names_of_their_own_or_of_their_stage_with_a_number() -> 
     [
         (["sleep"], "stages: 'sleep'"),
         ([{"rl": {}, "sft": {}}], "is no stage"),
-        ([{"rl": {"name": "../x"}}], "must consist of letters"),
+        ([{"rl": {"name": "../x"}}], "stages: the name"),
         ([{"rl": {"name": "a"}}, {"sft": {"name": "a"}}], "two stages have the name 'a'"),
         (["init", "sft", "init"], "entry 3 is 'init'"),
         ([{"init": {"name": "again"}}], "entry 1 is .*init"),

@@ -227,6 +227,12 @@ def no_key(folder: Path) -> Finding:
         return of_demo("tracking", "tracking.also=[wandb]", "tracking.wandb.mode=online")
 
 
+def lost_head(folder: Path) -> Finding:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_ADDRESS", "127.0.0.1:1")
+        return worst("cluster", CheckTarget())
+
+
 def driver(version: str | None, *, cuda: str | None = "13.0", found: int = 0) -> Plant:
     return lambda _: gpus.check_driver(version, cuda=cuda, gpus=found)
 
@@ -343,7 +349,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (WARNING, "/dev/shm of 10.0.0.2 has 64.0 MiB", "--shm-size", node(shm_bytes=64 * 2**20)),
         (WARNING, "10.0.0.2 has 3.0 GiB free, 3.0%", "--temp-dir", node(disk_bytes=3 * GIB, disk_share=0.03)),
         (FAILURE, "10.0.0.2: silent", "start Ray", seen(facts=None, fault="silent")),
-        (FAILURE, "127.0.0.1:1", "RAY_ADDRESS", lambda _: nodes.check_head("127.0.0.1:1") or ok("")),
+        (FAILURE, "RAY_ADDRESS=127.0.0.1:1", "unset RAY_ADDRESS", lost_head),
     ],
     "tracking": [
         (WARNING, "127.0.0.1:9", "tracking.uri", tracked("http://user:password@127.0.0.1:9")),

@@ -1,0 +1,18 @@
+"""A run's folder: one driver at a time."""
+
+from pathlib import Path
+
+import pytest
+
+from temper.orchestrator.run.folder import RunDir
+
+
+def test_a_second_driver_is_a_mistake_and_changes_no_file(tmp_path: Path) -> None:
+    first = RunDir(tmp_path / "two")
+    first.open()
+    before = {path: path.stat().st_mtime_ns for path in first.root.rglob("*")}
+    with pytest.raises(ValueError, match=str(first.root)):
+        RunDir(first.root).open()
+    assert {path: path.stat().st_mtime_ns for path in first.root.rglob("*")} == before
+    first.close()
+    RunDir(first.root).open()
