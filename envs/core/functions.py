@@ -1,6 +1,7 @@
 """Functions of the user that settings name: `module.function`, or `file.py:function`."""
 
 import asyncio
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -36,7 +37,9 @@ def load_function(name: str) -> Callable[..., Any]:
 def _near_name(error: Exception, function: str) -> str:
     """Return a hint at a similar name in the module that lacks this one, or an empty text."""
     module = error.obj if isinstance(error, AttributeError) and error.name == function else None
-    return did_you_mean(function, [name for name, value in vars(module).items() if callable(value)]) if module else ""
+    names = [name for name, value in vars(module).items() if callable(value)] if module is not None else []
+    near = difflib.get_close_matches(function, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _from_file(path: Path) -> ModuleType:
