@@ -53,9 +53,7 @@ class SeenRows:
         question = digest([task.request, task.tools])
         first = self._answers.setdefault(question, _Answered(forms, answer, number + 1))
         if first.forms.isdisjoint(forms) and question not in self._different:
-            self._different[question] = (
-                f"rows {first.row} and {number + 1} ({shown(first.answer)} and {shown(answer)})"
-            )
+            self._different[question] = f"rows {first.row} and {number + 1} ({shown(first.answer)} and {shown(answer)})"
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -16,7 +16,13 @@ T = TypeVar("T")
 ABSENT = object()
 TABLES = (".parquet", ".csv", ".tsv", ".json")
 """Endings of tables. A `.json` file is one only if it holds a list. All other files are JSONL."""
-COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
+COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+}
 """First bytes of compressed files."""
 
 

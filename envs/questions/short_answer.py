@@ -210,7 +210,9 @@ def _pop_task(row: Row) -> Task:
 
 
 def _longbench_task(row: Row) -> Task:
-    return _asked(field(row, "input", str), field(row, "context", str), accepted(field(row, "answers", list), "answers"))
+    return _asked(
+        field(row, "input", str), field(row, "context", str), accepted(field(row, "answers", list), "answers")
+    )
 
 
 def _items_task(row: Row) -> Task:
