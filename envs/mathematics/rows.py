@@ -35,7 +35,7 @@ def load_answer(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes 
     """Make a task of a `question` or `problem` with a final `answer`, or a `solution` that ends in a box."""
     question = field(row, "problem" if "problem" in row else "question", str)
     answer = row.get("answer")
-    if answer is not None or row.get("solution") is None:
+    if answer is not None or ("answer" in row and row.get("solution") is None):
         text = gold(field(row, "answer", str if isinstance(answer, bool) else object), "answer")
         boxed = boxes(text)
         reference = boxed[-1] if boxed else text.strip("$")
