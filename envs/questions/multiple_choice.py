@@ -149,7 +149,7 @@ def _gpqa_task(row: Row) -> Task:
 
 
 def _task(question: str, choices: list[Any], right: int, *, shuffle: bool) -> Task:
-    texts = [choice if isinstance(choice, str) else gold(choice, "a choice") for choice in choices]
+    texts = [choice if isinstance(choice, str) else gold(choice, "choices") for choice in choices]
     if not 2 <= len(texts) <= len(LETTERS):
         raise ValueError(f"a question needs 2 to {len(LETTERS)} choices, not {len(texts)}")
     if not 0 <= right < len(texts):

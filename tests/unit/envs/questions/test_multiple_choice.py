@@ -99,7 +99,7 @@ def test_choices_that_speak_of_the_others_keep_their_place(last: str) -> None:
         ({"answer": True}, "answer is"),
         ({"choices": ["Paris"], "answer": 0}, "2 to 26"),
         ({"choices": ["Paris", "Paris"]}, "'Paris'"),
-        ({"choice": [["Paris"], "Rome"]}, "choices"),
+        ({"choices": [["Paris"], "Rome"]}, "choices"),
         ({"question": 7}, "question is 7"),
         ({"answerKey": "Z", "choices": {"text": CHOICES, "label": list("ABCD")}}, "answerKey is"),
     ],
