@@ -21,7 +21,7 @@ class MissingField(ValueError):
     """A row lacks a needed field. A table may hold it as null."""
 
 
-KINDS = {str: "be text", list: "be a list", dict: "be an object"}
+KINDS: Mapping[type, str] = {str: "be text", list: "be a list", dict: "be an object"}
 
 
 def shown(value: Any) -> str:
