@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from temper.envs.all_tasks import read_tasks
 from temper.envs.binding import EnvConfig, bind, bind_all
 from temper.envs.catalog import environment
 from temper.envs.data.config import DataConfig
@@ -188,6 +189,12 @@ def test_repeated_rows_and_questions_with_different_answers_are_counted(write: W
     aliases = [{"question": "Who?", "answer": ["Al", "Albert"]}, {"question": "Who?", "answer": ["albert", "A."]}]
     assert remarks_of(aliases, write, "short_answer") == ()
     assert remarks_of([*aliases, {"question": "Who?", "answer": "Bo"}], write, "short_answer")
+
+
+def test_rows_with_equal_ids_get_numbers_for_commands_too(write: Writer) -> None:
+    lines = [json.dumps({"id": 7, "question": f"What is {n}+1?", "answer": n + 1}) for n in (1, 2, 2)]
+    tasks = read_tasks(write("\n".join(lines).encode()), environment("math"))
+    assert {key: task.spec["answer"] for key, task in tasks.items()} == {"7": "2", "7#2": "3"}
 
 
 def test_answers_of_rows_with_an_own_reward_are_compared_by_their_field(write: Writer) -> None:
