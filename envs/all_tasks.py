@@ -8,30 +8,26 @@ from temper.envs.core.row_format import Row, load_row, own_id
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import data_files, read_rows
-from temper.envs.source import content_key
+from temper.envs.source import content_key, named_apart, without_equals
 
 
 def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None = None) -> dict[str, Task]:
     """Read the task of every row by its key: the row's id, otherwise its 0-based number, as text.
 
-    Raise `ValueError` with the place of a bad row or a duplicate key.
+    A repeated key gets a number, as in a run. Raise `ValueError` with the place of a bad row.
     """
     env = env.in_folder(data_files(data)[0].parent) if env.in_folder is not None else env
     ref = env.ref()
     if not env.formats:
         raise ValueError(f"environment {env.id!r} reads no data; remove --data")
-    seen: dict[str, Task] = {}
 
     def parse(row: Row, number: int) -> Task:
         own = own_id(row)
         key = str(number if own is None else own)
-        task = replace(load_row(env.formats, row, name=data.format or row_format), key=key, env=ref)
-        if seen.setdefault(key, task) != task:
-            raise ValueError(f"key {key!r} is a duplicate of an earlier row; make the ids unique")
-        return task
+        return replace(load_row(env.formats, row, name=data.format or row_format), key=key, env=ref)
 
-    read_rows(data, parse=parse, on_error="raise")
-    return seen
+    tasks, _ = read_rows(data, parse=parse, on_error="raise")
+    return {task.key: task for task in named_apart(without_equals(tasks))}
 
 
 def generated_tasks(env: EnvDefinition, count: int, *, seed: int, level: int = 1) -> list[Task]:

@@ -15,11 +15,12 @@ from typing import Protocol
 
 from temper.envs.binding import BoundEnv
 from temper.envs.core.errors import describe_error
-from temper.envs.core.row_format import Row, load_row, own_id
+from temper.envs.core.row_format import Row, field, gold, load_row, own_id
 from temper.envs.core.task import Task, TaskSource
 from temper.envs.data.blocks import Blocks
 from temper.envs.data.config import DataConfig
 from temper.envs.data.overlap import OverlapIndex, prompt_text
+from temper.envs.data.repeats import SeenRows
 from temper.envs.data.rows import Tally, data_files, usable_rows
 from temper.envs.data.split import SPLITS, ReadRows, SplitTask, digest, split_of
 from temper.envs.own_reward import ROW
@@ -49,8 +50,9 @@ def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
     """Return the tasks of all rows of `data`, which belongs to the environment. They are read once and cached."""
     setting = _setting(env, data)
     if setting not in env.rows:
-        tally, start_s = Tally(), time.monotonic()
-        env.rows[setting] = ReadRows(tasks=tuple(_read(env, data, tally)), skipped=tally.skipped)
+        tally, seen, start_s = Tally(), SeenRows(), time.monotonic()
+        tasks = tuple(_read(env, data, tally, seen))
+        env.rows[setting] = ReadRows(tasks=tasks, skipped=tally.skipped, remarks=seen.remarks)
         seconds = time.monotonic() - start_s
         if seconds > SLOW_LOAD_S and data is env.config.data:
             LOG.warning(
@@ -64,19 +66,24 @@ def row_tasks(env: BoundEnv, data: DataConfig) -> Iterator[SplitTask]:
     return _read(env, data, Tally()) if data.streaming else iter(all_rows(env, data).tasks)
 
 
-def _read(env: BoundEnv, data: DataConfig, tally: Tally) -> Iterator[SplitTask]:
+def _read(env: BoundEnv, data: DataConfig, tally: Tally, seen: SeenRows | None = None) -> Iterator[SplitTask]:
     config, column = env.config, env.config.split.column
     try:
         if env.definition.in_folder is not None:
             env = replace(env, definition=env.definition.in_folder(data_files(data)[0].parent))
         met = False
 
-        def parse(row: Row, _number: int) -> SplitTask:
+        def parse(row: Row, number: int) -> SplitTask:
             nonlocal met
             met = met or column is None or column in row
             made = load_row(env.definition.formats, row, name=data.format or config.format)
-            if config.reward is not None or (config.judge is not None and config.judge.reference is not None):
+            expected = None if config.judge is None else config.judge.reference
+            if expected is not None:
+                gold(field(row, expected, object), expected)
+            if config.reward is not None or expected is not None:
                 made = replace(made, spec=made.spec | {ROW: json.loads(json.dumps(row, default=str))})
+            if seen is not None:
+                seen.add_task(made, number)
             own = own_id(row)
             task = env.task(made, content_key(made) if own is None else str(own))
             return SplitTask(task=task, heldout=_heldout(row, task, env, data))
@@ -207,13 +214,11 @@ class RowSource:
         rows = [each.task for each in read.tasks if each.heldout == heldout]
         self.skipped = read.skipped
         whole = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
-        kept = rows if whole else _without_equals(rows)
+        kept = rows if whole else without_equals(rows)
         self.duplicates = len(rows) - len(kept)
-        if self.duplicates:
-            LOG.warning("%s: dropped %d duplicate rows", data.name, self.duplicates)
         if named := len(kept) - len({task.key for task in kept}):
             LOG.warning("%s: renamed the duplicate keys of %d rows", data.name, named)
-        self.tasks = _named_apart(kept)
+        self.tasks = named_apart(kept)
         if not heldout and env.config.drop_overlap != "none":
             self.tasks = _without_overlap(self.tasks, env)
         if not self.tasks:
@@ -274,13 +279,13 @@ def open_source(env: BoundEnv, *, split: str, seed: int) -> SizedSource:
     return RowSource(env, data, split=split, seed=seed)
 
 
-def _without_equals(tasks: list[Task]) -> list[Task]:
+def without_equals(tasks: list[Task]) -> list[Task]:
     times = Counter(task.key for task in tasks)
     unique = {(task.key, content_key(task) if times[task.key] > 1 else ""): task for task in tasks}
     return list(unique.values())
 
 
-def _named_apart(tasks: list[Task]) -> list[Task]:
+def named_apart(tasks: list[Task]) -> list[Task]:
     """Return all tasks in order. A repeated key gets a unique number."""
     taken = {task.key for task in tasks}
     times: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from typing import Any
 from temper.envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
 from temper.envs.coding.checks import Start
 from temper.envs.coding.reference import negatives, reference
-from temper.envs.coding.suite import MAX_SECONDS, build_suite
+from temper.envs.coding.suite import MAX_SECONDS, SOLUTION, build_suite
 from temper.envs.coding.test_result import Tested, shorten
 from temper.envs.core.bounds import only_known
 from temper.envs.core.definition import PARTS, EnvDefinition
@@ -24,7 +24,7 @@ from temper.envs.core.task import Credit, Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.sandbox.sandbox import Sandbox, shared_sandbox
 from temper.envs.task_env import TaskEnv
-from temper.rewards.program_text import join_code, program_of
+from temper.rewards.program_text import defines, join_code, program_of
 from temper.rewards.score import CORRECT, Score, binary_score, policy_fault
 
 TESTS = "tests"
@@ -59,8 +59,12 @@ class CodeEnv(TaskEnv):
 
 
 def program_text(answer: str, spec: dict[str, Any]) -> str | None:
-    name = "Solution" if spec.get("method") else spec.get("entry_point")
-    source = program_of(answer, entry_point=name, prompt=spec.get("prompt", ""))
+    names = [spec.get("entry_point")]
+    if "tests" in spec:
+        names = [SOLUTION, *names] if spec.get("method") else [*names, SOLUTION]
+    found = [program_of(answer, entry_point=name, prompt=spec.get("prompt", "")) for name in names]
+    defined = (source for source, name in zip(found, names, strict=True) if source and name and defines(source, name))
+    source = next(defined, found[0])
     return source if source is None else join_code(spec.get("imports", ""), source)
 
 

@@ -9,12 +9,15 @@ import ast
 import base64
 import binascii
 import json
+import math
 import pickletools
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
+
+from temper.envs.core.row_format import shown
 
 Pair = tuple[Any, Any]
 MAX_UNPACKED = 512 * 2**20
@@ -66,9 +69,9 @@ def function_tests(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 def _text(value: Any, what: str) -> str:
     if isinstance(value, list) and all(isinstance(line, str | int | float) for line in value):
         return "\n".join(map(str, value))
-    if isinstance(value, str | int | float):
+    if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
-    raise ValueError(f"a test's {what} must be text, not {type(value).__name__}")
+    raise ValueError(f"a test's {what} is {shown(value)}; it must be text")
 
 
 def _arguments(given: Any) -> list[Any]:

@@ -73,11 +73,14 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
         spec |= {"entry_point": function, "tests": function_tests(pairs), "json": True}
         if row.get(WRAPPED):
             spec["wrapped"] = True
+        spec["imports"] = LEETCODE
         if "class Solution" in starter:
-            spec |= {"method": True, "imports": LEETCODE}
+            spec["method"] = True
         request = FUNCTION.format(text.strip(), function, STARTER.format(starter.rstrip()) if starter.strip() else "")
     if packed is not None:
         spec |= {"packed": packed, "imports": LIVECODEBENCH}
+    if function is not None:
+        spec["imports"] += f"globals().pop({function!r}, None)\n"  # `from heapq import *` defines `merge`
     solution = _solution(row)
     if solution is not None:
         spec["solution"] = solution

@@ -4,6 +4,7 @@ The spec of a task holds one of
 
 - `tests`: `args` and `expected` of a function, compared with types, or by JSON's rules with `json`. With `wrapped`, a list
   of one result also stands for the result.
+  A method of a class `Solution` stands for a missing function, and with `method` for any.
 - `stdio`: `input` and `output` of a program.
 - `checks`: sources that judge the program's definitions (`temper.envs.coding.checks`), after a common `setup`.
 - `check`: a source with a function `check(candidate)`: one test, or one per judging statement. `setup` may keep the
@@ -31,7 +32,9 @@ CALL_LIMITS = Limits(wall_s=6.0, cpu_s=1, memory_mb=512)
 MAIN_LIMITS = Limits(wall_s=15.0, cpu_s=6, memory_mb=1024)
 MAX_OUT_OF_TIME = 2  # timed-out tests after which the others count as failed
 MAX_SECONDS = 40.0  # for all tests, without waits for a CPU; the remaining ones then count as failed
-METHOD = "\n\nif hasattr(globals().get('Solution'), {0!r}):\n    {0} = Solution().{0}\n"
+SOLUTION = "Solution"
+"""The class of LeetCode's programs, whose methods are the functions of tests."""
+METHOD = "\n\nif {1} and hasattr(globals().get('Solution'), {0!r}):\n    {0} = Solution().{0}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,7 @@ def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[Tes
     name, tests = spec["entry_point"], spec["tests"]
     equal, limits = (json_equal, MAIN_LIMITS) if spec.get("json") else (strictly_equal, CALL_LIMITS)
     equal = _equals_wrapped if spec.get("wrapped") else equal
-    source = source + METHOD.format(name) if spec.get("method") else source
+    source += METHOD.format(name, bool(spec.get("method")) or f"not callable(globals().get({name!r}))")
     replies = sandbox.call_each(source, name, [test["args"] for test in tests], limits)
     for test, reply in zip(tests, replies, strict=True):
         call = call_text(name, test["args"])

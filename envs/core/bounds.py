@@ -15,10 +15,16 @@ class SettingError(ValueError):
 
     def __init__(self, key: str, value: object, remedy: str, *, message: str = "") -> None:
         self.key, self.value, self.remedy = key, value, remedy
-        super().__init__(message or f"{key}={'null' if value is None else value}: {remedy}")
+        super().__init__(message or f"{key}={_as_written(value)}: {remedy}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), message=str(self)), (self.key, self.value, self.remedy)
+
+
+def _as_written(value: object) -> str:
+    """Return a value as people write it: `null`, and `1e-5` for Python's `1e-05`."""
+    text = "null" if value is None else str(value)
+    return text.replace("e-0", "e-") if isinstance(value, float) else text
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -1,6 +1,7 @@
 """Functions of the user that settings name: `module.function`, or `file.py:function`."""
 
 import asyncio
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -26,11 +27,19 @@ def load_function(name: str) -> Callable[..., Any]:
         found = getattr(_from_file(Path(place).expanduser()) if mark else importlib.import_module(place), function)
     except Exception as error:  # a user's module may raise anything
         from_here = f"; modules load from the current folder, {Path.cwd()}"
-        hint = from_here if isinstance(error, ModuleNotFoundError) else ""
+        hint = from_here if isinstance(error, ModuleNotFoundError) else _near_name(error, function)
         raise ValueError(f"{name} can't be imported ({type(error).__name__}: {error}){hint}") from error
     if not callable(found):
         raise ValueError(f"{name} is {found!r:.80}, not a function")
     return found
+
+
+def _near_name(error: Exception, function: str) -> str:
+    """Return a hint at a similar name in the module that lacks this one, or an empty text."""
+    module = error.obj if isinstance(error, AttributeError) and error.name == function else None
+    names = [name for name, value in vars(module).items() if callable(value)] if module is not None else []
+    near = difflib.get_close_matches(function, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _from_file(path: Path) -> ModuleType:

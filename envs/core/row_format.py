@@ -1,5 +1,7 @@
 """Row formats of public data sets: detection, and conversion to tasks."""
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -8,20 +10,51 @@ from temper.envs.core.task import Task
 
 Row = dict[str, Any]
 T = TypeVar("T")
+MAX_SHOWN = 80
 
 
 class LeftOut(ValueError):
     """A valid row without a usable task. It is skipped and counted even if bad rows raise."""
 
 
+class MissingField(ValueError):
+    """A row lacks a needed field. A table may hold it as null."""
+
+
+KINDS: Mapping[type, str] = {str: "be text", list: "be a list", dict: "be an object"}
+
+
+def shown(value: Any) -> str:
+    """Return a value of a row as JSON, shortened for a message: `null`, `NaN`, `""`."""
+    text = json.dumps(value, default=repr, ensure_ascii=False)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
 def field(row: Row, name: str, kind: type[T]) -> T:
-    """Return the field `name` of a row. Raise `ValueError` if it is missing or of another type."""
+    """Return the field `name` of a row. Raise `ValueError` if it is missing, null or of another type."""
     if name not in row:
-        raise ValueError(f"field {name!r} is missing; the row has {sorted(row)}")
+        raise MissingField(f"field {name!r} is missing; the row has {sorted(row)}")
     value = row[name]
-    if not isinstance(value, kind):
-        raise ValueError(f"field {name!r} must be {kind.__name__}, not {type(value).__name__}")
+    if not isinstance(value, kind) or value is None:
+        raise ValueError(f"{name} is {shown(value)}; it must {KINDS.get(kind, 'have a value')}")
     return value
+
+
+def gold(value: Any, name: str) -> str:
+    """Return a right answer, a text or a number, as text. Raise `ValueError` with its field if no answer can equal it."""
+    text = str(value).strip() if isinstance(value, str | int | float) else ""
+    if not text or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError(f"{name} is {shown(value)}; give the right answer, a text or a number")
+    return text
+
+
+def golds(value: Any, name: str) -> list[str]:
+    """Return the accepted answers of a list, or of a single answer, once each. Empty ones beside others are left out."""
+    values = value if isinstance(value, list) else [value]
+    filled = [one for one in values if not isinstance(one, str) or one.strip()]
+    if not filled:
+        raise ValueError(f"{name} is {shown(value)}; give an answer that is accepted")
+    return list(dict.fromkeys(gold(one, name) for one in filled))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +82,16 @@ def has_fields(*names: str) -> HasFields:
     return HasFields(names)
 
 
+@dataclass(frozen=True, slots=True)
+class HasAny:
+    """Matches rows with one of these fields."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, row: Row) -> bool:
+        return any(name in row for name in self.names)
+
+
 def own_id(row: Row) -> str | int | None:
     """Return the id of a row in its data set: `task_id`, otherwise `id`, or None if it has neither."""
     for name in ("task_id", "id"):
@@ -68,7 +111,7 @@ def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None)
         if known.matches(row):
             return known.load(row)
     names = ", ".join(known.name for known in formats)
-    raise ValueError(
+    raise MissingField(
         f"the row has the fields {sorted(row)}, which match no known format ({names}); rename them in the data settings "
         f"with {columns_line(formats, row)}"
     )
@@ -76,22 +119,46 @@ def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None)
 
 LIKELY = {
     "question": ("problem", "prompt", "query", "instruction", "input", "text"),
-    "answer": ("solution", "target", "output", "response", "completion", "label"),
+    "answer": ("solution", "target", "gold", "truth", "output", "result", "response", "completion", "label"),
 }
 """Words in the field names that data sets use for a needed field."""
 
 
 def columns_line(formats: Sequence[RowFormat], row: Row) -> str:
-    """Return the setting `columns` that makes a row match the first format that names its fields."""
-    needed = next(
-        (known.matches.names for known in formats if isinstance(known.matches, HasFields)), ("question", "answer")
-    )
-    left = {name.lower(): name for name in row if name not in needed}
-    pairs = [f"{name}: {_likely(name, left)}" for name in needed if name not in row]
+    """Return the setting `columns` that makes a row match a format, with the fewest fields to guess."""
+    found = [_renaming(names, row) for known in formats if (names := _needed(known))]
+    best = min(found or [_renaming(("question", "answer"), row)], key=_doubts)
+    pairs = [f"{name}: {given or f'NAME_OF_{name.upper()}'}" for name, given in best.items()]
     return f"`columns: {{{', '.join(pairs)}}}`"
 
 
-def _likely(needed: str, left: Mapping[str, str]) -> str:
-    """Return the field that probably holds the needed one, or a placeholder. `left` maps lower-case names to fields."""
+def _renaming(needed: Sequence[str], row: Row) -> dict[str, str | None]:
+    """Return the field that probably holds each missing one, or None. The only field that is left holds the last one."""
+    left = {name.lower(): name for name in row if name not in needed}
+    found = {name: _likely(name, left) for name in needed if name not in row}
+    unnamed = [name for name, given in found.items() if given is None]
+    others = [name for name in left.values() if name not in found.values()]
+    if len(unnamed) == len(others) == 1:
+        found[unnamed[0]] = others[0]
+    return found
+
+
+def _doubts(renaming: Mapping[str, str | None]) -> tuple[int, int]:
+    """Return the numbers of missing fields without a candidate, and of those with unusual names."""
+    return sum(given is None for given in renaming.values()), sum(name not in LIKELY for name in renaming)
+
+
+def _needed(known: RowFormat) -> tuple[str, ...]:
+    """Return the fields that a format needs, empty if its rule does not name them."""
+    match known.matches:
+        case HasFields(names):
+            return names
+        case HasAny(names):
+            return names[:1]
+    return ()
+
+
+def _likely(needed: str, left: Mapping[str, str]) -> str | None:
+    """Return the field that probably holds the needed one. `left` maps lower-case names to fields."""
     words = (needed, *LIKELY.get(needed, ()))
-    return next((left[name] for word in words for name in left if word in name), f"NAME_OF_{needed.upper()}")
+    return next((left[name] for word in words for name in left if word in name), None)

@@ -20,6 +20,8 @@ class PlacedRow:
     """File and line, or data set and row, counted from 1."""
     row: Row | None = None
     fault: str = ""
+    padded: bool = False
+    """Whether its null fields are absent ones, as in a table, which has every column in every row."""
 
 
 def jsonl_rows(path: Path) -> Iterator[PlacedRow]:
@@ -38,6 +40,35 @@ def sound_rows(path: Path) -> Iterator[Row]:
         if placed.row is None:
             raise ValueError(f"{placed.place}: {placed.fault}")
         yield placed.row
+
+
+WRAPPERS = ("data", "rows", "train", "test", "validation", "instances", "records")
+"""Usual names of the list of rows in a file that is one object."""
+
+
+def require_lines(path: Path) -> None:
+    """Raise `ValueError` for a file that is one JSON object around its rows, with the name of their list."""
+    lines = _lines(path)
+    first, other = next(lines, None), next(lines, None)
+    is_alone = first is not None and other is None
+    if first is None or not first[1].lstrip().startswith(b"{") or path.stat().st_size > MAX_LINE_BYTES:
+        return
+    try:
+        _row(first[1])
+        if not is_alone:
+            return
+    except ValueError:
+        pass
+    try:
+        whole = _row(path.read_bytes().removeprefix(BOM))
+    except ValueError:
+        return
+    lists = [name for name, value in whole.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    named = [name for name in lists if name in WRAPPERS] if is_alone else lists
+    if named:
+        raise ValueError(f"{path} is one object with the rows in {named[0]!r}; save this list alone, as a .json file")
+    if not is_alone:
+        raise ValueError(f"{path} is one object over several lines; write an object a line")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -1,22 +1,30 @@
 """Rows of data from any location. Every fault names its place."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, TypeVar
 
 from temper.envs.core.errors import TemplateRefusal
-from temper.envs.core.row_format import LeftOut, Row
+from temper.envs.core.row_format import LeftOut, MissingField, Row
 from temper.envs.data.config import DataConfig, OnError, names_hub, number_of, why_no_name
-from temper.envs.data.jsonl import PlacedRow, jsonl_rows
+from temper.envs.data.jsonl import PlacedRow, jsonl_rows, require_lines
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 ABSENT = object()
 TABLES = (".parquet", ".csv", ".tsv", ".json")
 """Endings of tables. A `.json` file is one only if it holds a list. All other files are JSONL."""
+COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+}
+"""First bytes of compressed files."""
 
 
 @dataclass(slots=True)
@@ -25,6 +33,12 @@ class Tally:
 
     read: int = 0
     skipped: int = 0
+    first_fault: str = ""
+    """The place and fault of the first skipped row."""
+
+    def skip(self, fault: str) -> None:
+        self.skipped += 1
+        self.first_fault = self.first_fault or fault
 
 
 def is_on_hub(data: DataConfig) -> bool:
@@ -57,8 +71,17 @@ def data_files(data: DataConfig) -> list[Path]:
 
 
 def file_rows(path: Path) -> Iterator[PlacedRow]:
-    """Yield all rows of a file, with row numbers from 1 for tables, otherwise with line numbers."""
-    if not _is_table(path):
+    """Yield all rows of a file, with row numbers from 1 for tables, otherwise with line numbers.
+
+    Raise `ValueError` for a compressed file, and for one that is a single JSON object around its rows.
+    """
+    with path.open("rb") as file:
+        start = file.read(64)
+    for first, compression in COMPRESSED.items():
+        if start.startswith(first):
+            raise ValueError(f"{path} is compressed ({compression}); unpack it and set the path of the unpacked file")
+    if not _is_table(path, start):
+        require_lines(path)
         return jsonl_rows(path)
     from temper.envs.data.tables import table_rows
 
@@ -87,24 +110,46 @@ def usable_rows(
         try:
             if placed.row is None:
                 raise ValueError(placed.fault)
-            item = parse(placed.row, number)
+            item = _parsed(placed.row, number, parse, padded=placed.padded)
         except ValueError as error:
+            fault = f"{placed.place}: {error}"
             if on_error == "raise" and not isinstance(error, LeftOut):
-                advice = ", or" if isinstance(error, TemplateRefusal) else "; fix the row or"
-                raise ValueError(f"{placed.place}: {error}{advice} set on_error=skip") from error
-            LOG.debug("%s: %s", placed.place, error)
-            tally.skipped += 1
+                own = "" if isinstance(error, TemplateRefusal) else "; fix the row"
+                others = " or set on_error=skip" if tally.read > tally.skipped + 1 else ""
+                raise ValueError(f"{fault}{own}{others}") from error
+            LOG.debug("%s", fault)
+            tally.skip(fault)
             if data.streaming and tally.skipped == 1:  # the total is unknown until all rows are read
-                LOG.warning("%s: %s; skipping such rows", placed.place, error)
+                LOG.warning("%s; skipping such rows", fault)
             continue
         yield item
     if tally.skipped:
         LOG.warning("%s: skipped %d of %d rows", data.name, tally.skipped, tally.read)
     if tally.read == tally.skipped:
-        left = f"{tally.skipped} skipped" + (", others filtered out" if data.filter else "")
-        if unmet:
-            left += f"; no row has the filter column {', '.join(map(repr, unmet))}"
-        raise ValueError(f"{data.name} has no usable rows ({left}); use rows of a known format")
+        raise ValueError(f"{data.name} {_nothing(tally, unmet, data)}")
+
+
+def _parsed(row: Row, number: int, parse: Callable[[Row, int], T], *, padded: bool) -> T:
+    """Return the result for a row, without the nulls of a padded one. The error of a row that lacks a field names nulls."""
+    if not padded:
+        return parse(row, number)
+    filled = {name: value for name, value in row.items() if value is not None}
+    try:
+        return parse(filled, number)
+    except MissingField:
+        if len(filled) < len(row):
+            return parse(row, number)
+        raise
+
+
+def _nothing(tally: Tally, unmet: Sequence[str], data: DataConfig) -> str:
+    """Return why data has no usable row."""
+    if not tally.read and not data.filter:
+        return "is empty; add rows"
+    left = f"{tally.skipped} skipped" + (", others filtered out" if data.filter else "")
+    if unmet:
+        left += f"; no row has the filter column {', '.join(map(repr, unmet))}"
+    return f"has no usable rows ({left}); " + (tally.first_fault or "use rows of a known format")
 
 
 def read_rows(data: DataConfig, *, parse: Callable[[Row, int], T], on_error: OnError) -> tuple[list[T], int]:
@@ -116,15 +161,12 @@ def read_rows(data: DataConfig, *, parse: Callable[[Row, int], T], on_error: OnE
 
 def _numbered(rows: Iterator[Row], name: str) -> Iterator[PlacedRow]:
     for number, row in enumerate(rows, start=1):
-        yield PlacedRow(place=f"{name}: row {number}", row=row)
+        yield PlacedRow(place=f"{name}: row {number}", row=row, padded=True)
 
 
-def _is_table(path: Path) -> bool:
+def _is_table(path: Path, start: bytes) -> bool:
     ending = path.suffix.lower()
-    if ending != ".json":
-        return ending in TABLES
-    with path.open("rb") as file:
-        return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    return ending in TABLES and (ending != ".json" or start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["))
 
 
 def select_row(placed: PlacedRow, data: DataConfig) -> PlacedRow | None:
@@ -152,7 +194,7 @@ def has_column(row: Row, name: str) -> bool:
 def _value(row: Row, name: str, setting: str) -> Any:
     value = _found(row, name)
     if value is ABSENT:
-        raise ValueError(f"{setting} names the column {name!r}; the row has {sorted(row)}")
+        raise ValueError(f"{setting} names the column {name!r}, which is null or absent; the row has {sorted(row)}")
     return value
 
 

@@ -24,10 +24,11 @@ class SplitTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRows:
-    """All rows of data as tasks, and the number of skipped bad rows."""
+    """All rows of data as tasks, the number of skipped bad rows, and remarks on repeated and contradictory ones."""
 
     tasks: tuple[SplitTask, ...]
     skipped: int
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""The only user of `datasets`: Parquet and CSV files, folders of them and hub data sets, row by row."""
+"""Parquet and CSV files, folders of them and hub data sets, row by row."""
 
 import csv
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date, datetime
@@ -9,7 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import datasets
+import pyarrow.lib
+import pyarrow.parquet
 
 from temper.envs.core.row_format import Row
 from temper.envs.data.config import DataConfig
@@ -17,13 +19,14 @@ from temper.envs.data.folder import patterns, split_files
 from temper.envs.data.hub import CARD, card_of, snapshot
 from temper.envs.data.jsonl import MAX_LINE_BYTES
 
-datasets.disable_progress_bars()
 csv.field_size_limit(MAX_LINE_BYTES)
 PLAIN = (str, int, float, bool)
+BATCH_ROWS = 16
+"""Rows of a Parquet file in memory at a time, as Python values."""
 
 
 def table_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of one file lazily. Raise `ValueError` if it can't be read."""
+    """Yield the rows of one file lazily, with null columns as None. Raise `ValueError` if it can't be read."""
     if path.suffix.lower() == ".json":
         yield from _listed(path)
         return
@@ -31,9 +34,11 @@ def table_rows(path: Path) -> Iterator[Row]:
         if path.suffix.lower() != ".parquet":
             yield from _separated(path)
             return
-        for row in datasets.IterableDataset.from_parquet(str(path)):
-            yield _plain(row)
-    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(BATCH_ROWS):
+                for row in batch.to_pylist():
+                    yield {name: _plain(value) for name, value in row.items()}
+    except (ValueError, OSError, pyarrow.lib.ArrowException) as error:
         raise ValueError(f"{path} can't be read: {error}") from error
 
 
@@ -85,12 +90,14 @@ def _listed(path: Path) -> Iterator[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON data. Null columns are omitted, and bytes, such as images, are dropped."""
+    """Return a value as JSON data. NaN is null, null fields are omitted, and bytes, such as images, are dropped."""
     if isinstance(value, dict):
         plain = {key: _plain(inner) for key, inner in value.items()}
         return {key: inner for key, inner in plain.items() if inner is not None}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [inner if isinstance(inner, float) else _plain(inner) for inner in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):

@@ -43,13 +43,13 @@ class MathWorker:
         self.process = os.pidfd_open(hello["pid"])
         self.clock = ~hello["pid"] << 3 | 2  # its CPU time: CPUCLOCK_SCHED in the kernel's posix-timers.h
 
-    def ask(self, reference: str, answer: str) -> bool:
-        """Start a check. Return whether the reference answer is readable, or False if the worker is gone."""
+    def ask(self, reference: str, answer: str, seconds: float) -> bool:
+        """Start a check. Return whether the reference answer is read within `seconds`, or False if the worker is gone."""
         try:
             self.channel.sendall(json.dumps({"reference": reference, "answer": answer}).encode() + b"\n")
         except OSError:
             return False
-        reply = self.receive(REFERENCE_S)
+        reply = self.receive(seconds)
         return reply is not None and bool(reply["reference"])
 
     def receive(self, seconds: float) -> dict[str, Any] | None:
@@ -98,26 +98,32 @@ class MathGrader:
 
         Raise `GraderError` if no worker can start, or if a fresh one can't read the reference answer.
         """
-        readable, same = self._try(reference, answer)
+        readable, same = self._try(reference, answer, REFERENCE_S)
         if not readable:
             raise GraderError(f"math-verify can't read the reference answer {reference[:80]!r}")
         return same
 
     def can_read(self, reference: str) -> bool:
-        return self._try(reference, "")[0]
+        """Return whether a reference answer is read as fast as an answer must be."""
+        return self._try(reference, "", ANSWER_S)[0]
 
-    def _try(self, reference: str, answer: str) -> tuple[bool, bool | None]:
-        """Return the result of `_check` by an idle worker, or by a fresh one if that can't read the reference."""
+    def _try(self, reference: str, answer: str, seconds: float) -> tuple[bool, bool | None]:
+        """Return the result of `_check` by an idle worker, or by a fresh one if an idle one fails within `seconds`."""
         with off_the_clock(), self.slots:
             with self.lock:
                 idle = self.idle.pop() if self.idle else None
-            readable, same = self._check(reference, answer, idle)
-            return (readable, same) if readable else self._check(reference, answer, None)
+            start = time.monotonic()
+            readable, same = self._check(reference, answer, idle, seconds)
+            if readable or idle is None or time.monotonic() - start > seconds:
+                return readable, same
+            return self._check(reference, answer, None, seconds)
 
-    def _check(self, reference: str, answer: str, worker: MathWorker | None) -> tuple[bool, bool | None]:
+    def _check(
+        self, reference: str, answer: str, worker: MathWorker | None, seconds: float
+    ) -> tuple[bool, bool | None]:
         """Return whether the reference is readable, and whether the answer equals it, or None if the worker broke."""
         worker = worker or self._fork()
-        readable = worker.ask(reference, answer)
+        readable = worker.ask(reference, answer, seconds)
         reply = worker.receive(ANSWER_S) if readable else None
         if reply is None or reply["worn"]:
             worker.end()

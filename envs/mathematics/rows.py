@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from temper.envs.core.prompts import QUESTION, USUAL, Prompts
-from temper.envs.core.row_format import RowFormat, field, has_fields
+from temper.envs.core.row_format import RowFormat, field, gold, has_fields, shown
 from temper.envs.core.task import Task
 from temper.envs.mathematics.grader import shared_grader
 from temper.envs.task_env import last_user_text
@@ -28,25 +28,22 @@ def load_gsm8k(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes =
     _, mark, reference = answer.rpartition("####")
     if not mark or not reference.strip():
         raise ValueError("field 'answer' has no final answer after '####'")
-    return _task(question, reference, prompts, boxes_are)
+    return _task(question, reference, "answer", prompts, boxes_are)
 
 
 def load_answer(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = AGREE) -> Task:
     """Make a task of a `question` or `problem` with a final `answer`, or a `solution` that ends in a box."""
     question = field(row, "problem" if "problem" in row else "question", str)
     answer = row.get("answer")
-    if answer is None and "answer" in row and "solution" not in row:
-        raise ValueError("field 'answer' is null; give the final answer")
-    if isinstance(answer, int | float) and not isinstance(answer, bool):
-        return _task(question, str(answer), prompts, boxes_are)
-    if answer is not None:
-        text = field(row, "answer", str)
+    if answer is not None or ("answer" in row and row.get("solution") is None):
+        text = gold(field(row, "answer", str if isinstance(answer, bool) else object), "answer")
         boxed = boxes(text)
-        return _task(question, boxed[-1] if boxed else text.strip().strip("$"), prompts, boxes_are)
+        reference = boxed[-1] if boxed else text.strip("$")
+        return _task(question, reference, "answer", prompts, boxes_are)
     boxed = boxes(field(row, "solution", str))
     if not boxed:
         raise ValueError("field 'solution' has no closed \\boxed{...}; add one, or a field 'answer'")
-    return _task(question, boxed[-1], prompts, boxes_are)
+    return _task(question, boxed[-1], "solution", prompts, boxes_are)
 
 
 def formats(prompts: Prompts, boxes_are: Boxes = AGREE) -> tuple[RowFormat, ...]:
@@ -82,15 +79,15 @@ def is_gradable(reference: str) -> bool:
     return is_simple(formula) or shared_grader().can_read(formula)
 
 
-def _task(question: str, reference: str, prompts: Prompts, boxes_are: Boxes) -> Task:
+def _task(question: str, reference: str, name: str, prompts: Prompts, boxes_are: Boxes) -> Task:
+    """Return the task of a question with its final answer, which the field `name` holds."""
     reference = reference.strip()
     if not 0 < len(reference) <= MAX_CHARACTERS:
-        raise ValueError(
-            f"the final answer {reference[:40]!r} must have 1 to {MAX_CHARACTERS} characters, not {len(reference)}"
-        )
+        length = f"1 to {MAX_CHARACTERS} characters, not {len(reference)}"
+        raise ValueError(f"{name} is {shown(reference)}; the final answer must have {length}")
     if not is_gradable(reference):
         raise ValueError(
-            f"the final answer {reference[:80]!r} can't be compared with others; give a number or a formula"
+            f"{name} is {shown(reference)}, which no answer can be compared with; give a number or a formula"
         )
     if not question.strip():
         raise ValueError("the question is empty")

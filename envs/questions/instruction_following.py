@@ -143,7 +143,8 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 def load(row: Row) -> Task:
     prompt, ids, given = field(row, "prompt", str), field(row, "instruction_id_list", list), field(row, "kwargs", list)
     if not ids or len(ids) != len(given):
-        raise ValueError(f"the row has {len(ids)} instructions and {len(given)} kwargs; it needs one kwargs each")
+        counts = f"instruction_id_list and kwargs have {len(ids)} instructions and {len(given)} kwargs"
+        raise ValueError(f"{counts}; give instructions with one kwargs each")
     instructions = [read_instruction(str(name), _mapping(one)) for name, one in zip(ids, given, strict=True)]
     return _task(prompt, [(one.id, one.arguments) for one in instructions], {})
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from temper.envs.core.bounds import only_known
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.row_format import Row, RowFormat, field, has_fields
+from temper.envs.core.row_format import Row, RowFormat, field, gold, has_fields, shown
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -130,7 +130,7 @@ def _list_task(row: Row, *, choices: str, shuffle: bool) -> Task:
     elif isinstance(answer, int) and not isinstance(answer, bool):
         index = answer
     else:
-        raise ValueError(f"field 'answer' must be a letter or a 0-based index, not {answer!r:.40}")
+        raise ValueError(f"answer is {shown(answer)}; it must be a letter or a 0-based index")
     return _task(field(row, "question", str), texts, index, shuffle=shuffle)
 
 
@@ -138,24 +138,23 @@ def _labelled_task(row: Row, *, shuffle: bool) -> Task:
     choices = field(row, "choices", dict)
     texts, labels = field(choices, "text", list), field(choices, "label", list)
     if len(texts) != len(labels) or labels.count(row["answerKey"]) != 1:
-        raise ValueError(f"field 'answerKey' is {row['answerKey']!r:.40}; it must be a label of {labels!r:.80}")
+        raise ValueError(f"answerKey is {shown(row['answerKey'])}; it must be a label of {shown(labels)}")
     question = field(row, "question_stem" if "question_stem" in row else "question", str)
     return _task(question, texts, labels.index(row["answerKey"]), shuffle=shuffle)
 
 
 def _gpqa_task(row: Row) -> Task:
-    texts = [field(row, name, str).strip() for name in ("Correct Answer", *WRONG_OF_GPQA)]
+    texts = [gold(field(row, name, str), name) for name in ("Correct Answer", *WRONG_OF_GPQA)]
     return _task(field(row, "Question", str), texts, 0, shuffle=True)
 
 
 def _task(question: str, choices: list[Any], right: int, *, shuffle: bool) -> Task:
-    if not all(isinstance(choice, str | int | float) for choice in choices):
-        raise ValueError(f"the choices must be texts, not {choices!r:.120}")
-    texts = [str(choice) for choice in choices]
+    texts = [choice if isinstance(choice, str) else gold(choice, "choices") for choice in choices]
     if not 2 <= len(texts) <= len(LETTERS):
         raise ValueError(f"a question needs 2 to {len(LETTERS)} choices, not {len(texts)}")
     if not 0 <= right < len(texts):
         raise ValueError(f"the answer is choice {right} (0-based) of {len(texts)}")
+    gold(texts[right], "the right choice")
     if texts.count(texts[right]) > 1:
         raise ValueError(f"the right choice {texts[right]!r:.80} occurs twice")
     order = list(range(len(texts)))

@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 
 from temper.envs.core.bounds import fraction, one_of, only_known, whole
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.row_format import Row, RowFormat, has_fields
+from temper.envs.core.row_format import Row, RowFormat, gold, has_fields
 from temper.envs.core.row_format import field as row_field
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
@@ -240,9 +240,9 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _ruler_task(row: Row) -> Task:
-    outputs = [str(output).strip() for output in row_field(row, "outputs", list)]
-    if not outputs or not all(outputs):
-        raise ValueError(f"field 'outputs' must hold nonempty texts, not {outputs!r:.80}")
+    outputs = [gold(output, "outputs") for output in row_field(row, "outputs", list)]
+    if not outputs:
+        raise ValueError("outputs is []; give the values to find")
     return Task(messages=({"role": "user", "content": row_field(row, "input", str)},), spec={"values": outputs})
 
 

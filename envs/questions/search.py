@@ -27,6 +27,7 @@ from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
 from temper.envs.questions.made_words import made_words
+from temper.envs.questions.short_answer import accepted
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from temper.envs.tools.corpus import Corpus, corpus_at, small_corpus
 from temper.envs.tools.text_tool import TextTool, answer_call, schemas
@@ -201,12 +202,8 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _load(row: Row, *, corpus: str) -> Task:
-    answers = row["golden_answers"] if "golden_answers" in row else row["answer"]
-    accepted = [
-        str(one).strip() for one in (answers if isinstance(answers, list) else [answers]) if isinstance(one, str | int)
-    ]
-    if not accepted or not all(accepted):
-        raise ValueError(f"the answers must be nonempty texts, not {answers!r:.80}")
+    name = "golden_answers" if "golden_answers" in row else "answer"
+    spec = accepted(row[name], name)
     reference_ids = [str(name) for name in (field(row, "reference_ids", list) if "reference_ids" in row else [])]
     known = corpus_at(corpus).by_id
     if missing := [name for name in reference_ids if name not in known]:
@@ -214,7 +211,7 @@ def _load(row: Row, *, corpus: str) -> Task:
     content = f"{field(row, 'question', str).strip()}\n\n{REQUEST}"
     return Task(
         messages=({"role": "user", "content": content},),
-        spec={"accepted": accepted, "reference_ids": reference_ids},
+        spec=spec | {"reference_ids": reference_ids},
         tools=TOOLS,
     )
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.row_format import Row, RowFormat, field, has_fields
+from temper.envs.core.row_format import Row, RowFormat, field, golds, has_fields, shown
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -149,12 +149,21 @@ def _near(right: str, spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "what another one has", spec["wrong"]
 
 
-def _accepted(*texts: Any) -> dict[str, Any]:
-    known = list(dict.fromkeys(str(text).strip() for text in texts))
-    known = [text for text in known if text]
-    if not known or not all(isinstance(text, str | int | float) for text in texts):
-        raise ValueError(f"the accepted answers must be texts, at least one nonempty, not {list(texts)!r:.120}")
-    return {"accepted": known}
+def accepted(value: Any, name: str) -> dict[str, Any]:
+    """Return the spec of a field with accepted answers. Raise `ValueError` with the field if no answer can match one."""
+    return _matched({"accepted": golds(value, name)}, name)
+
+
+def _matched(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a spec. Raise `ValueError` if its own right answers, in a box, as a statement or as JSON, do not match it."""
+    items = [texts[0] for texts in spec.get("items", ())]
+    rights = ["; ".join(items), json.dumps(items)] if items else spec.get("accepted", [spec.get("quantity")])
+    for right in rights:
+        for form in (f"\\boxed{{{right}}}", f"Answer: {right}"):
+            answer = short_answer(form)
+            if answer is not None and score_answer(answer, spec)[0]:
+                return spec
+    raise ValueError(f"{name} is {shown(rights[0])}, which no answer can match; give a shorter or plainer answer")
 
 
 def _asked(question: str, context: Any, spec: dict[str, Any], request: str = REQUEST) -> Task:
@@ -179,14 +188,14 @@ def format_context(context: Any) -> str:
 
 def _squad_task(row: Row) -> Task:
     texts = field(field(row, "answers", dict), "text", list)
-    if not texts:
-        raise ValueError("field 'answers' is empty: the context has no answer; set on_error=skip to drop such rows")
-    return _asked(field(row, "question", str), field(row, "context", str), _accepted(*texts))
+    return _asked(field(row, "question", str), field(row, "context", str), accepted(texts, "answers.text"))
 
 
 def _trivia_task(row: Row) -> Task:
     answer = row["answer"]
-    return _asked(field(row, "question", str), None, _accepted(field(answer, "value", str), *answer.get("aliases", ())))
+    aliases = field(answer, "aliases", list) if answer.get("aliases") is not None else []
+    spec = accepted([field(answer, "value", str), *aliases], "answer")
+    return _asked(field(row, "question", str), None, spec)
 
 
 def _pop_task(row: Row) -> Task:
@@ -196,22 +205,24 @@ def _pop_task(row: Row) -> Task:
     except ValueError as error:
         raise ValueError(f"field 'possible_answers' is not valid JSON: {error}") from error
     if not isinstance(listed, list):
-        raise ValueError(f"field 'possible_answers' must be a list, not {answers!r:.80}")
-    return _asked(field(row, "question", str), None, _accepted(*listed))
+        raise ValueError(f"possible_answers is {shown(answers)}; it must be a list")
+    return _asked(field(row, "question", str), None, accepted(listed, "possible_answers"))
 
 
 def _longbench_task(row: Row) -> Task:
-    return _asked(field(row, "input", str), field(row, "context", str), _accepted(*field(row, "answers", list)))
+    return _asked(
+        field(row, "input", str), field(row, "context", str), accepted(field(row, "answers", list), "answers")
+    )
 
 
 def _items_task(row: Row) -> Task:
-    items = [item if isinstance(item, list) else [item] for item in field(row, "items", list)]
+    items = field(row, "items", list)
     if not items:
-        raise ValueError("field 'items' is empty; a list needs an item")
+        raise ValueError("items is []; a list needs an item")
     ordered = row.get("ordered", False)
     if not isinstance(ordered, bool):
         raise ValueError(f"field 'ordered' is {ordered!r}; it must be true or false")
-    spec = {"items": [_accepted(*item)["accepted"] for item in items], "ordered": ordered}
+    spec = _matched({"items": [golds(item, "items") for item in items], "ordered": ordered}, "items")
     return _asked(field(row, "question", str), row.get("context"), spec, LIST_REQUEST)
 
 
@@ -223,14 +234,13 @@ def _quantity_task(row: Row) -> Task:
         raise ValueError(f"field 'tolerance' is {tolerance!r}; it must be a share of the answer, from 0 and below 1")
     asked = f"{row.get('answer')} {measure.strip()}"
     if quantity(asked) is None:
-        raise ValueError(f"field 'answer' must be a number, not {row.get('answer')!r:.80}")
+        raise ValueError(f"answer is {shown(row.get('answer'))}; it must be a number")
     spec = {"quantity": asked, "tolerance": float(tolerance)}
     return _asked(field(row, "question", str), row.get("context"), spec, UNIT_REQUEST)
 
 
 def _qa_task(row: Row) -> Task:
-    answer = row["answer"]
-    spec = _accepted(*(answer if isinstance(answer, list) else [answer]))
+    spec = accepted(row["answer"], "answer")
     return _asked(field(row, "question", str), row.get("context"), spec)
 
 

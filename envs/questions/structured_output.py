@@ -18,7 +18,7 @@ from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import GraderError
-from temper.envs.core.row_format import Row, RowFormat, field, has_fields
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields, shown
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -208,11 +208,15 @@ def _wrong(value: Any) -> Iterator[tuple[str, Any]]:
 
 def load(row: Row) -> Task:
     schema = _json_field(row, "schema" if "schema" in row else "json_schema")
-    value = _json_field(row, "completion" if "completion" in row else "answer")
+    name = "completion" if "completion" in row else "answer"
+    value = _json_field(row, name)
     checked_schema(schema)
     error = first_error(value, schema)
     if error is not None:
-        raise ValueError(f"the right value is not valid under the schema: {error}")
+        raise ValueError(f"{name}: the right value is not valid under the schema: {error}")
+    judged = judge(json.dumps(value), {"schema": schema, "value": value})
+    if judged.outcome is not Outcome.OK:
+        raise ValueError(f"{name} is {shown(value)}, which no answer can equal: {judged.detail}")
     prompt = row["prompt" if "prompt" in row else "question"]
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": f"{prompt.strip()}\n\n{REQUEST.format(json.dumps(schema))}"}]

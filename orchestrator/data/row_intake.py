@@ -1,7 +1,5 @@
 """Rows of supervised data: each is tokenised once on reading, then drawn in shuffled epochs."""
 
-import hashlib
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sized
@@ -11,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from temper.envs.data.blocks import Blocks
 from temper.envs.data.config import DataConfig, OnError
+from temper.envs.data.repeats import SeenRows
 from temper.envs.data.rows import read_rows, usable_rows
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from temper.rollout.token_arrays import tokens_of
@@ -123,14 +122,12 @@ class RowIntake:
         """
         assert not data.streaming
         _require_no_format(data)
-        seen: set[bytes] = set()
+        seen = SeenRows()
 
         def parsed(row: dict[str, Any], number: int) -> T:
             self._remarks.clear()
             item = parse(row, number)
-            digest = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).digest()
-            self._remark(REPEATED, digest in seen)
-            seen.add(digest)
+            self._remark(REPEATED, seen.add(row))
             self._counts.update(self._remarks)
             return item
 

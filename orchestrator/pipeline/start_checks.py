@@ -32,7 +32,7 @@ from temper.envs.reward_audit import (
     own_reference,
     without_judge,
 )
-from temper.envs.source import data_of, distinct_tasks, open_source, row_tasks
+from temper.envs.source import all_rows, data_of, distinct_tasks, open_source, row_tasks
 from temper.envs.transcript import score_turns
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
@@ -58,6 +58,7 @@ AUDIT_S = 10.0
 """Seconds for the audit of an environment's reward. They begin after its first answer, which may start child processes."""
 AUDIT_WAIT_S = 60.0
 """Seconds until a call of a reward counts as hung."""
+DIFFERENT_ROWS = "keep one row of each question, with its right answer"
 LIMITS_REMEDY = "remove the smaller setting, or raise it"
 
 
@@ -113,7 +114,7 @@ def check_before(
         for judge_model in config.judges.values():
             require_whole(judge_model.folder)
             load_tokenizer(judge_model.folder)
-    found = list(check_format(start))
+    found = [*check_format(start), *check_repeats(start)]
     if profile_resolved:
         found += [*check_turns(start), *check_prompts(start), *check_hangs(start)]
     found += [*check_penalties(start), *check_data(start), *audit_rewards(start)]
@@ -317,6 +318,14 @@ def check_prompts(start: Start) -> Iterator[Finding]:
             if (data.on_error or env.config.on_error) == "raise":
                 raise ValueError(f"{text}; raise the limit, or let such episodes fail with envs.{name}.on_error=skip")
             yield warning(f"{text}; their episodes fail as prompt_too_long", "raise the limit, or remove such rows")
+
+
+def check_repeats(start: Start) -> Iterator[Finding]:
+    """Name the repeated rows of environments, and questions whose rows have different answers."""
+    for env in start.config.environments.values() if start.plays else ():
+        for data in data_of(env):
+            if not data.streaming and (remarks := all_rows(env, data).remarks):
+                yield warning(f"{data.name}: {'; '.join(remarks)}", DIFFERENT_ROWS)
 
 
 def overlong(tasks: Iterable[Task], renderer: Renderer, *, total_tokens: int) -> list[tuple[str, int]]:

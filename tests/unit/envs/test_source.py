@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from temper.envs.all_tasks import read_tasks
 from temper.envs.binding import EnvConfig, bind, bind_all
 from temper.envs.catalog import environment
 from temper.envs.data.config import DataConfig
 from temper.envs.data.split import split_of
-from temper.envs.source import RowSource, distinct_tasks, open_source
+from temper.envs.source import RowSource, all_rows, distinct_tasks, open_source
 from temper.orchestrator.data.chat_data import Demonstrations
 from temper.orchestrator.loop.mixture import open_mixture
 
 ENV_IDS = ("math", "code", "tool_use")
+MINE = "support.user_functions.parts"
 Writer = Callable[[bytes], DataConfig]
 
 
@@ -135,7 +137,7 @@ def test_the_split_of_a_row_does_not_depend_on_its_place(write: Writer) -> None:
         (b'{"question": "\xff\xfe", "answer": "#### 1"}', "not UTF-8"),
         (b'{"question": "a"}', "gsm8k.*columns"),
         (b'{"question": "a", "answer": "####"}', "no final answer"),
-        (b'{"question": 3, "answer": "#### 1"}', "must be str, not int"),
+        (b'{"question": 3, "answer": "#### 1"}', "question is 3"),
         (b"[1, 2]", "but list"),
         (b"[" * 100_000, "not a JSON object"),
     ],
@@ -162,12 +164,57 @@ def test_missing_and_empty_files_are_refused_with_a_remedy(write: Writer, tmp_pa
         open_source(
             bind("math", EnvConfig(data=DataConfig(path=str(tmp_path / "absent.jsonl")))), split="train", seed=0
         )
-    with pytest.raises(ValueError, match="no usable rows"):
+    with pytest.raises(ValueError, match="is empty"):
         open_source(bind("math", EnvConfig(data=write(b"\n \n"))), split="train", seed=0)
     with pytest.raises(ValueError, match="no usable rows"):
         open_source(bind("math", EnvConfig(data=write(b"x\ny"), on_error="skip")), split="train", seed=0)
     with pytest.raises(ValueError, match="heldout"):
         open_source(bind("math", EnvConfig(data=write(rows(1)))), split="heldout", seed=0)
+
+
+def remarks_of(rows: list[dict[str, object]], write: Writer, env: str = "math", **settings: object) -> tuple[str, ...]:
+    data = write("\n".join(map(json.dumps, rows)).encode())
+    return all_rows(bind(env, EnvConfig(data=data, **settings)), data).remarks  # type: ignore[arg-type]
+
+
+def test_repeated_rows_and_questions_with_different_answers_are_counted(write: Writer) -> None:
+    row = {"question": "What is 2+3?", "answer": "5"}
+    assert remarks_of([row, {"question": "What is 2+4?", "answer": "5"}], write) == ()
+    (repeats,) = remarks_of([row | {"id": n} for n in range(3)], write)
+    assert repeats.startswith("2 ")
+    assert remarks_of([row, row | {"answer": "5.0"}, row | {"answer": "\\frac{10}{2}"}], write) == ()
+    (different,) = remarks_of([row, row | {"answer": "6"}, row | {"answer": "7"}], write)
+    assert different.startswith("1 ")
+    assert all(named in different for named in ("rows 1 and 2", '"5"', '"6"'))
+    aliases = [{"question": "Who?", "answer": ["Al", "Albert"]}, {"question": "Who?", "answer": ["albert", "A."]}]
+    assert remarks_of(aliases, write, "short_answer") == ()
+    assert remarks_of([*aliases, {"question": "Who?", "answer": "Bo"}], write, "short_answer")
+
+
+def test_rows_with_equal_ids_get_numbers_for_commands_too(write: Writer) -> None:
+    lines = [json.dumps({"id": 7, "question": f"What is {n}+1?", "answer": n + 1}) for n in (1, 2, 2)]
+    tasks = read_tasks(write("\n".join(lines).encode()), environment("math"))
+    assert {key: task.spec["answer"] for key, task in tasks.items()} == {"7": "2", "7#2": "3"}
+
+
+def test_answers_of_rows_with_an_own_reward_are_compared_by_their_field(write: Writer) -> None:
+    rows: list[dict[str, object]] = [
+        {"prompt": "Q?", "id": n, "level": n, "reward_model": {"ground_truth": gold}} for n, gold in enumerate("554")
+    ]
+    (different,) = remarks_of(rows, write, "rows", reward=MINE)
+    assert "rows 1 and 3" in different
+
+
+def test_the_remedy_for_columns_names_the_only_field_that_is_left(write: Writer) -> None:
+    data = write(b'{"prompt_text": "Q?", "result": "7"}')
+    for env, columns in (
+        ("math", "{question: prompt_text, answer: result}"),
+        ("short_answer", "{question: prompt_text, answer: result}"),
+        ("rows", "{question: prompt_text}"),
+    ):
+        reward = MINE if env == "rows" else None
+        with pytest.raises(ValueError, match=re.escape(columns)):
+            open_source(bind(env, EnvConfig(data=data, reward=reward)), split="train", seed=0)
 
 
 def test_a_source_gives_each_of_its_tasks_once_and_as_many_as_it_has(write: Writer) -> None:

@@ -24,7 +24,7 @@ TOKENIZER = (*MODEL, "tokenizer")
 PROMPTS = (*TOKENIZER, "end of turn", "rows")
 """Checks that must pass before prompts are rendered."""
 OTHER_MODEL = "download the model again, or name another with model.path="
-BAD_ROWS = "correct the data, or let bad rows pass with envs.NAME.on_error=skip"
+BAD_ROWS = "correct the data"
 CHECKS = (
     Check(
         "configuration",

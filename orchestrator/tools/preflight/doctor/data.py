@@ -7,7 +7,13 @@ from temper.envs.data.config import DataConfig
 from temper.envs.source import all_rows, data_of
 from temper.orchestrator.pipeline.finding import Finding, ok, warning
 from temper.orchestrator.pipeline.overlap_check import find_overlaps
-from temper.orchestrator.pipeline.start_checks import check_data, check_hangs, check_prompts, check_turns
+from temper.orchestrator.pipeline.start_checks import (
+    DIFFERENT_ROWS,
+    check_data,
+    check_hangs,
+    check_prompts,
+    check_turns,
+)
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget, to_download
 
 MOST_WORDS = 5_000_000
@@ -33,11 +39,12 @@ def _rows_of(env: BoundEnv, data: DataConfig) -> Finding:
     read = all_rows(env, data)
     heldout = sum(each.heldout for each in read.tasks)
     message = f"{env.name}: {data.name}: {len(read.tasks) - heldout} rows to train on, {heldout} held out"
+    message = "; ".join((message, *read.remarks))
     if read.skipped:
         return warning(
             f"{message}, {read.skipped} unusable", f"correct them; envs.{env.name}.on_error=raise shows the first"
         )
-    return ok(message)
+    return warning(message, DIFFERENT_ROWS) if read.remarks else ok(message)
 
 
 def inspect_stages(target: CheckTarget) -> Iterator[Finding]:

@@ -143,6 +143,32 @@ def test_functions_named_by_the_row_are_called_with_values_from_json() -> None:
         assert reward(task, f"```python\n{starter}        return a\n```") == 0.0
 
 
+CLASS = "class Solution:\n    def merge(self, a: List[int], b: Optional[List[int]] = None) -> List[int]:\n        return {}\n"
+MAIN = "\nif __name__ == '__main__':\n    print(Solution().merge([1]))\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"```python\n{CLASS}\n```",
+        f"```python\n{CLASS}{MAIN}\n```",
+        f"```python\n{CLASS}\n```\nSo it is used:\n```python\nprint(Solution().merge([1], [2]))\n```",
+        f"```python\n{CLASS}\ndef merge(a, b):\n    return Solution().merge(a, b)\n```",
+        "```python\nclass Solution:\n    @staticmethod\n    def merge(a, b):\n        return {}\n```",
+        "```python\ndef merge(a: List[int], b: Optional[List[int]]) -> List[int]:\n    return {}\n```",
+        f"```python\nfrom __future__ import annotations\n{CLASS}\n```",
+        CLASS,
+    ],
+)
+@pytest.mark.parametrize("starter", ["", CLASS.format("...")])
+def test_a_class_solution_is_judged_with_and_without_a_starter(answer: str, starter: str) -> None:
+    """`merge` is also a name of the module heapq, whose names these programs get."""
+    tests = {"inputs": [[[1, 3], [2]]], "outputs": [[1, 2, 3]], "fn_name": "merge"}
+    task = task_of({"question": "Merge.", "input_output": json.dumps(tests), "starter_code": starter})
+    assert reward(task, answer.replace("{}", "sorted(a + b)")) == 1.0
+    assert reward(task, answer.replace("{}", "a + b")) == 0.0
+
+
 def test_credit_is_the_share_of_tests_where_it_is_a_fraction() -> None:
     row = double(tests=[{"input": str(n), "output": str(2 * n)} for n in range(4)])
     parts = play(task_of(row, credit="fraction"), "print(2 if input() == '1' else 0)")[4]["parts"]

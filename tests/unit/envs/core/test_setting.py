@@ -341,6 +341,10 @@ def test_the_model_of_a_judge_may_move_but_not_get_other_weights(setting: str, f
         check_continuation(load_config(DEMO, [judge.format(moved)]), folder)
 
 
+def test_a_small_number_is_shown_as_people_write_it() -> None:
+    assert str(SettingError("rl.optim.learning_rate", 1e-5, "?")).startswith("rl.optim.learning_rate=1e-5:")
+
+
 def test_the_error_of_a_setting_reaches_another_process_whole() -> None:
     made = pickle.loads(pickle.dumps(SettingError("rl.steps", 0, "must be above 0")))
     assert (made.key, made.value, made.remedy, str(made)) == (

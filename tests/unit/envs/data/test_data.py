@@ -1,5 +1,6 @@
 """Rows of data: files of every kind, folders with a card, columns, filters, and the place of every fault."""
 
+import importlib
 import json
 import re
 from decimal import Decimal
@@ -75,6 +76,65 @@ def test_a_bad_row_is_named_by_its_place_or_counted(ending: str, place: str, tmp
         read_rows(DataConfig(path=path), parse=parse, on_error="raise")
     items, skipped = read_rows(DataConfig(path=path, on_error="skip"), parse=parse, on_error="raise")
     assert (len(items), skipped) == (4, 1)
+
+
+def test_skipping_is_advised_only_after_a_usable_row(tmp_path: Path) -> None:
+    path = save(tmp_path / "rows.jsonl", ROWS)
+
+    def parse(row: Row, number: int) -> Row:
+        raise ValueError(f"row {number} is bad")
+
+    with pytest.raises(ValueError, match="row 0 is bad") as error:
+        read_rows(DataConfig(path=path), parse=parse, on_error="raise")
+    assert "on_error" not in str(error.value)
+    with pytest.raises(ValueError, match="row 0 is bad") as error:
+        read_rows(DataConfig(path=path), parse=parse, on_error="skip")
+    assert "on_error" not in str(error.value)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "bz2", "lzma"])
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.csv", "rows.parquet"])
+def test_a_compressed_file_is_refused_as_such(compression: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(importlib.import_module(compression).compress(b'{"question": "?"}\n'))
+    with pytest.raises(ValueError, match=f"{name} is compressed"):
+        read_rows(DataConfig(path=str(path)), parse=given, on_error="skip")
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl"])
+def test_a_file_that_is_one_object_is_named_with_its_list_of_rows(
+    indent: int | None, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(json.dumps({"version": "1.1", "data": ROWS}, indent=indent))
+    with pytest.raises(ValueError, match="one object.*'data'"):
+        read_rows(DataConfig(path=str(path)), parse=given, on_error="skip")
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "Hi"}]}))  # a row of its own
+    assert len(rows_of(str(path))) == 1
+
+
+def test_an_unread_column_of_a_table_may_have_any_type(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    odd = {
+        "map": pa.array([[(b"a", 1)]], type=pa.map_(pa.binary(), pa.int32())),
+        "duration": pa.array([3], type=pa.duration("s")),
+        "month": pa.array([(1, 2, 3)], type=pa.month_day_nano_interval()),
+    }
+    for name, column in odd.items():
+        table = pa.table({"question": ["?"], "answer": [1.5], name: column}) if name != "month" else None
+        if table is None:  # Parquet has no such type
+            continue
+        pa.parquet.write_table(table, path)
+        (row,) = rows_of(str(path))
+        assert (row["question"], row["answer"]) == ("?", 1.5)
+
+
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    for name, text in (("rows.jsonl", "\n"), ("rows.json", "[]"), ("rows.csv", "question,answer\n")):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=f"{name} is empty"):
+            rows_of(str(tmp_path / name))
 
 
 def test_what_is_null_in_a_column_is_absent_from_its_row(tmp_path: Path) -> None:

@@ -63,17 +63,19 @@ def test_rows_of_both_formats_give_their_final_answer(row: dict[str, Any], answe
     ("row", "message"),
     [
         ({"question": "Q?", "answer": "24 ####"}, "field 'answer' has no final answer after '####'"),
-        ({"question": "Q?", "answer": [24]}, "field 'answer' must be str, not list"),
+        ({"question": "Q?", "answer": [24]}, r"answer is \[24\]"),
         ({"question": " ", "answer": "#### 2"}, "the question is empty"),
         ({"question": "Q?", "answer": "#### " + "9" * 600}, "600"),
         ({"problem": "P?", "solution": "\\boxed{7"}, "field 'solution' has no closed"),
-        ({"problem": "P?", "answer": ["7"]}, "field 'answer' must be str, not list"),
+        ({"problem": "P?", "answer": ["7"]}, r"answer is \[\"7\"\]"),
         ({"prompt": "P?"}, "no known format"),
-        ({"problem": "P?", "answer": None}, "'answer' is null"),
-        *(
-            ({"problem": "P?", "answer": bad}, "final answer")
-            for bad in (math.nan, math.inf, "NaN", "x\\to\\infty", "\\frac{1}{")
-        ),
+        ({"problem": "P?", "answer": None}, "answer is null"),
+        ({"problem": "P?", "answer": True}, "answer is true"),
+        ({"problem": "P?", "answer": ""}, 'answer is ""'),
+        ({"problem": "P?", "answer": math.nan}, "answer is NaN"),
+        ({"problem": "P?", "answer": -math.inf}, "answer is -Infinity"),
+        ({"problem": "P?", "solution": None}, "null"),
+        *(({"problem": "P?", "answer": bad}, 'answer is "') for bad in ("NaN", "x\\to\\infty", "\\frac{1}{")),
         (
             {"problem": "P?", "answer": "9. Anya climbs one floor and Vanya climbs five floors, so five times longer."},
             "9. Anya",

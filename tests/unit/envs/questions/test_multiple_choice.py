@@ -95,13 +95,13 @@ def test_choices_that_speak_of_the_others_keep_their_place(last: str) -> None:
         ({"answer": 4}, "the answer is choice 4 (0-based) of 4"),
         ({"answer": -1}, "the answer is choice -1"),
         ({"answer": "E"}, "the answer is choice 4"),
-        ({"answer": "2"}, "'answer'"),
-        ({"answer": True}, "'answer'"),
+        ({"answer": "2"}, "answer is"),
+        ({"answer": True}, "answer is"),
         ({"choices": ["Paris"], "answer": 0}, "2 to 26"),
         ({"choices": ["Paris", "Paris"]}, "'Paris'"),
         ({"choices": [["Paris"], "Rome"]}, "choices"),
-        ({"question": 7}, "field 'question' must be str"),
-        ({"answerKey": "Z", "choices": {"text": CHOICES, "label": list("ABCD")}}, "'answerKey' is 'Z'"),
+        ({"question": 7}, "question is 7"),
+        ({"answerKey": "Z", "choices": {"text": CHOICES, "label": list("ABCD")}}, "answerKey is"),
     ],
 )
 def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], message: str) -> None:

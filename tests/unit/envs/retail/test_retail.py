@@ -223,11 +223,11 @@ def test_the_reference_script_is_right_and_every_negatives_wrong(shop: Path) -> 
     ("change", "message"),
     [
         ({"user_id": "nobody"}, "'user_id' is 'nobody'"),
-        ({"user_id": 1}, "field 'user_id' must be str"),
+        ({"user_id": 1}, "user_id is 1"),
         ({"outputs": [1]}, "field 'outputs' must hold texts"),
         ({"actions": [{"name": "fly", "kwargs": {}}]}, "'actions'.*'fly'.*cancel_"),
         ({"actions": [{"name": "think"}]}, "'actions'"),
-        ({"actions": None}, "field 'actions' must be list"),
+        ({"actions": None}, "actions is null"),
     ],
 )
 def test_a_broken_row_is_named(shop: Path, change: dict[str, Any], message: str) -> None:

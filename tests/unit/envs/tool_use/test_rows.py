@@ -156,7 +156,7 @@ def test_an_argument_without_an_accepted_value_has_no_reference_call() -> None:
         ({"ground_truth": [{"f": {"x": 1}}]}, "'ground_truth'"),
         ({"ground_truth": [{"f": {}, "g": {}}]}, "'ground_truth'"),
         ({"ground_truth": ["f(x=1)"]}, "'ground_truth'"),
-        ({"ground_truth": None}, "field 'ground_truth' must be list"),
+        ({"ground_truth": None}, "ground_truth is null"),
     ],
 )
 def test_a_broken_row_is_named(change: dict[str, Any], message: str) -> None:

@@ -30,6 +30,7 @@ from temper.orchestrator.pipeline.start_checks import (
     check_model,
     check_penalties,
     check_prompts,
+    check_repeats,
     check_turns,
     needs_of,
 )
@@ -218,6 +219,14 @@ def test_rows_whose_prompt_fills_an_episode_are_counted_and_refused_or_let_pass_
     tokens = int(note.partition("the longest has ")[2].split()[0])
     assert limited(tokens + 1, "envs.math.on_error=skip") == []
     assert len(limited(tokens, "envs.math.on_error=skip")) == 1
+
+
+def test_questions_with_different_answers_are_named_before_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"question": "2+2?", "answer": answer}) + "\n" for answer in ("4", "4", "5")))
+    (note,) = warned(check_repeats(start(f"envs.math.data={path}")))
+    assert all(named in note for named in ("rows.jsonl", "1 repeat", "1 questions", "rows 1 and 3"))
+    assert warned(check_repeats(start())) == []
 
 
 def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
