@@ -1,12 +1,15 @@
 """Row formats of public data sets: detection, and conversion to tasks."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from temper.envs.core.task import Task
+from temper.envs.core.messages import is_messages, join_system, read_prompt, with_system
+from temper.envs.core.row_fields import PROMPT_FIELDS, refuse_fields
+from temper.envs.core.task import Message, Task
 
 Row = dict[str, Any]
+QUESTIONS = ("question", "problem", "prompt", "input", "question_stem", "Question")
 T = TypeVar("T")
 
 
@@ -33,6 +36,10 @@ class RowFormat:
     name: str
     matches: Callable[[Row], bool]
     load: Callable[[Row], Task]
+    questions: tuple[str, ...] = QUESTIONS
+    """Fields that may hold the question, in order of preference: a text, or messages that end with the user's. `load` gets
+    the text of the last one. Empty if `load` reads messages itself.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,40 +65,69 @@ def own_id(row: Row) -> str | int | None:
 
 
 def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None) -> Task:
-    """Return the task of a row, by the named format or the first that matches."""
+    """Return the task of a row, by the named format or the first that matches.
+
+    The messages before a question, and the system text of the row's column, come first in its prompt.
+    """
+    known = _format_of(formats, row, name)
+    refuse_fields(row, PROMPT_FIELDS, "the row")
+    head, row = _split_question(row, known.questions)
+    task = known.load(row)
+    messages = tuple(with_system(join_system(head, task.messages, name="the row"), row))
+    return task if messages == task.messages else replace(task, messages=messages)
+
+
+def _format_of(formats: Sequence[RowFormat], row: Row, name: str | None) -> RowFormat:
     if name is not None:
         named = [known for known in formats if known.name == name]
         if not named:
             raise ValueError(f"unknown row format {name!r}; use one of {', '.join(known.name for known in formats)}")
-        return named[0].load(row)
+        return named[0]
     for known in formats:
         if known.matches(row):
-            return known.load(row)
+            return known
     names = ", ".join(known.name for known in formats)
-    raise ValueError(
-        f"the row has the fields {sorted(row)}, which match no known format ({names}); rename them in the data settings "
-        f"with {columns_line(formats, row)}"
-    )
-
-
-LIKELY = {
-    "question": ("problem", "prompt", "query", "instruction", "input", "text"),
-    "answer": ("solution", "target", "output", "response", "completion", "label"),
-}
-"""Words in the field names that data sets use for a needed field."""
-
-
-def columns_line(formats: Sequence[RowFormat], row: Row) -> str:
-    """Return the setting `columns` that makes a row match the first format that names its fields."""
     needed = next(
         (known.matches.names for known in formats if isinstance(known.matches, HasFields)), ("question", "answer")
     )
-    left = {name.lower(): name for name in row if name not in needed}
-    pairs = [f"{name}: {_likely(name, left)}" for name in needed if name not in row]
+    raise ValueError(
+        f"the row has the fields {sorted(row)}, which match no known format ({names}); rename them in the data settings "
+        f"with {columns_line(needed, row)}"
+    )
+
+
+def _split_question(row: Row, questions: Sequence[str]) -> tuple[list[Message], Row]:
+    """Return the messages before the last of a row's question, and the row with the text of that one."""
+    name = next((name for name in questions if row.get(name) is not None), None)
+    if name is None or not is_messages(row[name]):
+        return [], row
+    *head, last = read_prompt(row[name], name=name)
+    return head, row | {name: last["content"]}
+
+
+ASKED = ("question", "problem", "prompt", "query", "instruction", "input", "text")
+ANSWERED = ("ground_truth", "answer", "solution", "target", "output", "response", "completion", "label")
+LIKELY = {"question": ASKED, "prompt": ASKED, "answer": ANSWERED, "completion": ANSWERED}
+"""Words in the field names that data sets use for a needed field."""
+
+
+def columns_line(needed: Sequence[str], row: Row) -> str:
+    """Return the setting `columns` that gives a row the needed fields."""
+    pairs = [f"{name}: {_likely(name, _names(row, needed))}" for name in needed if row.get(name) is None]
     return f"`columns: {{{', '.join(pairs)}}}`"
 
 
-def _likely(needed: str, left: Mapping[str, str]) -> str:
-    """Return the field that probably holds the needed one, or a placeholder. `left` maps lower-case names to fields."""
-    words = (needed, *LIKELY.get(needed, ()))
-    return next((left[name] for word in words for name in left if word in name), f"NAME_OF_{needed.upper()}")
+def _names(row: Row, needed: Sequence[str]) -> list[str]:
+    """Return the names of the other fields, and of the entries of fields behind them."""
+    left = [name for name in row if name not in needed]
+    return left + [f"{name}.{inner}" for name in left if isinstance(row[name], dict) for inner in row[name]]
+
+
+def _likely(needed: str, names: Sequence[str]) -> str:
+    """Return the name of the field that probably holds the needed one, or a placeholder."""
+    for nested in (False, True):
+        for word in (*LIKELY.get(needed, ()), needed):
+            for name in names:
+                if ("." in name) == nested and word in name.rpartition(".")[2].lower():
+                    return name
+    return f"NAME_OF_{needed.upper()}"
