@@ -41,7 +41,7 @@ def checked_messages(row: dict[str, Any], *, name: str = "messages") -> list[Mes
 def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
     """Return the tools of a row, a list or its JSON text, without null fields. Raise `ValueError` for invalid ones."""
     tools = row.get("tools") or []
-    listed = _from_json(tools) if isinstance(tools, str) else tools
+    listed = from_json(tools) if isinstance(tools, str) else tools
     if not isinstance(listed, list) or not all(_is_named(tool) or _has_function(tool) for tool in listed):
         raise ValueError(f"`tools` must be a list of objects with `function` and its `name`, not {shown(tools)}")
     return tuple(strip_nulls(tool) for tool in listed)
@@ -53,7 +53,7 @@ def read_messages(value: Any, *, name: str, tools: Sequence[Tool] = ()) -> list[
     Arguments of calls become objects. Nulls that padding left in them are removed by the schemas of `tools`. Raise
     `ValueError` with the offending value.
     """
-    given = _from_json(value) if isinstance(value, str) else value
+    given = from_json(value) if isinstance(value, str) else value
     if not isinstance(given, list) or not given:
         raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {shown(value)}")
     if writable(given) != given:
@@ -64,7 +64,7 @@ def read_messages(value: Any, *, name: str, tools: Sequence[Tool] = ()) -> list[
 def is_messages(value: Any) -> bool:
     """Return whether a value is a list of messages, or the JSON text of one."""
     if isinstance(value, str):
-        value = _from_json(value) if value.lstrip().startswith("[") else None
+        value = from_json(value) if value.lstrip().startswith("[") else None
     return isinstance(value, list) and bool(value) and all(_is_message(one) for one in value)
 
 
@@ -143,13 +143,17 @@ def _message(given: Any, name: str, tools: Sequence[Tool]) -> Message:
     if role == CALLER:
         role, calls, content = ASSISTANT, _calls_in(content), ""
     if not isinstance(role, str) or (content is None and not calls):
-        raise ValueError(f"`{name}` must hold objects with `role` and `content`, which must be text, not {shown(given)}")
+        raise ValueError(
+            f"`{name}` must hold objects with `role` and `content`, which must be text, not {shown(given)}"
+        )
     if role not in ROLES:
         raise ValueError(f"a message has the role {role!r}; the roles are {', '.join((*ROLES, CALLER))}")
     refuse_fields(message, MESSAGE_FIELDS, "a message")
     trained = _trained(message)
     if trained and ROLES[role] != ASSISTANT:
-        raise ValueError(f"a message of the role {role!r} is marked as trained, but only the assistant's are; unmark it")
+        raise ValueError(
+            f"a message of the role {role!r} is marked as trained, but only the assistant's are; unmark it"
+        )
     if not isinstance(message.get("reasoning_content", ""), str):
         raise ValueError(f"`reasoning_content` must be text, not {shown(message['reasoning_content'])}")
     message = {"role": ROLES[role], "content": "" if content is None else text_of(content), **message}
@@ -173,7 +177,7 @@ def _trained(message: Message) -> bool | None:
 
 def _calls_in(text: Any) -> list[dict[str, Any]]:
     """Return the calls of ShareGPT's `function_call`: the JSON of one, or of a list."""
-    read = _from_json(text) if isinstance(text, str) else text
+    read = from_json(text) if isinstance(text, str) else text
     listed = read if isinstance(read, list) else [read]
     if not listed or not all(_is_named(one) for one in listed):
         raise ValueError(f"`{CALLER}` must be the JSON of a call with `name` and `arguments`, not {shown(text)}")
@@ -186,10 +190,12 @@ def _call(call: Any, tools: Sequence[Tool]) -> dict[str, Any]:
         raise ValueError(f"a tool call must have `function` with `name` and `arguments`, not {shown(call)}")
     function = {key: value for key, value in call["function"].items() if value is not None}
     given = function.get("arguments", {})
-    read = _from_json(given) if isinstance(given, str) else strip_padding(given, _parameters(function["name"], tools))
+    read = from_json(given) if isinstance(given, str) else strip_padding(given, _parameters(function["name"], tools))
     if not isinstance(read, dict):
         raise ValueError(f"the arguments of a tool call must be an object, not {shown(given)}")
-    return {key: value for key, value in call.items() if value is not None} | {"function": function | {"arguments": read}}
+    return {key: value for key, value in call.items() if value is not None} | {
+        "function": function | {"arguments": read}
+    }
 
 
 def _parameters(name: str, tools: Sequence[Tool]) -> Any:
@@ -209,7 +215,7 @@ def _is_named(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("name"), str)
 
 
-def _from_json(text: str) -> Any:
+def from_json(text: str) -> Any:
     """Return the value of a JSON text, or None if it is invalid."""
     try:
         return json.loads(text)

@@ -50,7 +50,9 @@ SUPERVISED_FIELDS = {
     "functions": _use("use `tools`: `columns: {tools: functions}`"),
     "tool_choice": _unread("write the request into a message", "auto"),
     "documents": _unread("write them into a message"),
-    **dict.fromkeys(("weight", "loss_weight", "sample_weight"), _unread("repeat rows, or remove them with `filter`", 1)),
+    **dict.fromkeys(
+        ("weight", "loss_weight", "sample_weight"), _unread("repeat rows, or remove them with `filter`", 1)
+    ),
     "enable_thinking": _use("use `chat_template_kwargs: {enable_thinking: ...}`"),
 }
 """Refused columns of rows of chats and of pairs."""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,8 @@ from temper.envs.data.jsonl import PlacedRow, jsonl_rows
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 ABSENT = object()
+LOOKED_AHEAD = 100
+"""Rows after an unusable first one. If none is usable, all rows have its form, and skipping would leave nothing."""
 TABLES = (".parquet", ".csv", ".tsv", ".json")
 """Endings of tables. A `.json` file is one only if it holds a list. All other files are JSONL."""
 
@@ -75,8 +78,9 @@ def usable_rows(
     """
     tally = Tally() if tally is None else tally
     on_error = data.on_error or on_error
-    unmet = list(data.filter)
-    for number, given in enumerate(open_rows(data)):
+    unmet, first = list(data.filter), ""
+    placed_rows = open_rows(data)
+    for number, given in enumerate(placed_rows):
         if unmet and given.row is not None:
             unmet = [name for name in unmet if not has_column(given.row, name)]
         placed = select_row(given, data)
@@ -88,8 +92,13 @@ def usable_rows(
                 raise ValueError(placed.fault)
             item = parse(placed.row, number)
         except ValueError as error:
+            first = first or f"{placed.place}: {error}"
             if on_error == "raise" and not isinstance(error, LeftOut):
-                raise ValueError(f"{placed.place}: {error}; fix the row or set on_error=skip") from error
+                would_drop_all = tally.read == 1 and not any(
+                    _is_usable(one, data, parse) for one in islice(placed_rows, LOOKED_AHEAD)
+                )
+                remedy = "fix the row" if would_drop_all else "fix the row or set on_error=skip"
+                raise ValueError(f"{placed.place}: {error}; {remedy}") from error
             LOG.debug("%s: %s", placed.place, error)
             tally.skipped += 1
             if data.streaming and tally.skipped == 1:  # the total is unknown until all rows are read
@@ -102,7 +111,19 @@ def usable_rows(
         left = f"{tally.skipped} skipped" + (", others filtered out" if data.filter else "")
         if unmet:
             left += f"; no row has the filter column {', '.join(map(repr, unmet))}"
-        raise ValueError(f"{data.name} has no usable rows ({left}); use rows of a known format")
+        why = f"; the first: {first}" if first else ""
+        raise ValueError(f"{data.name} has no usable rows ({left}); use rows of a known format{why}")
+
+
+def _is_usable(given: PlacedRow, data: DataConfig, parse: Callable[[Row, int], T]) -> bool:
+    placed = select_row(given, data)
+    if placed is None or placed.row is None:
+        return False
+    try:
+        parse(placed.row, 0)
+    except ValueError:
+        return False
+    return True
 
 
 def read_rows(data: DataConfig, *, parse: Callable[[Row, int], T], on_error: OnError) -> tuple[list[T], int]:

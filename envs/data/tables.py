@@ -11,6 +11,7 @@ from typing import Any
 
 import datasets
 
+from temper.envs.core.row_fields import MEDIA
 from temper.envs.core.row_format import Row
 from temper.envs.data.config import DataConfig
 from temper.envs.data.folder import patterns, split_files
@@ -19,6 +20,8 @@ from temper.envs.data.jsonl import MAX_LINE_BYTES
 
 datasets.disable_progress_bars()
 csv.field_size_limit(MAX_LINE_BYTES)
+NO_TEXT = "not read"
+"""Stands for the content of a column of images or the like, so that readers can refuse it by name."""
 PLAIN = (str, int, float, bool)
 
 
@@ -32,7 +35,7 @@ def table_rows(path: Path) -> Iterator[Row]:
             yield from _separated(path)
             return
         for row in datasets.IterableDataset.from_parquet(str(path)):
-            yield _plain(row)
+            yield _plain(row) | {name: NO_TEXT for name in MEDIA if row.get(name) not in (None, [], "", {})}
     except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
         raise ValueError(f"{path} can't be read: {error}") from error
 

@@ -117,7 +117,7 @@ class DialogueTokenizer:
             turn, own, thinking_tokens = self._turn(message, ids, thinks=thinks, budget=left)
             made = _calls(message)
             ids += turn
-            trained_T += own
+            trained_T += own if message.get("train", True) else [False] * len(own)
             if left is not None and self._thinking.scope == "episode":
                 left = max(0, left - thinking_tokens)
         return TrainingSample.supervised(ids=ids, trained_T=trained_T)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -69,12 +69,21 @@ ROWS, MALFORMED = "rows", "malformed and skipped"
 BROKEN = "contain tags of the chat template, each broken by a zero-width space"
 REPEATED = "repeat an earlier row"
 OPENED = "begin with an answer, which is not trained"
+NULLS = "have null arguments in calls, which are trained as they are"
 LEFT_OPEN = "end with unanswered messages, which are ignored"
 
 
 def too_long(max_tokens: int | None) -> str:
     """Return the label of the count of rows over the limit."""
     return f"longer than {max_tokens} tokens and skipped"
+
+
+def unread_counts(fields: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of rows by the fields that are not read, those of equal counts together."""
+    names: dict[int, list[str]] = {}
+    for name in sorted(fields):
+        names.setdefault(fields[name], []).append(name)
+    return {f"have fields that are not read ({', '.join(listed)})": count for count, listed in names.items()}
 
 
 def fits(ids: Sized, max_tokens: int | None) -> bool:
@@ -106,6 +115,8 @@ class RowIntake:
         self._setting = setting
         self._counts: Counter[str] = Counter()
         self._remarks: set[str] = set()
+        self._unread: set[str] = set()
+        self._unread_counts: Counter[str] = Counter()
 
     @property
     def reads_reasoning(self) -> bool:
@@ -126,16 +137,20 @@ class RowIntake:
 
         def parsed(row: dict[str, Any], number: int) -> T:
             self._remarks.clear()
+            self._unread.clear()
             item = parse(row, number)
             digest = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).digest()
             self._remark(REPEATED, there=digest in seen)
             seen.add(digest)
             self._counts.update(self._remarks)
+            self._unread_counts.update(self._unread)
             return item
 
         items, skipped = read_rows(data, parse=parsed, on_error=on_error)
         long = self._counts[too_long(self._max_tokens)]
-        return items, _counted({ROWS: len(items), MALFORMED: skipped - long} | self._counts)
+        return items, _counted(
+            {ROWS: len(items), MALFORMED: skipped - long} | self._counts | unread_counts(self._unread_counts)
+        )
 
     def shuffled(
         self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError, seed: str
@@ -161,12 +176,22 @@ class RowIntake:
             raise ValueError(f"the row has {len(ids)} tokens, more than {self._setting}={self._max_tokens}")
         self._remark(BROKEN, there=self._tokenizer.breaks_tags(dialogue))
         self._remark(OPENED, there=dialogue.task.messages[0]["role"] == "assistant")
+        self._remark(NULLS, there=_has_null_arguments(dialogue))
         self._remark(LEFT_OPEN, there=dialogue.reply[-1]["role"] != "assistant")
         return tokens_of(ids)
+
+    def remark_unread(self, fields: Collection[str]) -> None:
+        """Count fields of a row that are not read."""
+        self._unread.update(fields)
 
     def _remark(self, what: str, *, there: bool) -> None:
         if there:
             self._remarks.add(what)
+
+
+def _has_null_arguments(dialogue: Dialogue) -> bool:
+    calls = (call for message in dialogue.reply for call in message.get("tool_calls") or ())
+    return any(None in call["function"].get("arguments", {}).values() for call in calls)
 
 
 def _require_no_format(data: DataConfig) -> None:
