@@ -69,7 +69,7 @@ ROWS, MALFORMED = "rows", "malformed and skipped"
 BROKEN = "contain tags of the chat template, each broken by a zero-width space"
 REPEATED = "repeat an earlier row"
 OPENED = "begin with an answer, which is not trained"
-NULLS = "have null arguments in calls, which are trained as they are"
+NULLS = "have null arguments of unknown tools, which are trained as they are"
 LEFT_OPEN = "end with unanswered messages, which are ignored"
 
 
@@ -190,8 +190,10 @@ class RowIntake:
 
 
 def _has_null_arguments(dialogue: Dialogue) -> bool:
-    calls = (call for message in dialogue.reply for call in message.get("tool_calls") or ())
-    return any(None in call["function"].get("arguments", {}).values() for call in calls)
+    """Return whether a call of a tool without schema has null arguments, which may be padding of a table."""
+    known = {tool.get("function", tool)["name"] for tool in dialogue.task.tools}
+    functions = [call["function"] for message in dialogue.reply for call in message.get("tool_calls") or ()]
+    return any(None in one["arguments"].values() for one in functions if one["name"] not in known)
 
 
 def _require_no_format(data: DataConfig) -> None:
