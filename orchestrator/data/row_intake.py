@@ -81,7 +81,7 @@ def too_long(max_tokens: int | None) -> str:
 def unread_counts(fields: Mapping[str, int]) -> dict[str, int]:
     """Return the counts of rows by the fields that are not read, those of equal counts together."""
     names: dict[int, list[str]] = {}
-    for name in sorted(fields):
+    for name in sorted(fields, key=lambda name: (-fields[name], name)):
         names.setdefault(fields[name], []).append(name)
     return {f"have fields that are not read ({', '.join(listed)})": count for count, listed in names.items()}
 
