@@ -141,5 +141,6 @@ def _has_assertions(row: Row) -> bool:
 def formats(prompts: Prompts) -> tuple[RowFormat, ...]:
     known = {"mbppplus": _is_mbpp_plus, "mbpp": _is_mbpp, "assertions": _has_assertions}
     return tuple(
-        RowFormat(name=name, matches=matches, load=partial(load, prompts=prompts)) for name, matches in known.items()
+        RowFormat(name=name, matches=matches, load=partial(load, prompts=prompts), questions=TEXTS)
+        for name, matches in known.items()
     )

@@ -129,4 +129,4 @@ def matches(row: Row) -> bool:
 
 
 def formats(prompts: Prompts) -> tuple[RowFormat, ...]:
-    return (RowFormat(name="stdio", matches=matches, load=partial(load, prompts=prompts)),)
+    return (RowFormat(name="stdio", matches=matches, load=partial(load, prompts=prompts), questions=TEXTS),)

@@ -3,12 +3,15 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from temper.envs.core.task import Task
+from temper.envs.core.messages import is_messages, join_system, read_prompt, with_system
+from temper.envs.core.row_fields import PROMPT_FIELDS, refuse_fields
+from temper.envs.core.task import Message, Task
 
 Row = dict[str, Any]
+QUESTIONS = ("question", "problem", "prompt", "input", "question_stem", "Question")
 T = TypeVar("T")
 MAX_SHOWN = 80
 
@@ -66,6 +69,10 @@ class RowFormat:
     name: str
     matches: Callable[[Row], bool]
     load: Callable[[Row], Task]
+    questions: tuple[str, ...] = QUESTIONS
+    """Fields that may hold the question, in order of preference: a text, or messages that end with the user's. `load` gets
+    the text of the last one. Empty if `load` reads messages itself.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,43 +108,64 @@ def own_id(row: Row) -> str | int | None:
 
 
 def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None) -> Task:
-    """Return the task of a row, by the named format or the first that matches."""
+    """Return the task of a row, by the named format or the first that matches.
+
+    The messages before a question, and the system text of the row's column, come first in its prompt.
+    """
+    known = _format_of(formats, row, name)
+    refuse_fields(row, PROMPT_FIELDS, "the row")
+    head, row = _split_question(row, known.questions)
+    task = known.load(row)
+    messages = tuple(with_system(join_system(head, task.messages, name="the row"), row))
+    return task if messages == task.messages else replace(task, messages=messages)
+
+
+def _format_of(formats: Sequence[RowFormat], row: Row, name: str | None) -> RowFormat:
     if name is not None:
         named = [known for known in formats if known.name == name]
         if not named:
             raise ValueError(f"unknown row format {name!r}; use one of {', '.join(known.name for known in formats)}")
-        return named[0].load(row)
+        return named[0]
     for known in formats:
         if known.matches(row):
-            return known.load(row)
+            return known
     names = ", ".join(known.name for known in formats)
+    needed = [names for known in formats if (names := _needed(known))]
     raise MissingField(
         f"the row has the fields {sorted(row)}, which match no known format ({names}); rename them in the data settings "
-        f"with {columns_line(formats, row)}"
+        f"with {columns_line(needed or [('question', 'answer')], row)}"
     )
 
 
-LIKELY = {
-    "question": ("problem", "prompt", "query", "instruction", "input", "text"),
-    "answer": ("solution", "target", "gold", "truth", "output", "result", "response", "completion", "label"),
-}
+def _split_question(row: Row, questions: Sequence[str]) -> tuple[list[Message], Row]:
+    """Return the messages before the last of a row's question, and the row with the text of that one."""
+    name = next((name for name in questions if row.get(name) is not None), None)
+    if name is None or not is_messages(row[name]):
+        return [], row
+    *head, last = read_prompt(row[name], name=name)
+    return head, row | {name: last["content"]}
+
+
+ASKED = ("question", "problem", "prompt", "query", "instruction", "input", "text")
+ANSWERED = ("ground_truth", "answer", "solution", "target", "gold", "output", "result", "response", "completion", "label")
+LIKELY = {"question": ASKED, "prompt": ASKED, "answer": ANSWERED, "completion": ANSWERED}
 """Words in the field names that data sets use for a needed field."""
 
 
-def columns_line(formats: Sequence[RowFormat], row: Row) -> str:
-    """Return the setting `columns` that makes a row match a format, with the fewest fields to guess."""
-    found = [_renaming(names, row) for known in formats if (names := _needed(known))]
-    best = min(found or [_renaming(("question", "answer"), row)], key=_doubts)
+def columns_line(choices: Sequence[Sequence[str]], row: Row) -> str:
+    """Return the setting `columns` that gives a row one of the choices of needed fields, with the fewest fields to guess."""
+    best = min((_renaming(needed, row) for needed in choices), key=_doubts)
     pairs = [f"{name}: {given or f'NAME_OF_{name.upper()}'}" for name, given in best.items()]
     return f"`columns: {{{', '.join(pairs)}}}`"
 
 
 def _renaming(needed: Sequence[str], row: Row) -> dict[str, str | None]:
     """Return the field that probably holds each missing one, or None. The only field that is left holds the last one."""
-    left = {name.lower(): name for name in row if name not in needed}
-    found = {name: _likely(name, left) for name in needed if name not in row}
+    left = [name for name in row if name not in needed]
+    inner = [f"{name}.{one}" for name in left if isinstance(row[name], dict) for one in row[name]]
+    found = {name: _likely(name, left) or _likely(name, inner) for name in needed if row.get(name) is None}
     unnamed = [name for name, given in found.items() if given is None]
-    others = [name for name in left.values() if name not in found.values()]
+    others = [name for name in left if name not in found.values()]
     if len(unnamed) == len(others) == 1:
         found[unnamed[0]] = others[0]
     return found
@@ -158,7 +186,7 @@ def _needed(known: RowFormat) -> tuple[str, ...]:
     return ()
 
 
-def _likely(needed: str, left: Mapping[str, str]) -> str | None:
-    """Return the field that probably holds the needed one. `left` maps lower-case names to fields."""
-    words = (needed, *LIKELY.get(needed, ()))
-    return next((left[name] for word in words for name in left if word in name), None)
+def _likely(needed: str, names: Sequence[str]) -> str | None:
+    """Return the name of the field that probably holds the needed one."""
+    words = (*LIKELY.get(needed, ()), needed)
+    return next((name for word in words for name in names if word in name.rpartition(".")[2].lower()), None)

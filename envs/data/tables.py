@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.lib
 import pyarrow.parquet
 
+from temper.envs.core.row_fields import MEDIA
 from temper.envs.core.row_format import Row
 from temper.envs.data.config import DataConfig
 from temper.envs.data.folder import patterns, split_files
@@ -20,6 +21,8 @@ from temper.envs.data.hub import CARD, card_of, snapshot
 from temper.envs.data.jsonl import MAX_LINE_BYTES
 
 csv.field_size_limit(MAX_LINE_BYTES)
+NO_TEXT = "not read"
+"""Stands for the content of a column of images or the like, so that readers can refuse it by name."""
 PLAIN = (str, int, float, bool)
 BATCH_ROWS = 16
 """Rows of a Parquet file in memory at a time, as Python values."""
@@ -37,7 +40,8 @@ def table_rows(path: Path) -> Iterator[Row]:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(BATCH_ROWS):
                 for row in batch.to_pylist():
-                    yield {name: _plain(value) for name, value in row.items()}
+                    media = {name: NO_TEXT for name in MEDIA if row.get(name) not in (None, [], "", {})}
+                    yield {name: _plain(value) for name, value in row.items()} | media
     except (ValueError, OSError, pyarrow.lib.ArrowException) as error:
         raise ValueError(f"{path} can't be read: {error}") from error
 

@@ -21,6 +21,7 @@ BOXES = "boxes"
 NO_ANSWER = re.compile(r"[-+]?(?:nan|null|inf)", re.I)
 WORD, MAX_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}"), 10
 KINDS = {QUESTION: (QUESTION,)}
+TEXTS = ("problem", QUESTION)
 
 
 def load_gsm8k(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = AGREE) -> Task:
@@ -54,9 +55,12 @@ def formats(prompts: Prompts, boxes_are: Boxes = AGREE) -> tuple[RowFormat, ...]
             matches=lambda row: "question" in row and "####" in str(row.get("answer")),
             load=partial(load_gsm8k, prompts=prompts, boxes_are=boxes_are),
         ),
-        RowFormat(name="answer", matches=has_fields("question", "answer"), load=load),
+        RowFormat(name="answer", matches=has_fields("question", "answer"), load=load, questions=TEXTS),
         RowFormat(
-            name="math", matches=lambda row: "problem" in row and ("answer" in row or "solution" in row), load=load
+            name="math",
+            matches=lambda row: "problem" in row and ("answer" in row or "solution" in row),
+            load=load,
+            questions=TEXTS,
         ),
     )
 

@@ -9,14 +9,13 @@ from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.prompts import NAMES, QUESTION, USUAL, Prompts, read_prompts
 from temper.envs.core.row_format import HasAny, Row, RowFormat
 from temper.envs.core.step_result import StepResult
-from temper.envs.core.task import Message, Task
+from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import Score
 
-TEXTS = (QUESTION, "prompt", "problem", "instruction", "messages")
+TEXTS = (QUESTION, "prompt", "problem", "instruction", "messages", "conversations")
 """Fields that may hold the prompt, in order of preference: a text, or chat messages that end with the user's."""
-ROLES = ("system", "user", "assistant")
 
 
 class RowsEnv(TaskEnv):
@@ -31,20 +30,10 @@ class RowsEnv(TaskEnv):
 
 def load(row: Row, prompts: Prompts = USUAL) -> Task:
     """Make a task of a row. Raise `ValueError` if its prompt is neither text nor a list of messages."""
-    asked = next(row[name] for name in TEXTS if name in row)
-    if isinstance(asked, str) and asked.strip():
-        return Task(messages=prompts.messages(QUESTION, asked, {QUESTION: asked}), spec={})
-    if not isinstance(asked, list) or not asked or not all(map(_is_message, asked)) or asked[-1]["role"] != "user":
+    asked = next((row[name] for name in TEXTS if row.get(name) is not None), None)
+    if not isinstance(asked, str) or not asked.strip():
         raise ValueError(f"the prompt must be a text, or messages that end with the user's, not {asked!r:.80}")
-    return Task(messages=tuple(_message(each) for each in asked), spec={})
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("role") in ROLES and isinstance(value.get("content"), str)
-
-
-def _message(given: Mapping[str, Any]) -> Message:
-    return {"role": given["role"], "content": given["content"]}
+    return Task(messages=prompts.messages(QUESTION, asked, {QUESTION: asked}), spec={})
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
@@ -53,7 +42,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 
 
 def _definition(prompts: Prompts) -> EnvDefinition:
-    texts = RowFormat(name="prompt", matches=HasAny(TEXTS), load=partial(load, prompts=prompts))
+    texts = RowFormat(name="prompt", matches=HasAny(TEXTS), load=partial(load, prompts=prompts), questions=TEXTS)
     return EnvDefinition(
         id="rows",
         entry_point="temper.envs.questions.rows:RowsEnv",

@@ -18,6 +18,7 @@ from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import GraderError
+from temper.envs.core.messages import is_messages, read_prompt
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields, shown
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
@@ -31,7 +32,6 @@ from temper.rewards.score import CORRECT, FORMAT, Outcome, Score, policy_fault
 VALID, VALUES = "valid", "values"
 REQUEST = "Answer with JSON that is valid under this schema:\n{}"
 ANY_VALUE = "Give an example, as JSON, that is valid under this JSON schema:\n{}"
-ROLES = ("system", "user", "assistant")
 NAMES = (
     "Amy", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hal", "Ida", "Jon", "Kim", "Leo", "Mia", "Ned", "Pam", "Tom",
 )  # fmt: skip
@@ -218,9 +218,9 @@ def load(row: Row) -> Task:
     if judged.outcome is not Outcome.OK:
         raise ValueError(f"{name} is {shown(value)}, which no answer can equal: {judged.detail}")
     prompt = row["prompt" if "prompt" in row else "question"]
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) and not is_messages(prompt):
         prompt = [{"role": "user", "content": f"{prompt.strip()}\n\n{REQUEST.format(json.dumps(schema))}"}]
-    return Task(messages=_messages(prompt), spec={"schema": schema, "value": value})
+    return Task(messages=tuple(read_prompt(prompt, name="prompt")), spec={"schema": schema, "value": value})
 
 
 def load_schema(row: Row) -> Task:
@@ -237,15 +237,6 @@ def _json_field(row: Row, name: str) -> Any:
         raise ValueError(f"field {name!r}: {error}") from error
 
 
-def _messages(prompt: Any) -> tuple[Message, ...]:
-    if not isinstance(prompt, list) or not any(isinstance(one, dict) and one.get("role") == "user" for one in prompt):
-        raise ValueError(f"the prompt must be a text, or a list of messages with a user's, not {prompt!r:.80}")
-    for one in prompt:
-        if not isinstance(one, dict) or one.get("role") not in ROLES or not isinstance(one.get("content"), str):
-            raise ValueError(f"a message must have a role of {ROLES} and text content, not {one!r:.80}")
-    return tuple({"role": one["role"], "content": one["content"]} for one in prompt)
-
-
 def _extracts(row: Row) -> bool:
     has_prompt = "prompt" in row or "question" in row
     return has_prompt and ("schema" in row or "json_schema" in row) and ("completion" in row or "answer" in row)
@@ -257,7 +248,7 @@ ENVIRONMENT = EnvDefinition(
     generate=generate,
     levels=len(LEVELS),
     formats=(
-        RowFormat(name="json_mode", matches=_extracts, load=load),
+        RowFormat(name="json_mode", matches=_extracts, load=load, questions=()),
         RowFormat(name="json_schema", matches=has_fields("json_schema"), load=load_schema),
     ),
     demonstrate=demonstrate,

@@ -111,7 +111,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 ENVIRONMENT = EnvDefinition(
     id="nemo_gym",
     entry_point="temper.envs.remote.nemo_gym:NemoGymEnv",
-    formats=(RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=load),),
+    formats=(RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=load, questions=()),),
     configure=configure,
     parts=(*PARTS, TOOL_ERRORS),
     max_turns=MAX_TURNS,

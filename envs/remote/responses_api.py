@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from temper.envs.core.messages import text_of
 from temper.envs.core.row_format import field
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.turn_text import Call, call_message
@@ -45,23 +46,13 @@ def messages_of(params: dict[str, Any]) -> tuple[Message, ...]:
 def _message(item: Any) -> Message:
     kind = item.get("type", "message") if isinstance(item, dict) else None
     if kind == "message" and item.get("role") in ROLES:
-        return {"role": ROLES[item["role"]], "content": _text(item.get("content"))}
+        return {"role": ROLES[item["role"]], "content": text_of(item.get("content"))}
     if kind == "function_call":
         call = call_message(field(item, "name", str), json.loads(field(item, "arguments", str)))
         return {"role": "assistant", "content": "", "tool_calls": [call]}
     if kind == "function_call_output":
-        return {"role": "tool", "content": _text(item.get("output"))}
+        return {"role": "tool", "content": text_of(item.get("output"))}
     raise ValueError(f"field 'responses_create_params.input' has an unsupported item: {str(item)[:100]}")
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and all(
-        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
-    ):
-        return "".join(part["text"] for part in content)
-    raise ValueError(f"the content of a message must be text, not {str(content)[:100]}")
 
 
 def tools_of(params: dict[str, Any]) -> tuple[Tool, ...]:

@@ -64,7 +64,7 @@ def in_folder(folder: Path | None) -> EnvDefinition:
     leaderboard = RowFormat(
         name="bfcl_v4", matches=leaderboard_rows.is_question, load=partial(leaderboard_rows.load, folder=folder)
     )
-    answered = RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load)
+    answered = RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load, questions=())
     return EnvDefinition(
         id="tool_use",
         entry_point="temper.envs.tool_use.env:ToolEnv",

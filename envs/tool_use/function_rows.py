@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from temper.envs.core.messages import read_prompt
 from temper.envs.core.row_format import Row, field
 from temper.envs.core.task import Message, Task, Tool
 from temper.rewards.tool_calls import Schema, Schemas
@@ -18,7 +19,6 @@ JSON_TYPES = {
 }
 TYPE_NAMES = {name: kind for kind, names in JSON_TYPES.items() for name in names}
 """The JSON Schema type of a type name of the data in lower case (Python, Java, JavaScript). `any` has none."""
-ROLES = ("system", "user", "assistant")
 
 
 def load(row: Row) -> Task:
@@ -32,10 +32,7 @@ def messages_of(row: Row) -> tuple[Message, ...]:
     question = field(row, "question", list)
     if len(question) != 1 or not isinstance(question[0], list):
         raise ValueError(f"field 'question' has {len(question)} entries; it must hold one list of messages")
-    messages = tuple(_message(message) for message in question[0])
-    if not any(message["role"] == "user" for message in messages):
-        raise ValueError("field 'question' has no user message")
-    return messages
+    return tuple(read_prompt(question[0], name="question"))
 
 
 def accepted_calls(calls: list[Any]) -> list[dict[str, Any]]:
@@ -47,12 +44,6 @@ def accepted_calls(calls: list[Any]) -> list[dict[str, Any]]:
 
 def _accepted(arguments: Any) -> bool:
     return isinstance(arguments, dict) and all(isinstance(values, list) for values in arguments.values())
-
-
-def _message(message: Any) -> dict[str, str]:
-    if not isinstance(message, dict) or message.get("role") not in ROLES or not isinstance(message.get("content"), str):
-        raise ValueError(f"a message must have a role of {ROLES} and text content, not {message!r:.80}")
-    return {"role": message["role"], "content": message["content"]}
 
 
 def tool_of(schema: Any) -> Tool:

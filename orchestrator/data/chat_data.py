@@ -148,7 +148,7 @@ class DialogueTokenizer:
             turn, own, thinking_tokens = self._turn(message, ids, thinks=thinks, budget=left, is_context=not trains)
             made = _calls(message)
             ids += turn
-            trained_T += own if trains else [False] * len(own)
+            trained_T += own if trains and message.get("train", True) else [False] * len(own)
             if left is not None and self._thinking.scope == "episode":
                 left = max(0, left - thinking_tokens)
         return TrainingSample.supervised(ids=ids, trained_T=trained_T)

@@ -1,39 +1,40 @@
 """Rows of chats as dialogues. Each is checked for messages and tools that a chat template would omit or misformat."""
 
-import json
+from collections.abc import Sequence
 from typing import Any
 
-from temper.envs.core.task import CHAT, Message, Task, Tool
+from temper.envs.core.messages import (
+    ASSISTANT,
+    FLAGS,
+    SYSTEM_COLUMNS,
+    TRAIN,
+    USER,
+    checked_messages,
+    checked_tools,
+    from_json,
+    is_messages,
+    with_system,
+)
+from temper.envs.core.row_fields import MESSAGE_FIELDS, SUPERVISED_FIELDS, is_given, refuse_fields, shown
+from temper.envs.core.row_format import columns_line
+from temper.envs.core.task import CHAT, Message, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
-from temper.envs.core.turn_text import CLOSE_THINKING, OPEN_THINKING, answer_text, writable
+from temper.envs.core.turn_text import CLOSE_THINKING, OPEN_THINKING, answer_text
 from temper.envs.data.config import DataConfig, OnError
 from temper.orchestrator.data.chat_data import Dialogue, has_reasoning
 from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
 
-ROLES = ("system", "user", "assistant", "tool")
-UNREAD = ("function_call", "reasoning", "thinking")
-"""Fields of other formats, which a template would omit."""
-SHOWN = 60
-"""Characters of an offending value in a message."""
-
-
-def checked_messages(row: dict[str, Any], *, name: str = "messages") -> list[Message]:
-    """Return the messages in a field of a row. Raise `ValueError` with the offending value for an invalid one."""
-    messages = row.get(name)
-    if not isinstance(messages, list) or not messages:
-        raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {shown(messages)}")
-    if writable(messages) != messages:
-        raise ValueError(f"`{name}` contain half a surrogate pair, which is invalid text: {shown(messages)}")
-    return [_checked(message) for message in messages]
-
-
-def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
-    """Return the tools of a row, a list or its JSON text. Raise `ValueError` for invalid ones."""
-    tools = row.get("tools") or []
-    listed = _read(tools) if isinstance(tools, str) else tools
-    if not isinstance(listed, list) or not all(_is_named(tool) or _has_function(tool) for tool in listed):
-        raise ValueError(f"`tools` must be a list of objects with `function` and its `name`, not {shown(tools)}")
-    return tuple(listed)
+EFFORTS = (None, "low", "medium", "high")
+MESSAGES, CONVERSATIONS, PROMPT, COMPLETION = "messages", "conversations", "prompt", "completion"
+PAIR = (PROMPT, COMPLETION)
+ENABLE = "enable_thinking"
+SIDES = ("chosen", "rejected")
+READ = {"id", "tools", "chat_template_kwargs", "reasoning_effort", *SYSTEM_COLUMNS, *SUPERVISED_FIELDS}
+"""Fields of a row that are read or refused, beside its messages."""
+MESSAGE_READ = {
+    *("role", "from", "content", "value", "reasoning_content", "tool_calls", "tool_call_id", "name", "id"),
+    *(*FLAGS, *MESSAGE_FIELDS),
+}
 
 
 def parse_assistant_message(
@@ -58,67 +59,8 @@ def parse_assistant_message(
     return message
 
 
-def shown(value: Any) -> str:
-    """Return the beginning of an offending value."""
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
-def _checked(message: Any) -> Message:
-    readable = isinstance(message, dict) and isinstance(message.get("role"), str)
-    if not readable or not ("content" in message or message.get("tool_calls")):
-        raise ValueError(f"`messages` must hold objects with `role` and `content`, not {shown(message)}")
-    if message["role"] not in ROLES:
-        raise ValueError(f"a message has the role {message['role']!r}; the roles are {', '.join(ROLES)}")
-    unread = [name for name in UNREAD if message.get(name)]
-    if unread:
-        raise ValueError(
-            f"`{unread[0]}` of a message would be omitted; use `reasoning_content` for reasoning, `tool_calls` for calls"
-        )
-    if message.get("weight", 1) != 1:
-        raise ValueError(f"a message has the weight {message['weight']}, but all answers of a row are trained")
-    calls = message.get("tool_calls") or []
-    checked = {**message, "content": "" if calls and message.get("content") is None else message["content"]}
-    for name in ("content", "reasoning_content"):
-        if not isinstance(checked.get(name) or "", str):
-            raise ValueError(f"`{name}` must be text, not {shown(checked[name])}")
-    if checked["content"] is None:
-        raise ValueError(f"`content` must be text, not None in {shown(message)}")
-    return checked | {"tool_calls": [_call(call) for call in calls]} if calls else checked
-
-
-def _call(call: Any) -> dict[str, Any]:
-    """Return a tool call with its arguments as an object. Some formats write them as text."""
-    if not _has_function(call):
-        raise ValueError(f"a tool call must have `function` with `name` and `arguments`, not {shown(call)}")
-    arguments = call["function"].get("arguments")
-    read = _read(arguments) if isinstance(arguments, str) else arguments
-    if not isinstance(read, dict):
-        raise ValueError(f"the arguments of a tool call must be an object, not {shown(arguments)}")
-    return {**call, "function": call["function"] | {"arguments": read}}
-
-
-def _has_function(value: Any) -> bool:
-    return isinstance(value, dict) and _is_named(value.get("function"))
-
-
-def _is_named(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("name"), str)
-
-
 def _is_tagged(text: str) -> bool:
     return OPEN_THINKING in text or CLOSE_THINKING in text
-
-
-def _read(text: str) -> Any:
-    """Return the value of a JSON text, or None if it is invalid."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-EFFORTS = (None, "low", "medium", "high")
 
 
 def chat_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: int) -> ShuffledRows[Dialogue]:
@@ -129,6 +71,7 @@ def chat_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: i
 
     def parse(row: dict[str, Any], number: int) -> Dialogue:
         dialogue = parse_chat(row, number, reads_reasoning=intake.reads_reasoning)
+        intake.remark_unread(unread_fields(row, form_of(row)))
         intake.require_fits(dialogue)
         return dialogue
 
@@ -136,34 +79,140 @@ def chat_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: i
 
 
 def parse_chat(row: dict[str, Any], number: int, *, reads_reasoning: bool = True) -> Dialogue:
-    """Read one row: `{"messages": [...], "tools": [...]}`. The messages before the first answer are the prompt.
+    """Read one row: `messages` or ShareGPT's `conversations`, or `prompt` and `completion`, with optional `tools`.
 
-    A first message of the assistant belongs to the prompt. Without `reads_reasoning` the tags are plain text. Raise
-    `ValueError` for a malformed row.
+    The messages before the first answer, or the `prompt`, are the prompt. A first message of the assistant belongs to it.
+    Without `reads_reasoning` the tags are plain text. Raise `ValueError` for a malformed row.
     """
+    refuse_fields(row, SUPERVISED_FIELDS, "the row")
+    messages, start = read_dialogue(row)
     messages = [
-        parse_assistant_message(message, reads_reasoning=reads_reasoning) if message["role"] == "assistant" else message
-        for message in checked_messages(row)
+        parse_assistant_message(message, reads_reasoning=reads_reasoning) if message["role"] == ASSISTANT else message
+        for message in messages
     ]
     roles = [message["role"] for message in messages]
-    if "assistant" not in roles[1:]:
-        raise ValueError(f"`messages` needs an assistant's message after the prompt; its roles are {roles}")
-    first = roles.index("assistant", 1)
+    if ASSISTANT not in roles[start:]:
+        raise ValueError(f"the row needs an assistant's message after the prompt; its roles are {roles}")
+    first = roles.index(ASSISTANT, start)
+    prompt, reply = messages[:first], messages[first:]
+    if not any(message["role"] == ASSISTANT and message.get(TRAIN, True) for message in reply):
+        raise ValueError(
+            "no answer of the row is trained, because `train`, `loss` or `weight` excludes each; remove it"
+        )
+    thinks = thinks_of(row, reply)
     task = Task(
         env=CHAT,
         key=str(number),
-        messages=tuple(messages[:first]),
+        messages=tuple(prompt),
         spec={},
         tools=checked_tools(row),
-        thinking=_thinking_of(row, messages[first:]),
+        thinking=_thinking_of(row, thinks=thinks),
     )
-    return Dialogue(task=task, reply=tuple(messages[first:]))
+    return Dialogue(task=task, reply=tuple(reply))
 
 
-def _thinking_of(row: dict[str, Any], reply: list[Message]) -> Thinking:
+def form_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the fields with the messages of a row of chats. Raise `ValueError` with the remedy for an unknown form."""
+    given = [name for name, value in row.items() if value is not None]
+    for name in (MESSAGES, CONVERSATIONS):
+        if name in given:
+            if COMPLETION in given:
+                raise ValueError(
+                    f"the row has `{name}` and `{COMPLETION}`; drop one with `columns: {{unread: {name}}}`"
+                )
+            return (name,)
+    if set(PAIR) <= set(given):
+        return PAIR
+    raise ValueError(
+        f"the row has the fields {sorted(row)}, but needs `{MESSAGES}`, `{CONVERSATIONS}`, or `{PROMPT}` and "
+        f"`{COMPLETION}`; {_remedy(row)}"
+    )
+
+
+def _remedy(row: dict[str, Any]) -> str:
+    if all(name in row for name in SIDES):
+        return "rows with `chosen` and `rejected` belong to `dpo.data`"
+    if held := [name for name, value in row.items() if is_messages(value)]:
+        return f"set `columns: {{{MESSAGES}: {held[0]}}}`"
+    return f"set {columns_line([PAIR], row)}" + (
+        ", after joining `input` to it" if is_given(row.get("input")) and "instruction" in row else ""
+    )
+
+
+def read_dialogue(row: dict[str, Any]) -> tuple[list[Message], int]:
+    """Return the messages of a row of chats in any form, and the place from which answers are trained."""
+    form = form_of(row)
+    if form != PAIR:
+        messages = with_system(checked_messages(row, name=form[0]), row)
+        return messages, 1
+    if row.get("label") is False:
+        raise ValueError("`label` is false, so the completion is a bad one (KTO); set `filter: {label: true}`")
+    if is_given(row.get("input")):
+        raise ValueError("`input` of the row would be ignored; join it to `prompt`, or set `columns: {unread: input}`")
+    prompt = with_system(prompt_messages(row, PROMPT), row)
+    if prompt[-1]["role"] == ASSISTANT:
+        raise ValueError(f"`{PROMPT}` must not end with the assistant's {shown(prompt[-1])}")
+    return [*prompt, *_completion(row)], len(prompt)
+
+
+def all_messages(row: dict[str, Any]) -> list[Message]:
+    """Return the messages of a row of chats, or the prompt of a row of pairs."""
+    if all(name in row for name in SIDES):
+        name = next((name for name in (MESSAGES, CONVERSATIONS, PROMPT) if row.get(name) is not None), SIDES[0])
+        return prompt_messages(row, name)
+    return read_dialogue(row)[0]
+
+
+def prompt_messages(row: dict[str, Any], name: str) -> list[Message]:
+    """Return the messages of a prompt. A text is the user's message."""
+    asked = row.get(name)
+    if name == PROMPT and isinstance(asked, str) and asked.strip() and not is_messages(asked):
+        return [{"role": USER, "content": asked}]
+    return checked_messages(row, name=name)
+
+
+def _completion(row: dict[str, Any]) -> list[Message]:
+    said = row[COMPLETION]
+    if isinstance(said, str) and not is_messages(said):
+        return [{"role": ASSISTANT, "content": said}]
+    return checked_messages({**row, COMPLETION: [said]} if isinstance(said, dict) else row, name=COMPLETION)
+
+
+def thinks_of(row: dict[str, Any], reply: Sequence[Message]) -> bool:
+    """Return whether a row's answers think: by its `chat_template_kwargs`, otherwise if one has reasoning.
+
+    Raise `ValueError` for other variables of the template, and if reasoning is asked for but missing.
+    """
+    given = row.get("chat_template_kwargs")
+    kwargs = from_json(given) if isinstance(given, str) and given else given
+    if not isinstance(kwargs, dict | None):
+        raise ValueError(f"`chat_template_kwargs` must be an object, not {shown(given)}")
+    others = [name for name, value in (kwargs or {}).items() if name != ENABLE and is_given(value)]
+    if others:
+        raise ValueError(
+            f"`chat_template_kwargs.{others[0]}` of the row would be ignored; only `{ENABLE}` is read, so write other "
+            f"text into a message"
+        )
+    asked, has = (kwargs or {}).get(ENABLE), any(map(has_reasoning, reply))
+    if not isinstance(asked, bool | None):
+        raise ValueError(f"`chat_template_kwargs.{ENABLE}` must be true or false, not {shown(asked)}")
+    if asked and not has:
+        raise ValueError(f"`chat_template_kwargs.{ENABLE}` is true, but no answer has reasoning; add it or set false")
+    return has if asked is None else asked
+
+
+def unread_fields(row: dict[str, Any], form: Sequence[str]) -> set[str]:
+    """Return the fields of a row and of its messages that nothing reads."""
+    extra = {name for name, value in row.items() if is_given(value) and name not in READ and name not in form}
+    messages = (message for name in form if isinstance(row.get(name), list) for message in row[name])
+    inner = {f"{form[0]}.{name}" for one in messages if isinstance(one, dict) for name in one if is_given(one[name])}
+    return extra | {name for name in inner if name.partition(".")[2] not in MESSAGE_READ}
+
+
+def _thinking_of(row: dict[str, Any], *, thinks: bool) -> Thinking:
     effort = row.get("reasoning_effort")
     if effort not in EFFORTS:
         raise ValueError(f"`reasoning_effort` is {shown(effort)}; it must be one of {', '.join(EFFORTS[1:])}")
-    if not any(map(has_reasoning, reply)):
+    if not thinks:
         return OFF
     return LOW_EFFORT if effort == "low" else UNLIMITED

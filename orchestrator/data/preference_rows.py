@@ -4,15 +4,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from temper.envs.core.messages import TRAIN, checked_messages, checked_tools, is_messages, read_messages, with_system
+from temper.envs.core.row_fields import SUPERVISED_FIELDS, refuse_fields, shown
 from temper.envs.core.task import CHAT, Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
-from temper.orchestrator.data.chat_file import checked_messages, checked_tools, parse_assistant_message, shown
+from temper.orchestrator.data.chat_file import (
+    CONVERSATIONS,
+    MESSAGES,
+    PROMPT,
+    SIDES,
+    parse_assistant_message,
+    prompt_messages,
+    thinks_of,
+    unread_fields,
+)
 from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
 
-SIDES = ("chosen", "rejected")
 CONTINUED = {("system", "user"), ("user", "assistant"), ("tool", "assistant"), ("assistant", "tool")}
 """Last role of a prompt and first role of a dialogue that continues it."""
 
@@ -40,6 +50,7 @@ def preference_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, s
         preference = parse_preference(row, number, reads_reasoning=intake.reads_reasoning)
         if intake.require_fits(preference.chosen) == intake.require_fits(preference.rejected):
             raise ValueError(f"`chosen` and `rejected` are the same tokens, {shown(row['chosen'])}")
+        intake.remark_unread(unread_fields(row, (*SIDES, MESSAGES, CONVERSATIONS, PROMPT)))
         return preference
 
     return intake.shuffled(data, parse, on_error=on_error, seed=seed)
@@ -52,8 +63,9 @@ def parse_preference(row: dict[str, Any], number: int, *, reads_reasoning: bool 
 
     Without `reads_reasoning` the tags are plain text.
     """
-    row = _parted(row)
-    messages = _prompt(row)
+    refuse_fields(row, SUPERVISED_FIELDS, "the row")
+    row = _parted(_named_alike(row))
+    messages = tuple(with_system(_prompt(row), row))
     chosen, rejected = (_answer(row, name, reads_reasoning=reads_reasoning) for name in SIDES)
     if chosen == rejected:
         raise ValueError(f"`chosen` and `rejected` are the same answer, {shown(row['chosen'])}")
@@ -70,14 +82,22 @@ def parse_preference(row: dict[str, Any], number: int, *, reads_reasoning: bool 
         messages=messages,
         spec={},
         tools=checked_tools(row),
-        thinking=UNLIMITED if thinks["chosen"] else OFF,
+        thinking=UNLIMITED if thinks_of(row, (chosen,)) else OFF,
     )
     return Preference(chosen=Dialogue(task=task, reply=(chosen,)), rejected=Dialogue(task=task, reply=(rejected,)))
 
 
+def _named_alike(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without its null fields. ShareGPT's `conversations` are its `messages`."""
+    given = {name: value for name, value in row.items() if value is not None}
+    if CONVERSATIONS in given and MESSAGES not in given:
+        given[MESSAGES] = given.pop(CONVERSATIONS)
+    return given
+
+
 def _parted(row: dict[str, Any]) -> dict[str, Any]:
     """Split dialogues into prompt and answers. Return any other row unchanged."""
-    if not all(isinstance(row.get(name), list) for name in SIDES):
+    if not all(isinstance(row.get(name), list) or is_messages(row.get(name)) for name in SIDES):
         return row
     chosen, rejected = (checked_messages(row, name=name) for name in SIDES)
     if chosen[:-1] != rejected[:-1]:
@@ -100,11 +120,8 @@ def _parted(row: dict[str, Any]) -> dict[str, Any]:
 def _given(row: dict[str, Any]) -> Iterator[tuple[str, list[Message]]]:
     """Yield the separate prompts of a row by name."""
     for name in ("prompt", "messages"):
-        asked = row.get(name)
-        if isinstance(asked, str) and asked.strip() and name == "prompt":
-            yield name, [{"role": "user", "content": asked}]
-        elif isinstance(asked, list) and asked:
-            yield name, checked_messages(row, name=name)
+        if row.get(name) and (name == MESSAGES or not isinstance(row[name], str) or row[name].strip()):
+            yield name, prompt_messages(row, name)
 
 
 def _is_part(some: list[Message], whole: list[Message]) -> bool:
@@ -114,10 +131,9 @@ def _is_part(some: list[Message], whole: list[Message]) -> bool:
 
 def _prompt(row: dict[str, Any]) -> tuple[Message, ...]:
     """Return the prompt of a row: its `messages`, or its `prompt`. A text is the user's message."""
-    asked = row.get("prompt")
-    if isinstance(asked, str) and asked.strip() and "messages" not in row:
-        row = {"messages": [{"role": "user", "content": asked}]}
-    messages = checked_messages(row, name="prompt" if isinstance(asked, list) and "messages" not in row else "messages")
+    asked = row.get(PROMPT)
+    has_prompt = MESSAGES not in row and (isinstance(asked, list) or (isinstance(asked, str) and asked.strip()))
+    messages = prompt_messages(row, PROMPT if has_prompt else MESSAGES)
     if messages[-1]["role"] == "assistant":
         raise ValueError(f"`messages` is the prompt and must not end with the assistant's {shown(messages[-1])}")
     for name, given in _given(row):
@@ -129,6 +145,10 @@ def _prompt(row: dict[str, Any]) -> tuple[Message, ...]:
 def _answer(row: dict[str, Any], name: str, *, reads_reasoning: bool) -> Message:
     """Return an answer as a message. The text before the closing tag is its reasoning."""
     said = row.get(name)
+    if isinstance(said, dict):
+        (said,) = read_messages([said], name=name, tools=checked_tools(row))
+        if said.get(TRAIN) is False:
+            raise ValueError(f"`{name}` is marked as untrained, but both answers of a pair are trained; unmark it")
     if isinstance(said, dict) and said["role"] == "assistant":
         return parse_assistant_message(said, reads_reasoning=reads_reasoning, name=f"`{name}`")
     if not isinstance(said, str) or not said.strip():

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -69,12 +69,21 @@ BROKEN = "contain tags of the chat template, each broken by a zero-width space"
 REPEATED = "repeat an earlier row"
 OPENED = "begin with an answer, which is not trained"
 UNREASONED, REASONED = "turns without reasoning are context", "turns with reasoning are context"
+NULLS = "have null arguments of unknown tools, which are trained as they are"
 LEFT_OPEN = "end with unanswered messages, which are ignored"
 
 
 def too_long(max_tokens: int | None) -> str:
     """Return the label of the count of rows over the limit."""
     return f"longer than {max_tokens} tokens and skipped"
+
+
+def unread_counts(fields: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of rows by the fields that are not read, those of equal counts together."""
+    names: dict[int, list[str]] = {}
+    for name in sorted(fields, key=lambda name: (-fields[name], name)):
+        names.setdefault(fields[name], []).append(name)
+    return {f"have fields that are not read ({', '.join(listed)})": count for count, listed in names.items()}
 
 
 def fits(ids: Sized, max_tokens: int | None) -> bool:
@@ -106,6 +115,8 @@ class RowIntake:
         self._setting = setting
         self._counts: Counter[str] = Counter()
         self._remarks: Counter[str] = Counter()
+        self._unread: set[str] = set()
+        self._unread_counts: Counter[str] = Counter()
 
     @property
     def reads_reasoning(self) -> bool:
@@ -126,14 +137,18 @@ class RowIntake:
 
         def parsed(row: dict[str, Any], number: int) -> T:
             self._remarks.clear()
+            self._unread.clear()
             item = parse(row, number)
             self._remark(REPEATED, seen.add(row))
             self._counts.update(self._remarks)
+            self._unread_counts.update(self._unread)
             return item
 
         items, skipped = read_rows(data, parse=parsed, on_error=on_error)
         long = self._counts[too_long(self._max_tokens)]
-        return items, _counted({ROWS: len(items), MALFORMED: skipped - long} | self._counts)
+        return items, _counted(
+            {ROWS: len(items), MALFORMED: skipped - long} | self._counts | unread_counts(self._unread_counts)
+        )
 
     def shuffled(
         self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError, seed: str
@@ -163,14 +178,26 @@ class RowIntake:
             raise ValueError(f"the row has {len(ids)} tokens, more than {self._setting}={self._max_tokens}")
         self._remark(BROKEN, self._tokenizer.breaks_tags(dialogue))
         self._remark(OPENED, dialogue.task.messages[0]["role"] == "assistant")
+        self._remark(NULLS, _has_null_arguments(dialogue))
         self._remark(LEFT_OPEN, dialogue.reply[-1]["role"] != "assistant")
         self._remark(without, self._tokenizer.context_turns(dialogue))
         return tokens_of(ids)
+
+    def remark_unread(self, fields: Collection[str]) -> None:
+        """Count fields of a row that are not read."""
+        self._unread.update(fields)
 
     def _remark(self, what: str, count: int) -> None:
         """Count a remark about the row. The dialogues of a row share it."""
         if count:
             self._remarks[what] = max(self._remarks[what], count)
+
+
+def _has_null_arguments(dialogue: Dialogue) -> bool:
+    """Return whether a call of a tool without schema has null arguments, which may be padding of a table."""
+    known = {tool.get("function", tool)["name"] for tool in dialogue.task.tools}
+    functions = [call["function"] for message in dialogue.reply for call in message.get("tool_calls") or ()]
+    return any(None in one["arguments"].values() for one in functions if one["name"] not in known)
 
 
 def _require_no_format(data: DataConfig) -> None:

@@ -9,7 +9,7 @@ from temper.envs.data.overlap import OverlapIndex, PromptText, prompt_text
 from temper.envs.data.rows import usable_rows
 from temper.envs.data.split import digest
 from temper.envs.source import data_of_split, evaluation_index, row_tasks
-from temper.orchestrator.data.chat_file import checked_messages
+from temper.orchestrator.data.chat_file import all_messages
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overlaps, write_overlaps
 from temper.orchestrator.run.folder import RunDir
@@ -90,5 +90,5 @@ def _training(config: Config) -> Iterator[_Training]:
         settings = config.settings(one)
         if settings is None or (data := one.stage.data(settings)) is None:
             continue
-        chats = usable_rows(data, parse=lambda row, number: prompt_text(checked_messages(row)), on_error="skip")
+        chats = usable_rows(data, parse=lambda row, number: prompt_text(all_messages(row)), on_error="skip")
         yield _Training(name=f"{one.name}.data={data.name}", prompts=chats)

@@ -184,6 +184,7 @@ def one_call_a_turn(messages: Sequence[Message]) -> list[Message]:
     """
     done: list[Message] = []
     waiting: list[dict[str, Any]] = []
+    asking: Message = {}
     for number, message in enumerate(messages):
         calls = message.get("tool_calls") or []
         answers = messages[number + 1 : number + 1 + len(calls)]
@@ -191,8 +192,9 @@ def one_call_a_turn(messages: Sequence[Message]) -> list[Message]:
         if message.get("role") == "assistant" and len(calls) > 1 and answered:
             done.append({**message, "tool_calls": calls[:1]})
             waiting = list(calls[1:])
+            asking = {key: value for key, value in message.items() if key in ("role", "train")}
             continue
         done.append(message)
         if message.get("role") == "tool" and waiting:
-            done.append({"role": "assistant", "content": "", "tool_calls": [waiting.pop(0)]})
+            done.append(asking | {"content": "", "tool_calls": [waiting.pop(0)]})
     return done

@@ -84,8 +84,8 @@ def test_a_schema_alone_asks_for_any_valid_value() -> None:
         ),
         ({"schema": {"pattern": r"^(?:a|b|ab)*[^ab]$"}, "completion": json.dumps("ab" * 40)}, "patterns of the schema"),
         ({"prompt": 5}, "prompt"),
-        ({"prompt": [{"role": "user", "content": ["x"]}]}, "text content"),
-        ({"prompt": [{"role": "system", "content": "x"}]}, "with a user's"),
+        ({"prompt": [{"role": "user", "content": [5]}]}, "`content`.*5"),
+        ({"prompt": [{"role": "system", "content": "x"}]}, "`prompt`"),
     ],
 )
 def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], reason: str) -> None:

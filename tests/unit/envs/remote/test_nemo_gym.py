@@ -288,7 +288,7 @@ def test_a_host_is_asked_where_it_is_listed_and_this_machine_always() -> None:
     ("params", "error"),
     [
         ({"input": []}, "not empty"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "must be text"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
         ({"input": [{"type": "web_search_call"}]}, "web_search_call"),
         ({"input": "x", "tools": [{"type": "mcp"}]}, "mcp"),
         ({"input": "x", "tools": [{"type": "function", "name": "verify"}]}, "'verify'"),

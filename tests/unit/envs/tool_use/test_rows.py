@@ -148,8 +148,8 @@ def test_an_argument_without_an_accepted_value_has_no_reference_call() -> None:
     [
         ({"question": []}, "'question' has 0"),
         ({"question": [[], []]}, "'question' has 2"),
-        ({"question": [[{"role": "system", "content": "x"}]]}, "has no user message"),
-        ({"question": [[{"role": "robot", "content": "x"}]]}, "must have a role of"),
+        ({"question": [[{"role": "system", "content": "x"}]]}, "`question`"),
+        ({"question": [[{"role": "robot", "content": "x"}]]}, "'robot'"),
         ({"function": [{"parameters": {}}]}, "'function'"),
         ({"function": [{"name": "f"}]}, "'function'"),
         ({"function": [{"name": "f", "parameters": {"properties": {"x": 1}}}]}, "'function'"),

@@ -76,17 +76,38 @@ def call(**function: Any) -> dict[str, Any]:
         ({"messages": None}, "`messages`"),
         ({"messages": [ASKED]}, r"\['user'\]"),
         ({"messages": [{"role": "system", "content": "Be brief."}]}, r"\['system'\]"),
-        ({"conversations": [{"from": "human", "value": "?"}]}, "`messages`"),
-        ({"messages": [{"role": "human", "content": "?"}, SAID]}, "'human'"),
+        ({"conversations": [{"from": "human", "value": "?"}]}, r"\['user'\]"),
+        ({"instruction": "Q", "input": "", "output": "A"}, "columns: {prompt: instruction, completion: output}"),
+        ({"chat": [ASKED, SAID]}, "columns: {messages: chat}"),
+        ({"prompt": "Q", "chosen": "A", "rejected": "B"}, "dpo"),
+        ({"prompt": "Q", "completion": "A", "label": False}, "`label`"),
+        ({"prompt": "Q", "completion": "A", "input": "x"}, "`input`"),
+        ({"messages": [{"role": "moderator", "content": "?"}, SAID]}, "'moderator'"),
         (said(SAID | {"content": ""}), "assistant"),
         (said(SAID | {"content": "<think>so</think>"}), "assistant"),
-        (said(SAID | {"content": [{"type": "text", "text": "42"}]}), r"`content`.*\[{"),
+        (said(SAID | {"content": [{"type": "image_url", "image_url": "a.png"}]}), "image_url"),
+        (said(SAID | {"content": 4}), "`content`.*4"),
         (said(SAID | {"content": None}), "`content`.*None"),
         (said(SAID | {"content": "<think>so 42"}), "'<think>so"),
         (said(SAID | {"reasoning_content": "a</think>b"}), "'a</think>b'"),
         (said(SAID | {"reasoning": "so"}), "`reasoning`.*`reasoning_content`"),
         (said(SAID | {"function_call": {"name": "get"}}), "`function_call`"),
-        (said(SAID | {"weight": 0}), "weight 0"),
+        (said(SAID | {"weight": 0.5}), "`weight`: 0.5"),
+        (said(SAID | {"weight": 0}), "`weight`"),
+        (said(SAID | {"train": False, "loss": True}), "'train': False, 'loss': True"),
+        (said(ASKED | {"train": True}, SAID), "'user'"),
+        (said(SAID | {"images": ["a.png"]}), "`images`"),
+        (said(SAID, image="a.png"), "`image`"),
+        (said(SAID, videos=["a.mp4"]), "`videos`"),
+        (said(SAID, weight=0.5), "`weight`"),
+        (said(SAID, documents=[{"text": "x"}]), "`documents`"),
+        (said(SAID, tool_choice="required"), "`tool_choice`"),
+        (said(SAID, train_on_input=True), "`train_on_input`"),
+        (said(SAID, mask="User"), "`mask`"),
+        (said(SAID, functions=[{"name": "get"}]), "`functions`"),
+        (said(SAID, chat_template_kwargs={"enable_thinking": True}), "enable_thinking"),
+        (said(SAID, chat_template_kwargs={"style": "x"}), "style"),
+        ({"messages": [{"role": "system", "content": "A"}, ASKED, SAID], "system": "B"}, "`system`.*'B'.*'A'"),
         (said(call(name="get")), "`function`"),
         (said(call(function={"name": "get", "arguments": "a"})), "arguments.*'a'"),
         (said(SAID, tools="get"), "`tools`"),
@@ -268,3 +289,103 @@ def test_modes_are_read_from_a_configuration_that_names_some_and_a_limit_must_be
     for stage in ("sft", "rft", "dpo"):
         with pytest.raises(ValueError, match=f"{stage}.max_tokens=0"):
             load_config(demo, [f"{stage}.max_tokens=0"])
+
+
+def both(*answers: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": "Be brief."}, ASKED, *answers]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": both(SAID)},
+        {"messages": json.dumps(both(SAID))},
+        {"messages": [ASKED, SAID], "system": "Be brief."},
+        {"messages": both(SAID), "system": "Be brief.", "images": [], "weight": 1, "tool_choice": "auto"},
+        {"messages": None, "conversations": both(SAID)},
+        {"messages": [{"role": "developer", "content": "Be brief."}, ASKED, SAID | {"train": True, "weight": None}]},
+        {"messages": [one | {"content": [{"type": "text", "text": one["content"]}]} for one in both(SAID)]},
+        {"conversations": [{"from": "human", "value": "6*7=?"}, {"from": "gpt", "value": "42"}], "system": "Be brief."},
+        {"prompt": both(), "completion": "42"},
+        {"prompt": "6*7=?", "completion": [SAID], "system": "Be brief."},
+        {"prompt": json.dumps(both()), "completion": SAID, "chat_template_kwargs": {"enable_thinking": False}},
+    ],
+)
+def test_rows_of_other_projects_train_the_same_tokens(row: dict[str, Any]) -> None:
+    assert TOKENS.sample(parse_chat(row, 0)) == TOKENS.sample(parse_chat({"messages": both(SAID)}, 0))
+
+
+def trained(row: dict[str, Any]) -> str:
+    sample = TOKENS.sample(parse_chat(row, 0))
+    return str(TOKENIZER.decode([one for one, own in zip(sample.ids, sample.trained_T, strict=True) if own]))
+
+
+@pytest.mark.parametrize(
+    "flag", [{"train": False}, {"loss": False}, {"loss_mask": 0}, {"trainable": False}, {"weight": 0}]
+)
+def test_a_flagged_answer_and_the_answers_of_a_prompt_are_not_trained(flag: dict[str, Any]) -> None:
+    wrong = {"role": "assistant", "content": "41"}
+    assert trained(said(wrong | flag, ASKED, SAID)) == "42<|im_end|>"
+    assert trained({"prompt": [ASKED, wrong, ASKED], "completion": "42"}) == "42<|im_end|>"
+
+
+def test_sharegpt_calls_are_calls() -> None:
+    row = {
+        "conversations": [
+            {"from": "human", "value": "6*7=?"},
+            {"from": "function_call", "value": json.dumps(CALL["function"])},
+            {"from": "observation", "value": "17"},
+            {"from": "gpt", "value": "42"},
+        ]
+    }
+    asks = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    assert text(parse_chat(row, 0)) == text(parse_chat(said(asks, {"role": "tool", "content": "17"}, SAID), 0))
+
+
+def test_reasoning_of_a_row_that_switches_thinking_off_is_not_trained() -> None:
+    row = said(SAID | {"reasoning_content": "six sevens"}, chat_template_kwargs={"enable_thinking": False})
+    assert parse_chat(row, 0).task.thinking == OFF
+    assert trained(row) == "42<|im_end|>"
+
+
+def test_nulls_of_padding_are_no_values_and_nulls_of_a_schema_are() -> None:
+    properties = {
+        "key": {"type": "string", "enum": None, "default": None},
+        "unit": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+        "city": None,
+    }
+    schema = {"type": "object", "properties": properties, "required": ["key"], "strict": None}
+    tools = [{"type": "function", "function": {"name": "get", "parameters": schema, "description": None}}]
+    given = {"key": "t", "unit": None, "city": None, "n": None}
+    call = {"type": "function", "id": None, "function": {"name": "get", "arguments": given}}
+    dialogue = parse_chat(said({"role": "assistant", "content": None, "tool_calls": [call]}, tools=tools), 0)
+    (function,) = (one["function"] for one in dialogue.reply[0]["tool_calls"])
+    assert function["arguments"] == {"key": "t", "unit": None}
+    assert dialogue.task.tools[0]["function"]["parameters"] == {
+        "type": "object",
+        "properties": {"key": {"type": "string"}, "unit": properties["unit"]},
+        "required": ["key"],
+    }
+    written = call | {"function": {"name": "get", "arguments": json.dumps(given)}}  # a table pads no text
+    dialogue = parse_chat(said({"role": "assistant", "content": "", "tool_calls": [written]}, tools=tools), 0)
+    assert dialogue.reply[0]["tool_calls"][0]["function"]["arguments"] == given
+
+
+def test_unread_fields_are_counted_once(tmp_path: Path) -> None:
+    rows = (said(SAID, source="a"), said(SAID | {"content": "43", "time": 3}, source="b", url=None))
+    counts = chats(saved(tmp_path / "chats.jsonl", *rows)).counts
+    assert [(count, name) for name, count in counts.items() if "source" in name or "messages.time" in name] == [
+        (2, "have fields that are not read (source)"),
+        (1, "have fields that are not read (messages.time)"),
+    ]
+
+
+def test_skipping_is_not_advised_if_it_would_drop_every_row(tmp_path: Path) -> None:
+    path = saved(tmp_path / "chats.jsonl", *[{"instruction": "Q", "output": "A"}] * 3)
+    with pytest.raises(ValueError, match="instruction") as error:
+        chats(path)
+    assert "on_error" not in str(error.value)
+    with pytest.raises(ValueError, match="instruction"):
+        chats(path, on_error="skip")
+    with pytest.raises(ValueError, match="on_error=skip"):
+        chats(saved(tmp_path / "some.jsonl", {"instruction": "Q"}, ROW))

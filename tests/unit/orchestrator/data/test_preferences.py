@@ -135,6 +135,18 @@ def test_a_prompt_beside_dialogues_is_never_dropped() -> None:
     assert asked(both | {"prompt": ASKED[0]["content"]}) == pairs(*ASKED)
 
 
+def test_pairs_of_other_projects_are_read_alike() -> None:
+    plain = parse_preference({"messages": ASKED, "chosen": "42", "rejected": "41"}, 0)
+    asked = [{"from": "human", "value": ASKED[0]["content"]}]
+    sides = {"chosen": {"from": "gpt", "value": "42"}, "rejected": {"from": "gpt", "value": "41"}}
+    assert parse_preference({"conversations": asked, **sides}, 0) == plain
+    row = parse_preference({"messages": ASKED, "chosen": "42", "rejected": "41", "system": "Be short."}, 0)
+    assert [one["role"] for one in row.chosen.task.messages] == ["system", "user"]
+    for name, value in (("images", ["a.png"]), ("weight", 2), ("chat_template_kwargs", {"style": "x"})):
+        with pytest.raises(ValueError, match=name):
+            parse_preference({"messages": ASKED, "chosen": "42", "rejected": "41", name: value}, 0)
+
+
 def intake(*, max_tokens: int | None = None) -> RowIntake:
     return RowIntake(tokens_of(), max_tokens=max_tokens, setting="dpo.max_tokens")
 
