@@ -99,9 +99,8 @@ def usable_rows(
     """
     tally = Tally() if tally is None else tally
     on_error = data.on_error or on_error
-    unmet, first = list(data.filter), ""
-    placed_rows = open_rows(data)
-    for number, given in enumerate(placed_rows):
+    unmet = list(data.filter)
+    for number, given in enumerate(open_rows(data)):
         if unmet and given.row is not None:
             unmet = [name for name in unmet if not has_column(given.row, name)]
         placed = select_row(given, data)
