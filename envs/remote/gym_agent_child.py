@@ -1,9 +1,9 @@
 """Plays episodes of an agent of NeMo-Gym. It runs under the Python of an environment that has nemo-gym, not ours.
 
-Arguments: the agent's name, and the host and port of its resources server. It prints a line of JSON with its own port, or the error of
-the start. Each connection sends a row and the model's environment variables as a line of JSON, and gets the reward or an
-error. A fork plays it and ends with the connection, because NeMo-Gym repeats requests to a lost model for ever. The program
-ends with its input.
+Arguments: the agent's name, and the host and port of its resources server. It prints a line of JSON with its own port, or
+the error of the start. Each connection sends a row and the model's environment variables as a line of JSON, and gets the
+reward or an error. A fork plays it and ends with the connection, because NeMo-Gym repeats requests to a lost model for ever.
+The program ends with its input.
 """
 
 import asyncio

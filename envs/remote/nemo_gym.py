@@ -1,7 +1,7 @@
 """Environments on a resources server of NeMo-Gym.
 
-Options: `url`, and the other fields of `envs.remote.client.Server`, or `agent` and `python` (`gym_agent.py`). Tasks are rows of data: `responses_create_params` with
-`input` (and `tools`), and further fields for the server, which gets the whole row.
+Options: `url`, and the other fields of `envs.remote.client.Server`, or `agent` and `python` (`gym_agent.py`). Tasks are
+rows of data: `responses_create_params` with `input` (and `tools`), and further fields for the server, which gets the whole row.
 
 An episode begins with `POST /seed_session` with the row. Each tool call is a `POST /<tool>` with its arguments, whose reply
 the model sees. At the end `POST /verify` with the row and `response` (all turns) returns `reward`.

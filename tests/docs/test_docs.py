@@ -51,7 +51,7 @@ def test_links_resolve(document: str) -> None:
 
 @pytest.fixture(scope="module")
 def readers_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A reader's folder with the modules that the documents define, a tokenizer, a model's configuration, and a foreign Python."""
+    """A reader's folder with the documents' modules, a tokenizer, a model's configuration, and a foreign Python."""
     folder = tmp_path_factory.mktemp("reader")
     for document, module in OWN_MODULES.items():
         (folder / f"{module}.py").write_text(blocks(document, "python")[0], encoding="utf-8")

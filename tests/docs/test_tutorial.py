@@ -82,7 +82,20 @@ def test_the_example_passes_gymnasiums_checks_and_envcheck(example: Path) -> Non
 
 PAGES = (*DOCUMENTS, *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "notebooks").glob("*.ipynb")))
 RIGHT = ("{}", "**{}**", "{}.00", "\\({}\\)", "\\boxed{{{}}}", "The answer is {}.", "Answer: {}", "${}$")
-WRONG = ("1{}", "{}1", "-{}", "0.{}", "{} or 1", "1 {}", "{}, 1", "1\n{}", "1. 7\n2. {}", "\\boxed{{1}} \\boxed{{{}}}", "", "It is.")
+WRONG = (
+    "1{}",
+    "{}1",
+    "-{}",
+    "0.{}",
+    "{} or 1",
+    "1 {}",
+    "{}, 1",
+    "1\n{}",
+    "1. 7\n2. {}",
+    "\\boxed{{1}} \\boxed{{{}}}",
+    "",
+    "It is.",
+)
 
 
 def _code(page: str) -> list[str]:
@@ -124,7 +137,10 @@ def test_a_reward_of_a_page_pays_right_answers_alone(page: str, name: str, modul
     assert paid("1,000", "1000")
     assert not paid("Case 17?", "72")
 
-    rows = [{"question": f"Case {n - 2000}?"} | dict.fromkeys(("reference", "answer", "solution"), str(n)) for n in range(2017, 4017, 50)]
+    rows = [
+        {"question": f"Case {n - 2000}?"} | dict.fromkeys(("reference", "answer", "solution"), str(n))
+        for n in range(2017, 4017, 50)
+    ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["env", "check", "--reward", f"{file}:{name}", "--data", f"{tmp_path}/rows.jsonl"]) == 0
 

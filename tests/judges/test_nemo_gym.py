@@ -23,8 +23,8 @@ from support.scripted_engine import TOKENIZER, ScriptedEngine
 from temper.envs.agents import AgentEpisode
 from temper.envs.catalog import configure_env
 from temper.envs.core.errors import EnvironmentFault, FailureKind
-from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking
 from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking
 from temper.envs.remote.gym_agent import agent_process, play
 from temper.learner.batches.samples import samples_from_groups
 from temper.orchestrator.cluster.this_machine import free_port

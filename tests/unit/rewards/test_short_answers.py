@@ -210,11 +210,15 @@ def test_long_texts_are_bounded() -> None:
     assert not matches_any("-" * 1_000_000, ["Paris"])
 
 
-@pytest.mark.parametrize("answer", ["Paris", "**paris**.", "Answer: Paris", "\\boxed{Paris}", "\\(Paris\\)", "the Paris"])
+@pytest.mark.parametrize(
+    "answer", ["Paris", "**paris**.", "Answer: Paris", "\\boxed{Paris}", "\\(Paris\\)", "the Paris"]
+)
 def test_text_equals_takes_the_answer_in_any_form(answer: str) -> None:
     assert text_equals(answer, "Paris")
 
 
-@pytest.mark.parametrize("answer", ["", "Pari", "Parisian", "not Paris", "Paris or Rome", "Rome\nParis", "Paris, Rome", "?"])
+@pytest.mark.parametrize(
+    "answer", ["", "Pari", "Parisian", "not Paris", "Paris or Rome", "Rome\nParis", "Paris, Rome", "?"]
+)
 def test_text_equals_takes_neither_other_answers_nor_several(answer: str) -> None:
     assert not text_equals(answer, "Paris")

@@ -52,7 +52,9 @@ CARDS = (
     Card(name="H100-80G", memory_mib=81559, peak_tflops=989.4, bandwidth_gbs=3350, link_gbs=450),
     Card(name="H200-141G", memory_mib=143771, peak_tflops=989.4, bandwidth_gbs=4800, link_gbs=450),
     Card(name="B200-180G", memory_mib=183359, peak_tflops=2250, bandwidth_gbs=7700, link_gbs=900),
-    Card(name="MI300X-192G", memory_mib=196608, peak_tflops=1307.4, bandwidth_gbs=5300, link_gbs=448, has_cuda_13=False),
+    Card(
+        name="MI300X-192G", memory_mib=196608, peak_tflops=1307.4, bandwidth_gbs=5300, link_gbs=448, has_cuda_13=False
+    ),
 )
 
 

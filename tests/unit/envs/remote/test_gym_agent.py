@@ -100,7 +100,9 @@ def test_an_agent_that_does_not_start_is_a_fault(options: dict[str, Any], port: 
         ({"retries": 1}, "retries"),
     ],
 )
-def test_options_that_an_agent_can_not_have_are_refused(options: dict[str, Any], wrong: dict[str, Any], key: str) -> None:
+def test_options_that_an_agent_can_not_have_are_refused(
+    options: dict[str, Any], wrong: dict[str, Any], key: str
+) -> None:
     with pytest.raises(ValueError, match=key):
         configure_env("nemo_gym", options | wrong)
 
