@@ -48,9 +48,9 @@ class Player:
         if episode:
             asyncio.get_running_loop().add_reader(episode, os._exit, 1)  # it is over
         model = {"openai_base_url": variables["OPENAI_BASE_URL"], "openai_api_key": variables["OPENAI_API_KEY"]}
-        agent = {"model_server": {"type": "responses_api_models", "name": "model"}}
+        agent: dict[str, Any] = {"model_server": {"type": "responses_api_models", "name": "model"}}
         agent |= {"resources_server": {"type": "resources_servers", "name": "resources"}}
-        settings = {"model": model | {"openai_model": variables["MODEL"]}, "agent": agent}
+        settings: dict[str, dict[str, Any]] = {"model": model | {"openai_model": variables["MODEL"]}, "agent": agent}
         addresses = OmegaConf.create({"resources": {"": {"": self._resources}}})
         client = gym.ServerClient(head_server_config=self._resources, global_config_dict=addresses)
         gym.set_global_aiohttp_client(gym.GlobalAIOHTTPAsyncClientConfig())
@@ -80,7 +80,8 @@ class Episode(StreamRequestHandler):
     def handle(self) -> None:
         self.server.socket.close()  # it is the parent's
         try:
-            answer = asyncio.run(self.server.player.play(*json.loads(self.rfile.readline()), self.connection))
+            row, variables = json.loads(self.rfile.readline())
+            answer = asyncio.run(self.server.player.play(row, variables, self.connection))
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         if "error" in answer:
@@ -113,7 +114,7 @@ def main() -> None:
             warm_up.submit(asyncio.run, player.play({}, defaultdict(str))).exception()
         import_module("nemo_gym.server_utils").global_aiohttp_client_exit()
         episodes = Episodes(player)
-        line = {"port": episodes.server_address[1]}
+        line: dict[str, Any] = {"port": episodes.server_address[1]}
     except Exception as error:
         line = {"error": f"{type(error).__name__}: {error}"[:LONGEST_ERROR]}
     with answers:

@@ -145,20 +145,19 @@ def test_a_reward_of_a_page_pays_right_answers_alone(page: str, name: str, modul
     assert main(["env", "check", "--reward", f"{file}:{name}", "--data", f"{tmp_path}/rows.jsonl"]) == 0
 
 
-ENVIRONMENTS = [MODULE, *(f"own_{form}" for form in get_args(Form))]
 SAID = ("**{}**", "{}.", "Answer: {}", "\\boxed{{{}}}", "<answer>{}</answer>")
 MISSED = ("1{}", "{}1", "x{}", "{} or 1", "x, {}, 1", "x\n{}\n1", "", "It is.")
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("form", [None, *get_args(Form)])
 def test_an_environment_of_the_page_or_a_template_pays_right_answers_alone(
-    name: str, example: Path, monkeypatch: pytest.MonkeyPatch
+    form: Form | None, example: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(example)
-    file = example / "run.yaml"
-    if name != MODULE:
-        write_env(name, name.removeprefix("own_"), example)  # type: ignore[arg-type]
-        file = example / name / "run.yaml"
+    name, file = MODULE, example / "run.yaml"
+    if form is not None:
+        name, file = f"own_{form}", example / f"own_{form}" / "run.yaml"
+        write_env(name, form, example)
     mixture = open_mixture(bind_all(load_config(file, ["name=mine"]).envs), {}, split="train", seed=0)
     for _ in range(5):
         task = mixture.task(mixture.draw())
@@ -169,8 +168,8 @@ def test_an_environment_of_the_page_or_a_template_pays_right_answers_alone(
         def paid(answer: str, task: Task = task, before: list[str] = before) -> bool:
             return score_turns(task, [*before, answer]).reward == 1.0
 
-        assert [form for form in SAID if not paid(form.format(right))] == []
-        assert [form for form in MISSED if paid(form.format(right))] == []
+        assert [said for said in SAID if not paid(said.format(right))] == []
+        assert [said for said in MISSED if paid(said.format(right))] == []
         assert not paid(str(task.messages[-1]["content"]))
     for module in [module for module in sys.modules if module.partition(".")[0] == name]:
         del sys.modules[module]
