@@ -142,7 +142,6 @@ class AgentEpisode:
         self, command: Sequence[str], given: IO[bytes], output: IO[bytes], errors: IO[bytes]
     ) -> "subprocess.Popen[bytes]":
         """Start a program with files, not pipes, which its children in the background could keep open."""
-        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
         with self._lock:
             if self._over:
                 raise EnvironmentFault("the episode is over")
@@ -151,7 +150,7 @@ class AgentEpisode:
                 program = subprocess.Popen(
                     wrap_in_shell([sys.executable, "-I", "-S", subreaper.__file__, str(theirs.fileno()), *command]),
                     cwd=self.folder,
-                    env=inherited | self.variables,
+                    env=inherited_variables() | self.variables,
                     stdin=given,
                     stdout=output,
                     stderr=errors,
@@ -183,6 +182,11 @@ class AgentEpisode:
         for function in self._at_end:
             with suppress(Exception):  # the others are called too
                 function()
+
+
+def inherited_variables() -> dict[str, str]:
+    """Return the environment variables of this process that a program of an agent gets."""
+    return {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
 
 
 def _text(file: IO[bytes], *, last: int = MAX_OUTPUT_BYTES) -> str:

@@ -21,7 +21,7 @@ decides, and all its occurrences count:
 5. The last number of the text. A truncated text gives no answer unless it stated the same number as its answer before. A
    text is truncated if it ends after an operator, if it is a solution in GSM8K's annotated style (`<<48/2=24>>24`), or if
    it has several lines and the last still calculates (`48/2 = 24`). A number joined to another by `or` gives no answer
-   either.
+   either, and neither does a text that only lists different numbers.
 
 Only the last 20,000 characters are searched.
 """
@@ -75,6 +75,8 @@ BOLD = re.compile(r"\*\*([^*\n]{1,80})\*\*|__([^_\n]{1,80})__")
 HEDGE = re.compile(r"\b(?:or|either|maybe|perhaps|possibly|not)\b|n't\b", re.I)
 JOINED = re.compile(r"[^.]{0,40}\bor\b.{0,40}|\s*(?:[,;/&]|,? ?and|to)\s*", re.I | re.DOTALL)
 CALCULATES = re.compile(r"\s*[-+*/^=<>\\]")
+LISTED = re.compile(r"[\s,;:/&.()\[\]#-]*")
+"""The text between the numbers of a list."""
 MACRO_NAME = re.compile(r"\\[A-Za-z]+")
 NUMBER = re.compile(
     r"(?<![\w.])-?(?:\\?\$ ?)?-?"
@@ -168,6 +170,8 @@ def final_answer(text: str, boxes_are: Boxes = "agree") -> str | None:
             return marked[0] or None if len(marked) == 1 else None
     if tail.rstrip(" *_`").endswith(("=", "+", "-", "/", "(", "<")):
         return None
+    if _lists_numbers(tail):
+        return None
     stated = _statements(tail, numbers=True)
     answer = _stated_answer(tail, stated)
     if answer is None:
@@ -234,6 +238,11 @@ def _contradicts(text: str, stated: list[re.Match[str]], value: object) -> bool:
         ):
             return True
     return False
+
+
+def _lists_numbers(text: str) -> bool:
+    """Return whether the text is only a list of numbers that differ: guesses without a choice."""
+    return bool(LISTED.fullmatch(NUMBER.sub("", text))) and len(set(map(plain_number, NUMBER.findall(text)))) > 1
 
 
 def _lines(text: str) -> list[str]:

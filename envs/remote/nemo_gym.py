@@ -1,7 +1,7 @@
 """Environments on a resources server of NeMo-Gym.
 
-Options: `url`, and the other fields of `envs.remote.client.Server`. Tasks are rows of data: `responses_create_params` with
-`input` (and `tools`), and further fields for the server, which gets the whole row.
+Options: `url`, and the other fields of `envs.remote.client.Server`, or `agent` and `python` (`gym_agent.py`). Tasks are
+rows of data: `responses_create_params` with `input` (and `tools`), and further fields for the server, which gets the whole row.
 
 An episode begins with `POST /seed_session` with the row. Each tool call is a `POST /<tool>` with its arguments, whose reply
 the model sees. At the end `POST /verify` with the row and `response` (all turns) returns `reward`.
@@ -23,6 +23,7 @@ from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from temper.envs.remote.client import MAX_RESULT_CHARACTERS, Server, Session, read_number, writable
+from temper.envs.remote.gym_agent import with_agent
 from temper.envs.remote.responses_api import PARAMS, ResponseTurn, load, response
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Score, error_rate
@@ -103,6 +104,8 @@ class NemoGymEnv(TaskEnv):
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
     if "protocol" in options:
         raise ValueError("options.protocol is removed; leave it out, or use kind: openenv for a server with `step`")
+    if "agent" in options:
+        return with_agent(ENVIRONMENT, options)
     only_known(options, [setting.name for setting in fields(Server)], "options")
     Server.from_options(options)
     return replace(ENVIRONMENT, options={"server": dict(options)})

@@ -51,7 +51,7 @@ def test_links_resolve(document: str) -> None:
 
 @pytest.fixture(scope="module")
 def readers_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A reader's folder with the modules that the documents define, a tokenizer, and a model's configuration."""
+    """A reader's folder with the documents' modules, a tokenizer, a model's configuration, and a foreign Python."""
     folder = tmp_path_factory.mktemp("reader")
     for document, module in OWN_MODULES.items():
         (folder / f"{module}.py").write_text(blocks(document, "python")[0], encoding="utf-8")
@@ -65,6 +65,10 @@ def readers_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     }
     for name, content in held.items():
         (folder / "models" / "reward_model" / name).write_text(content, encoding="ascii")
+    foreign = folder / "opt" / "nemo_gym" / "bin" / "python"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("#!/bin/sh\n", encoding="ascii")
+    foreign.chmod(0o755)
     sys.path.insert(0, str(folder))
     yield folder
     sys.path.remove(str(folder))
@@ -74,7 +78,8 @@ def readers_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize(("document", "block"), YAML, ids=[f"{document}-{at}" for at, (document, _) in enumerate(YAML)])
 def test_yaml_blocks_load(document: str, block: str, readers_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "block.yaml").write_text(block.replace("/models/", f"{readers_folder}/models/"), encoding="utf-8")
+    here = re.sub("/(models|opt/nemo_gym)/", rf"{readers_folder}/\1/", block)
+    (tmp_path / "block.yaml").write_text(here, encoding="utf-8")
     named = re.search(r"^name: (\S+)", block, re.MULTILINE)
     over = [ROOM, *([] if named else ["name=documents"])]
     over += [] if re.search(r"^envs:", block, re.MULTILINE) else ["envs={math: {}, tool_use: {}}"]

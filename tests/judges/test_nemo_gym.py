@@ -1,9 +1,10 @@
-"""An agent of the package nemo-gym, in its own environment, plays scripted turns by the program of the guide, and trains."""
+"""An agent of the package nemo-gym, in its own environment, plays scripted turns, and trains."""
 
 import json
 import random
-import socket
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -14,16 +15,17 @@ import psutil
 import pytest
 import yaml
 from judges.packages import START_S, python_with, serving
-from support.documents import blocks
 from support.fault_job import runs
 from support.json_lines import write_lines
 from support.scripted_endpoint import ScriptedEndpoint
 from support.scripted_engine import TOKENIZER, ScriptedEngine
 
+from temper.envs.agents import AgentEpisode
 from temper.envs.catalog import configure_env
-from temper.envs.core.errors import FailureKind
+from temper.envs.core.errors import EnvironmentFault, FailureKind
+from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking
-from temper.envs.remote.responses_api import load
+from temper.envs.remote.gym_agent import agent_process, play
 from temper.learner.batches.samples import samples_from_groups
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.orchestrator.evaluation.record import read_run
@@ -34,8 +36,6 @@ VERSION = "0.4.0"
 SERVER = Path(__file__).parents[1] / "support" / "foreign" / "nemo_gym_server.py"
 STEPS = ("example_multi_step", "ExampleMultiStepResourcesServer")
 COUNTER = ("example_session_state_mgmt", "StatefulCounterResourcesServer")
-PROGRAM, GUIDES_PORT = "gym_agent.py", "8001"
-NOWHERE = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "none", "MODEL": "none"}
 
 
 def tool(name: str, argument: str, kind: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Script(ScriptedEngine):
     """Writes the texts of an episode, and notes the tokens. It kills the agent during turn `kills_at`."""
 
     program: psutil.Process
-    """The program of the guide, with a child for each episode."""
+    """The process of the agents, with a child for each episode."""
 
     def begin(self, texts: list[str], kills_at: int | None) -> None:
         self._texts, self._kills_at = [*texts], kills_at
@@ -146,42 +146,21 @@ class Script(ScriptedEngine):
         return done
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuidesAgent:
-    """The agent's function, the addresses of its resources server and its program, and the program's process."""
-
-    function: str
-    url: str
-    listening: tuple[str, int]
-    process: int
-
-
 @contextmanager
-def guides_agent(place: Path, python: str, server: tuple[str, str]) -> Iterator[GuidesAgent]:
-    """Run a server of resources and the program of the guide."""
-    (package, kind), port, own_port = server, free_port(), free_port()
-    *_, program, solve = blocks("docs/agents.md", "python")
-    (place / PROGRAM).write_text(program, encoding="utf-8")
-    assert GUIDES_PORT in solve
-    (place / "my_gym.py").write_text(solve.replace(GUIDES_PORT, str(own_port)), encoding="utf-8")
-    url, listening = f"http://127.0.0.1:{port}", ("127.0.0.1", own_port)
-
-    def ready() -> str:
-        socket.create_connection(listening).close()
-        return url
-
-    with (
-        serving([python, SERVER, f"resources_servers.{package}.app", kind, str(port)], lambda: url),
-        serving([python, place / PROGRAM, "127.0.0.1", str(port), str(own_port)], ready) as process,
-    ):
-        yield GuidesAgent(function=f"{place}/my_gym.py:solve", url=url, listening=listening, process=process.pid)
+def simple_agent(python: str, server: tuple[str, str]) -> Iterator[dict[str, str]]:
+    """Run a server of resources. Return the options of its agent."""
+    (package, kind), port = server, free_port()
+    url = f"http://127.0.0.1:{port}"
+    with serving([python, SERVER, f"resources_servers.{package}.app", kind, str(port)], lambda: url):
+        yield {"url": url, "agent": "simple_agent", "python": python}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The agent of the guide, and an endpoint on an engine."""
+    """The options of the agent, its task, and an endpoint on an engine."""
 
-    agent: GuidesAgent
+    options: dict[str, str]
+    task: Task
     engine: Script
     endpoint: ScriptedEndpoint
 
@@ -189,10 +168,9 @@ class Setup:
         self, texts: list[str], *, thinking: Thinking = OFF, kills_at: int | None = None, **settings: Any
     ) -> Trajectory:
         self.engine.begin(texts, kills_at)
-        task = replace(load(ROW), key="row", thinking=thinking)
-        return self.endpoint.play(
-            task, self.agent.function, env=configure_env("nemo_gym", {"url": self.agent.url}), **settings
-        )
+        task = replace(self.task, key="row", thinking=thinking)
+        env = configure_env("nemo_gym", self.options)
+        return self.endpoint.play(task, env.agent, env=env, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -204,11 +182,13 @@ def python() -> str:
 def setup(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     engine = Script([])
     with (
-        guides_agent(tmp_path_factory.mktemp("guide"), python, STEPS) as agent,
+        simple_agent(python, STEPS) as options,
         closing(ScriptedEndpoint(tmp_path_factory.mktemp("model"), TOKENIZER, engine)) as endpoint,
     ):
-        engine.program = psutil.Process(agent.process)
-        yield Setup(agent=agent, engine=engine, endpoint=endpoint)
+        task = configure_env("nemo_gym", options).formats[0].load(ROW)
+        with closing(agent_process(task.spec["agent"])) as agent:
+            (engine.program,) = psutil.Process(agent.process.pid).children()
+            yield Setup(options=options, task=task, engine=engine, endpoint=endpoint)
 
 
 @pytest.mark.judges(suite="NeMo-Gym agents", run="its `simple_agent`: calls of tools, rewards, a limit, a killed agent")
@@ -250,13 +230,22 @@ def test_an_agent_that_is_killed_during_a_call_is_a_failure(setup: Setup) -> Non
 def test_an_agent_ends_with_its_episode(setup: Setup) -> None:
     """NeMo-Gym would repeat its request to the lost model for ever."""
     program = setup.engine.program
-    before = program.children()
-    with socket.create_connection(setup.agent.listening) as episode:
-        episode.sendall(json.dumps([ROW, NOWHERE]).encode() + b"\n")
-        episode.settimeout(1.0)
-        with pytest.raises(TimeoutError):
-            episode.recv(1)
-        (agent,) = (one for one in program.children() if one not in before)
+    before, running = program.children(), list[psutil.Process]()
+    episode = AgentEpisode(
+        messages=[], tools=[], row=dict(setup.task.spec), url="http://127.0.0.1:9/v1", key="none", model="none"
+    )
+
+    def end() -> None:
+        time.sleep(1)
+        running.extend(one for one in program.children() if one not in before)
+        episode.close()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    with pytest.raises(EnvironmentFault):
+        play(episode)
+    ending.join()
+    (agent,) = running
     agent.wait(START_S)
 
 
@@ -272,10 +261,10 @@ def test_a_model_learns_with_it(python: str, tmp_path: Path, record_property: An
     heldout, trained, demonstrated = (
         str(write_lines(tmp_path / f"{name}.jsonl", lines)) for name, lines in files.items()
     )
-    with guides_agent(tmp_path, python, COUNTER) as agent, runs() as made:
-        env = {"kind": "nemo_gym", "data": trained, "eval_data": heldout, "thinking": False, "agent": agent.function}
+    with simple_agent(python, COUNTER) as options, runs() as made:
+        env = {"kind": "nemo_gym", "data": trained, "eval_data": heldout, "thinking": False, "options": options}
         own = {
-            "envs": {"counter": env | {"options": {"url": agent.url}}},
+            "envs": {"counter": env},
             "sft": TRAINED["sft"] | {"data": demonstrated},
         }
         made.config.write_text(yaml.safe_dump(TRAINED | own), encoding="utf-8")

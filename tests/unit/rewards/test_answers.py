@@ -234,3 +234,12 @@ def test_hostile_texts_are_searched_in_bounded_time(text: str) -> None:
         return time.thread_time() - start
 
     assert min(seconds() for _ in range(3)) < 1  # a collection of the whole process's garbage falls into one at most
+
+
+@pytest.mark.parametrize(
+    "guesses", ["70 71 72", "70\n71\n72", "1. 70\n2. 71\n3. 72", "- 70\n- 72", "(70) (72)", "70; 71; 72"]
+)
+def test_a_text_that_only_lists_numbers_has_no_answer(guesses: str) -> None:
+    assert final_answer(guesses) is None
+    assert final_answer(f"{guesses}\nSo it is 72.") == "72"
+    assert final_answer("72\n72.0") == "72.0"

@@ -4,6 +4,7 @@ from itertools import permutations
 
 import pytest
 
+from temper.rewards import text_equals
 from temper.rewards.short_answers import list_f1, matches_any, short_answer, word_f1
 
 
@@ -207,3 +208,17 @@ def test_long_texts_are_bounded() -> None:
     assert list_f1(", ".join(map(str, range(10_000))), [["1"]], ordered=False) == 0.0
     assert short_answer("\\boxed{a}" * 3000) == "a"
     assert not matches_any("-" * 1_000_000, ["Paris"])
+
+
+@pytest.mark.parametrize(
+    "answer", ["Paris", "**paris**.", "Answer: Paris", "\\boxed{Paris}", "\\(Paris\\)", "the Paris"]
+)
+def test_text_equals_takes_the_answer_in_any_form(answer: str) -> None:
+    assert text_equals(answer, "Paris")
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "Pari", "Parisian", "not Paris", "Paris or Rome", "Rome\nParis", "Paris, Rome", "?"]
+)
+def test_text_equals_takes_neither_other_answers_nor_several(answer: str) -> None:
+    assert not text_equals(answer, "Paris")

@@ -29,19 +29,22 @@ class Card:
     """Of bfloat16."""
     bandwidth_gbs: float
     link_gbs: float
+    has_cuda_13: bool = True
+    """Whether the GPU stack of `make setup` runs on it: NVIDIA's cards from Turing on."""
+    has_bfloat16: bool = True
 
 
 CARDS = (
     Card(name="RTX3060-12G", memory_mib=12288, peak_tflops=25.5, bandwidth_gbs=360, link_gbs=32),
-    Card(name="T4-16G", memory_mib=15360, peak_tflops=65, bandwidth_gbs=300, link_gbs=16),
-    Card(name="V100-16G", memory_mib=16384, peak_tflops=125, bandwidth_gbs=900, link_gbs=150),
+    Card(name="T4-16G", memory_mib=15360, peak_tflops=65, bandwidth_gbs=300, link_gbs=16, has_bfloat16=False),
+    Card(name="V100-16G", memory_mib=16384, peak_tflops=125, bandwidth_gbs=900, link_gbs=150, has_cuda_13=False),
     Card(name="RTX4060Ti-16G", memory_mib=16380, peak_tflops=44.1, bandwidth_gbs=288, link_gbs=16),
     Card(name="RTX4080-16G", memory_mib=16376, peak_tflops=97.5, bandwidth_gbs=716.8, link_gbs=32),
     Card(name="L4-24G", memory_mib=23034, peak_tflops=121, bandwidth_gbs=300, link_gbs=32),
     Card(name="A10-24G", memory_mib=23028, peak_tflops=125, bandwidth_gbs=600, link_gbs=32),
     Card(name="RTX3090-24G", memory_mib=24576, peak_tflops=71, bandwidth_gbs=936, link_gbs=32),
     Card(name="RTX4090-24G", memory_mib=24564, peak_tflops=165.2, bandwidth_gbs=1008, link_gbs=32),
-    Card(name="V100-32G", memory_mib=32768, peak_tflops=125, bandwidth_gbs=900, link_gbs=150),
+    Card(name="V100-32G", memory_mib=32768, peak_tflops=125, bandwidth_gbs=900, link_gbs=150, has_cuda_13=False),
     Card(name="RTX5090-32G", memory_mib=32607, peak_tflops=209.5, bandwidth_gbs=1792, link_gbs=64),
     Card(name="A100-40G", memory_mib=40960, peak_tflops=312, bandwidth_gbs=1555, link_gbs=300),
     Card(name="L40S-48G", memory_mib=46068, peak_tflops=362, bandwidth_gbs=864, link_gbs=32),
@@ -49,7 +52,9 @@ CARDS = (
     Card(name="H100-80G", memory_mib=81559, peak_tflops=989.4, bandwidth_gbs=3350, link_gbs=450),
     Card(name="H200-141G", memory_mib=143771, peak_tflops=989.4, bandwidth_gbs=4800, link_gbs=450),
     Card(name="B200-180G", memory_mib=183359, peak_tflops=2250, bandwidth_gbs=7700, link_gbs=900),
-    Card(name="MI300X-192G", memory_mib=196608, peak_tflops=1307.4, bandwidth_gbs=5300, link_gbs=448),
+    Card(
+        name="MI300X-192G", memory_mib=196608, peak_tflops=1307.4, bandwidth_gbs=5300, link_gbs=448, has_cuda_13=False
+    ),
 )
 
 

@@ -52,8 +52,19 @@ def run_limits(plan: Plan) -> list[Limit]:
 
 
 def advised_limits(plan: Plan) -> list[Limit]:
-    """Return limits that a run may exceed. Empty if the size of /dev/shm is unknown."""
-    return [] if plan.site.shm_bytes is None else [shm_limit(plan.site.shm_bytes)]
+    """Return limits that a run may exceed: the size of /dev/shm if it is known, and the features of a card that lacks some."""
+    return [*([] if plan.site.shm_bytes is None else [shm_limit(plan.site.shm_bytes)]), *_card_limits(plan)]
+
+
+def _card_limits(plan: Plan) -> Iterator[Limit]:
+    """Yield the features that the run needs and its card does not have."""
+    card, learner, engine = plan.site.card, plan.config.learner, plan.config.rollout.engine
+    if card is not None and not card.has_cuda_13:
+        remedy = "the GPU stack does not run there; choose a card of NVIDIA from Turing on"
+        yield Limit(what=card.name, needed="CUDA 13", remedy=remedy)
+    elif card is not None and not card.has_bfloat16 and (learner.bf16 or engine.dtype == "bfloat16"):
+        remedy = "set learner.bf16=false learner.wire_dtype=float32 rollout.engine.dtype=float32"
+        yield Limit(what=card.name, needed="bfloat16", remedy=remedy)
 
 
 def memory_limits(plan: Plan) -> list[Limit]:

@@ -222,6 +222,24 @@ def test_little_of_dev_shm_is_advised_against_as_the_doctor_does_and_fails_no_pl
 
 
 @pytest.mark.parametrize(
+    ("gpus", "settings", "needed"),
+    [
+        ("8xMI300X", (), ["CUDA 13"]),
+        ("8xV100", (), ["CUDA 13"]),
+        ("8xT4", (), ["bfloat16"]),
+        ("8xT4", ("learner.bf16=false", "learner.wire_dtype=float32", "rollout.engine.dtype=float32"), []),
+        ("8xH100", (), []),
+        ("8x80G", (), []),
+    ],
+)
+def test_a_card_that_the_setup_can_not_serve_is_advised_against(
+    gpus: str, settings: tuple[str, ...], needed: list[str], models: Path
+) -> None:
+    advised = [one for one in advised_limits(plan_on(gpus, models / NANO_9B, *settings, assumed=())) if not one.holds]
+    assert [one.needed for one in advised if "shm" not in one.what] == needed
+
+
+@pytest.mark.parametrize(
     ("text", "gib", "name"),
     [("1x12G", 12, None), ("2x8x40G", 40, None), ("1xT4", 15, "T4-16G"), ("1xrtx3060-12g", 12, "RTX3060-12G")],
 )
