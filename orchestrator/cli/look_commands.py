@@ -162,7 +162,7 @@ def _status(given: argparse.Namespace) -> int:
                 time.sleep(REFRESH_S)
             live.update(_shown(folder), refresh=True)
     else:
-        Console().print(_shown(folder), soft_wrap=True)
+        Console().print(_shown(folder), soft_wrap=not sys.stdout.isatty())
     return 0
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.screen import print_text
 from temper.rollout.trajectory import Group
 
 SHOWN_ENVS = 8
@@ -154,7 +155,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Print a permanent line. Secrets are redacted."""
         line = f"[{clock_text(self._clock() - self._began)}] {blanked(text)}"
-        self._console.print(line, markup=False, soft_wrap=True)
+        print_text(self._console, line)
         if self._live is None:
             with suppress(BrokenPipeError):
                 self._stream.flush()

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from temper.learner.models.layer_types import TYPES
+from temper.orchestrator.run.screen import print_text
 from temper.orchestrator.tools.debug.replay.chain import Chain
 from temper.orchestrator.tools.debug.replay.replay import Changed, Match, Replay, StepCompared
 from temper.orchestrator.tools.debug.replay.tokens import TokensCompared
@@ -49,7 +50,7 @@ def print_replayable(found: dict[str, dict[int, Chain]], console: Console) -> No
 
 
 def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+    print_text(console, text)
 
 
 def _print_step(one: StepCompared, console: Console) -> None:

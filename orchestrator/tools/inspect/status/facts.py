@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import yaml
 
+from temper.orchestrator.evaluation.outcome import read_outcome
 from temper.orchestrator.run.folder import RunDir, finite
 from temper.orchestrator.run.metrics_log import MetricsRow, parse_row, step_rows
 from temper.orchestrator.session.status import RunStatus, read_status
@@ -76,6 +77,8 @@ class RunFacts:
     memory: tuple[ProcessMemory, ...]
     free_memory: int
     """Available bytes of this machine's memory."""
+    outcome: str = ""
+    """What a run that has ended achieved, in a line."""
     recorded: tuple[str, ...] = ()
     """The newest recorded answers, as `temper view` names them."""
 
@@ -113,6 +116,7 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
         found=_newest_faults(run.faults),
         memory=_memory(status) if running and status is not None else (),
         free_memory=psutil.virtual_memory().available,
+        outcome="" if running else read_outcome(run.root),
         recorded=tuple(file.label for file in recorded_files(run)[:NEWEST]),
     )
 

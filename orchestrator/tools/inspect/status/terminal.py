@@ -45,6 +45,8 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
         yield f"finished {_ago(silent)} ago, all stages are done"
     else:
         yield f"{status.stage or 'between stages'} {_steps(status)}, version {status.version} ({age})"
+    if facts.outcome:
+        yield facts.outcome
     if facts.running and (one := status.evaluation) is not None:
         yield f"evaluating {one.name}: {one.answered} of {one.tasks} tasks in {one.age_s:.0f} s"
     if facts.seconds_a_step is not None:
