@@ -6,13 +6,16 @@ A command sets `execute`, which receives the parsed arguments and returns the ex
 import argparse
 import logging
 import os
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from temper.orchestrator.run.driver import OURS, VLLM_LEVEL
 from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.screen import fit_text
 
 if TYPE_CHECKING:
     from temper.orchestrator.config.model_source import ModelSource
@@ -27,6 +30,16 @@ DATA_OPTION = (
     """rows: a file, a folder, a name on the hub, or YAML as in '{path: openai/gsm8k, config: main, split: test}'"""
 )
 LEVELS = ("debug", "info", "warning", "error")
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help in the lines of its source, which break at spaces if a terminal is narrower."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return fit_text(text, width) if sys.stdout.isatty() else text
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,8 +67,7 @@ def add_command(
     description: str | None = None,
 ) -> argparse.ArgumentParser:
     """Add a command whose help shows examples."""
-    raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser(name, help=text, description=description or text, formatter_class=raw)
+    command = commands.add_parser(name, help=text, description=description or text, formatter_class=Help)
     command.epilog = epilog  # type: ignore[assignment]
     command.set_defaults(execute=execute)
     return command

@@ -48,9 +48,10 @@ class Finding:
         line = self.to_json()
         mark = "FAILURE" if self.level is Level.FAILURE else self.level.value
         where = f"{line['where']:<{width - 1}} "
-        print_text(console, f"{mark:<8}{where}{line['what']}", mark=(len(mark), STYLES[self.level]))
+        indent = 8 + width
+        print_text(console, f"{mark:<8}{where}{line['what']}", mark=(len(mark), STYLES[self.level]), indent=indent)
         if self.remedy:
-            print_text(console, f"{'':<{8 + width}}-> {line['remedy']}")
+            print_text(console, f"{'':<{indent}}-> {line['remedy']}", indent=indent + 3)
 
 
 def ok(what: str) -> Finding:

@@ -12,7 +12,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.envs.core.turn_text import call_message, parse_turn, turn_text
 from temper.envs.env_episode import EnvEpisode
-from temper.envs.source import open_source
+from temper.envs.source import SizedSource, open_source
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir, RunState
@@ -32,25 +32,18 @@ def write_played_run(folder: Path) -> RunDir:
     The first group has unlimited thinking and version 3: a right answer after two calls, a wrong one, and a truncated one.
     The second has a budget and version 5: two right answers.
     """
-    run = RunDir(folder)
-    run.trajectories.mkdir(parents=True)
-    run.config.write_text(CONFIG, encoding="utf-8")
-    model = folder / "model"
-    model.mkdir()
-    byte_tokenizer().save_pretrained(model)
-    (model / "config.json").write_text("{}", encoding="utf-8")
-    run.store(RunState(model="model", stages={"rl": "rl"}))
+    run = write_empty_run(folder)
     rows = [
         {"stage": "rl", "event": "admitted", "time": 0.0, "ticket": ticket, "env": "math", "index": index, "version": 1}
         for ticket, index in TASKS.items()
     ]
     run.event_log.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    source = open_source(load_config(run.config, []).environments["math"], split="train", seed=5)
+    source = sums_of(run)
     first, second = (source.task(index) for index in TASKS.values())
     wrong = "2</think>\n\\boxed{-1}"
     groups = [
-        _group(40, first, [[calls(first), right(first)], [wrong], ["so many words"]], version=3, thinking=UNLIMITED),
-        _group(41, second, [[right(second)], [right(second)]], version=5, thinking=up_to(32)),
+        played_group(40, first, [[calls(first), right(first)], [wrong], ["so many words"]], version=3, thinking=UNLIMITED),
+        played_group(41, second, [[right(second)], [right(second)]], version=5, thinking=up_to(32)),
     ]
     answers = [one for group in groups for one in group.trajectories]
     advantages = [0.5, -0.25, -0.25, 0.0, 0.0]
@@ -60,6 +53,23 @@ def write_played_run(folder: Path) -> RunDir:
     ]
     write_groups(run.trajectory_file("rl", 10), groups, training=rows_of_training)
     return run
+
+
+def write_empty_run(folder: Path) -> RunDir:
+    """A run with a model's tokenizer and without answers."""
+    run = RunDir(folder)
+    run.trajectories.mkdir(parents=True)
+    run.config.write_text(CONFIG, encoding="utf-8")
+    model = folder / "model"
+    model.mkdir()
+    byte_tokenizer().save_pretrained(model)
+    (model / "config.json").write_text("{}", encoding="utf-8")
+    run.store(RunState(model="model", stages={"rl": "rl"}))
+    return run
+
+
+def sums_of(run: RunDir) -> SizedSource:
+    return open_source(load_config(run.config, []).environments["math"], split="train", seed=5)
 
 
 def right(task: Task) -> str:
@@ -73,7 +83,7 @@ def calls(task: Task) -> str:
     return turn_text({"role": "assistant", "content": "", "tool_calls": [sleeps, reckons]}, thinks=True)
 
 
-def _group(number: int, task: Task, texts: Sequence[Sequence[str]], *, version: int, thinking: Thinking) -> Group:
+def played_group(number: int, task: Task, texts: Sequence[Sequence[str]], *, version: int, thinking: Thinking) -> Group:
     ticket = Ticket(number=number, task=replace(task, thinking=thinking), admitted=WeightVersion(step=version))
     return Group.of(ticket, [_played(ticket.task, each, version=version) for each in texts])
 

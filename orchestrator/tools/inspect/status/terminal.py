@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from temper.orchestrator.run.screen import fit_text
 from temper.orchestrator.session.status import ProcessStatus, RunStatus
 from temper.orchestrator.tools.inspect.status.facts import RunFacts
 
@@ -16,12 +17,13 @@ SHOWN_ALARMS = 3
 GIB = 2**30
 
 
-def facts_table(facts: RunFacts) -> RenderableType:
-    """Return the facts for a terminal."""
+def facts_table(facts: RunFacts, *, width: int | None = None) -> RenderableType:
+    """Return the facts for a terminal of this width, or for a file."""
     status = facts.status
     if status is None:
         return Text("starting" if facts.running else "not running, no status yet")
-    parts: list[RenderableType] = [Text("\n".join(map(printable, _lines(facts, status))))]
+    lines = "\n".join(map(printable, _lines(facts, status)))
+    parts: list[RenderableType] = [Text(lines if width is None else fit_text(lines, width))]
     if facts.running and status.processes:
         parts.append(_processes(status))
     if facts.running and status.tickets:
@@ -73,11 +75,12 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
 
 
 def _processes(status: RunStatus) -> Table:
-    """Return the table of processes, 80 characters wide. It has machines if some are not the driver's."""
+    """Return the table of processes. It has machines if some are not the driver's. Only the last column wraps."""
     elsewhere = any(one.host not in (status.host, None) for one in status.processes)
-    table = Table("process", "state", "pid", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for head in (*(["machine"] if elsewhere else []), "answered", "progress", "at work"):
-        table.add_column(head, overflow="fold")
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for head in ("process", "state", "pid", *(["machine"] if elsewhere else []), "answered", "progress"):
+        table.add_column(head, no_wrap=True)
+    table.add_column("at work", overflow="fold")
     for one in status.processes:
         place = (one.host or "",) if elsewhere else ()
         answered = "" if one.answered_s is None else f"{one.answered_s:.0f} s ago"

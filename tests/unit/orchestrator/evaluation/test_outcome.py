@@ -42,8 +42,8 @@ def clauses(text: str) -> list[str]:
 
 
 def test_every_change_has_the_paired_figures_of_the_comparison() -> None:
-    before = evaluation("init", 0, {"math": [0, 1, 2, 1, 0, 3], "code": [2, 2]})
-    after = evaluation("rl", 1, {"math": [3, 4, 4, 2, 2, 4], "code": [2, 2]})
+    before = evaluation("init", 0, {"math": [0, 1, 2, 1, 0, 2] * 4, "code": [2, 2]})
+    after = evaluation("rl", 1, {"math": [3, 4, 4, 2, 2, 4] * 4, "code": [2, 2]})
     found = compare_tasks(before.tasks["math"], after.tasks["math"])
     (text,) = clauses(describe_outcome(record(before, after)))
     math, code = text.split(", ")
