@@ -5,6 +5,7 @@ It shows a small run with fixed answers, which the environment scores. So it nee
 
 import random
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -61,12 +62,12 @@ def draw_view(run: RunDir, picture: Path) -> None:
     assert main(["view", str(run.root), "--out", str(page_file)]) == 0
     with launched() as browser:
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-        page.goto(page_file.as_uri())
+        page.goto(page_file.absolute().as_uri())
         page.wait_for_selector("body[data-ready]")
         page.screenshot(path=picture)
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as folder:
-        draw_view(write_pictured_run(Path(folder) / "demo"), PICTURE)
+    with TemporaryDirectory() as folder, chdir(folder):  # so that the page shows short paths
+        draw_view(write_pictured_run(Path("runs/demo")), PICTURE)
     print(PICTURE)

@@ -17,7 +17,7 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
+from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import write_groups
 
 CONFIG = "name: played\nseed: 5\nstages: [init, rl]\nenvs: {math: {tools: [calculator, python]}}\n"
@@ -108,6 +108,11 @@ def _turn(before: Sequence[Message], text: str, result: StepResult, *, version: 
     made = byte_tokenizer()
     context = made.encode("".join(message["content"] for message in before), add_special_tokens=False)
     sampled = made.encode(text, add_special_tokens=False)
+    thinks = "</think>" in text
+    thought = len(made.encode(text.partition("</think>")[0], add_special_tokens=False))
+    stats = ThinkingStats(
+        tokens=thought, answer_tokens=len(sampled) - thought, closed=Closed.ITSELF if thinks else Closed.NEVER
+    )
     step_s = sum(span.seconds for span in result.tool_spans) + 0.125
     return Turn(
         context_ids=as_ids(context),
@@ -117,6 +122,7 @@ def _turn(before: Sequence[Message], text: str, result: StepResult, *, version: 
         injected_T=as_marks([False] * len(sampled)),
         text=text,
         answer=text,
+        thinking=stats,
         observation=result.messages,
         times=Times(queue_s=0.0625, generate_s=0.25, step_s=step_s),
         tool_spans=result.tool_spans,

@@ -13,7 +13,7 @@ const COLUMNS = [
   { name: "advantage", title: "adv", width: 54, about: "mean advantage of the trained tokens" },
   { name: "share", title: "update", width: 58, about: "share of this step's update that comes from the group, 0 to 1" },
   { name: "tokens", title: "tokens", width: 56, about: "sampled tokens" },
-  { name: "stop", title: "stop", width: 76, text: true, about: "why the episode ended" },
+  { name: "stop", title: "stop", width: 82, text: true, about: "why the episode ended" },
   { name: "failure", title: "failure", width: 76, text: true, about: "error outside the model" },
   { name: "spread", title: "std", width: 52, about: "standard deviation of the rewards of the group" },
   { name: "mismatch", title: "mismatch", width: 70, about: "mean |trainer logprob - engine logprob| of the trained tokens, in nats" },
