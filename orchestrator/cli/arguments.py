@@ -33,13 +33,19 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Help in the lines of its source, which break at spaces if a terminal is narrower."""
+    """Help in the lines of its source. On a terminal prose is filled, and other lines break at spaces."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return fit_text(text, width) if sys.stdout.isatty() else text
+        if not sys.stdout.isatty():
+            return text
+        parts = text.split("\n\n")
+        return "\n\n".join(fit_text(part, width) if "\n " in part else self._prose(part, width) for part in parts)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+    def _prose(self, text: str, width: int) -> str:
+        return "\n".join(self._split_lines(text, width))
 
 
 class Parser(argparse.ArgumentParser):

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 ABSOLUTE = re.compile(r"(?<![^\s'\"`(=])/[^\s'\"`(),;:]+")
-HEAD = re.compile(r"\s*(?:\S+\s{2,})*")
-"""The indentation of a line, and its first columns, which have two spaces between them."""
+COLUMNS = re.compile(r"\s*(?:\S+\s{2,})+")
+"""The first columns of a line. They have no spaces, and two or more behind each."""
 INDENT = 2
 
 
@@ -34,7 +34,7 @@ def fit_text(text: str, width: int, *, indent: int = 0) -> str:
 def _wrap(line: str, width: int, indent: int) -> str:
     if len(line) <= width:
         return line
-    found = HEAD.match(line)
+    found = COLUMNS.match(line)
     head = indent or (found.end() if found else 0)
     hang = head if 0 < head <= width // 2 else len(line) - len(line.lstrip()) + INDENT
     wrapper = TextWrapper(

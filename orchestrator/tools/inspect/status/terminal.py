@@ -42,7 +42,7 @@ def _cells(*texts: str) -> tuple[Text, ...]:
 
 def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
     silent = facts.silent_s or 0.0
-    age = f"driver {status.pid}, {silent:.0f} s ago" if facts.running else f"not running since {_ago(silent)}"
+    age = f"driver {status.pid}, {silent:.0f} s ago" if facts.running else f"not running for {_ago(silent)}"
     if facts.finished:
         yield f"finished {_ago(silent)} ago, all stages are done"
     else:
