@@ -1,10 +1,10 @@
 """The facts of a run drawn for a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -25,19 +25,15 @@ def facts_table(facts: RunFacts, *, width: int | None = None) -> RenderableType:
     lines = "\n".join(map(printable, _lines(facts, status)))
     parts: list[RenderableType] = [Text(lines if width is None else fit_text(lines, width))]
     if facts.running and status.processes:
-        parts.append(_processes(status))
+        parts.append(_processes(status, width))
     if facts.running and status.tickets:
-        parts.append(_tickets(status))
+        parts.append(_tickets(status, width))
     return Group(*parts)
 
 
 def printable(text: str) -> str:
     """Return a text with all terminal control characters escaped."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
-def _cells(*texts: str) -> tuple[Text, ...]:
-    return tuple(Text(printable(text)) for text in texts)
 
 
 def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
@@ -74,19 +70,16 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
         yield f"answers of {', '.join(facts.recorded)}: temper view {facts.folder}"
 
 
-def _processes(status: RunStatus) -> Table:
-    """Return the table of processes. It has machines if some are not the driver's. Only the last column wraps."""
+def _processes(status: RunStatus, width: int | None) -> RenderableType:
+    """Return the processes. They have machines if some are not the driver's."""
     elsewhere = any(one.host not in (status.host, None) for one in status.processes)
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for head in ("process", "state", "pid", *(["machine"] if elsewhere else []), "answered", "progress"):
-        table.add_column(head, no_wrap=True)
-    table.add_column("at work", overflow="fold")
+    heads = ["process", "state", "pid", *(["machine"] if elsewhere else []), "answered", "progress", "at work"]
+    rows = []
     for one in status.processes:
         place = (one.host or "",) if elsewhere else ()
         answered = "" if one.answered_s is None else f"{one.answered_s:.0f} s ago"
-        known = (one.name, one.state, str(one.pid or ""), *place, answered, str(one.progress or 0), _work(one))
-        table.add_row(*_cells(*known))
-    return table
+        rows.append((one.name, one.state, str(one.pid or ""), *place, answered, str(one.progress or 0), _work(one)))
+    return _table(heads, rows, width)
 
 
 def _work(one: ProcessStatus) -> str:
@@ -99,14 +92,31 @@ def _work(one: ProcessStatus) -> str:
     return ", ".join(filter(None, facts))
 
 
-def _tickets(status: RunStatus) -> Table:
+def _tickets(status: RunStatus, width: int | None) -> RenderableType:
     oldest = sorted(status.tickets, key=lambda ticket: -ticket.age_s)
     title = f"the oldest {SHOWN_TICKETS} of {len(oldest)} groups" if len(oldest) > SHOWN_TICKETS else None
-    table = Table("group", "environment", "state", "age", "at", title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for ticket in oldest[:SHOWN_TICKETS]:
-        cells = (f"#{ticket.number}", ticket.env, ticket.state, f"{ticket.age_s:.0f} s", ticket.worker or "")
-        table.add_row(*_cells(*cells))
-    return table
+    rows = [
+        (f"#{ticket.number}", ticket.env, ticket.state, f"{ticket.age_s:.0f} s", ticket.worker or "")
+        for ticket in oldest[:SHOWN_TICKETS]
+    ]
+    return _table(["group", "environment", "state", "age", "at"], rows, width, title=title)
+
+
+def _table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, *, title: str | None = None
+) -> RenderableType:
+    """Return a table whose last column wraps, or lines if a terminal is too narrow for the words of the table."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for head, *cells in list(zip(heads, *shown, strict=True))[:-1]:
+        table.add_column(head, no_wrap=True, min_width=max(map(len, (head, *cells))))
+    table.add_column(heads[-1], overflow="fold")
+    for row in shown:
+        table.add_row(*map(Text, row))
+    if width is None or Console(width=width).measure(table).minimum <= width:
+        return table
+    lines = [", ".join(f"{head} {cell}" for head, cell in zip(heads, row, strict=True) if cell) for row in shown]
+    return Text(fit_text("\n".join([*([title] if title else []), *lines]), width))
 
 
 def _steps(status: RunStatus) -> str:

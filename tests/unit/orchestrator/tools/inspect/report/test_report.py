@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -335,3 +336,12 @@ def test_the_outcome_is_the_same_line_in_every_place(tmp_path: Path) -> None:
     assert json.loads(paths.json.read_text())["outcome"] == line
     assert line in unescape(paths.html.read_text())
     assert gather(RunDir(tmp_path), now=0.0).outcome == line
+
+
+def test_the_rewards_of_a_run_of_one_step_are_a_point(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    record = read_run(tmp_path)
+    circle = re.compile(r'<path id="m\w+" d="[^"]*C')
+    assert not circle.search(draw_figures(record)[0].document)
+    one = replace(record, rows=[row for row in record.rows if row.step < 2])
+    assert circle.search(draw_figures(one)[0].document)
