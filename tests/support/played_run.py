@@ -42,7 +42,9 @@ def write_played_run(folder: Path) -> RunDir:
     first, second = (source.task(index) for index in TASKS.values())
     wrong = "2</think>\n\\boxed{-1}"
     groups = [
-        played_group(40, first, [[calls(first), right(first)], [wrong], ["so many words"]], version=3, thinking=UNLIMITED),
+        played_group(
+            40, first, [[calls(first), right(first)], [wrong], ["so many words"]], version=3, thinking=UNLIMITED
+        ),
         played_group(41, second, [[right(second)], [right(second)]], version=5, thinking=up_to(32)),
     ]
     answers = [one for group in groups for one in group.trajectories]
