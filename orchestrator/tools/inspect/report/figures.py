@@ -259,7 +259,7 @@ def _stacked(record: RunRecord, curve: Curve, stage: str, instance: str) -> Capt
     window = max(1, len(steps) // 20)
     figure, axes = _axes(SIZE)
     smooth: list[list[float]] = [smoothed(part, window=window) for part in parts.values()]
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if len(steps) == 1:  # an area of one point is invisible
         steps, smooth = [steps[0] - 0.5, steps[0] + 0.5], [2 * part for part in smooth]
     axes.stackplot(steps, smooth, labels=list(parts), colors=COLOURS, alpha=0.85, linewidth=0)
@@ -376,7 +376,7 @@ def smoothed(values: list[float], *, window: int) -> list[float]:
 
 def _line(axes: Axes, steps: list[int], values: list[float], *, label: str, colour: str, smooth: bool) -> None:
     window = max(1, len(values) // 20)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if not smooth or window == 1:
         only = "o" if len(values) == 1 else ""  # a line through one point is invisible
         axes.plot(steps, values, color=colour, label=label, linewidth=1.6, marker=only)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -108,12 +108,14 @@ def _table(
     """Return a table whose last column wraps, or lines if a terminal is too narrow for the words of the table."""
     shown = [[printable(cell) for cell in row] for row in rows]
     table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for head, *cells in list(zip(heads, *shown, strict=True))[:-1]:
-        table.add_column(head, no_wrap=True, min_width=max(map(len, (head, *cells))))
+    for head in heads[:-1]:
+        table.add_column(head, no_wrap=True)
     table.add_column(heads[-1], overflow="fold")
     for row in shown:
         table.add_row(*map(Text, row))
-    if width is None or Console(width=width).measure(table).minimum <= width:
+    *columns, last = zip(heads, *shown, strict=True)
+    widths = [*(max(map(len, cells)) for cells in columns), max(map(len, " ".join(last).split()))]
+    if width is None or sum(widths) + 2 * len(widths) + 1 <= width:  # two spaces between columns
         return table
     lines = [", ".join(f"{head} {cell}" for head, cell in zip(heads, row, strict=True) if cell) for row in shown]
     return Text(fit_text("\n".join([*([title] if title else []), *lines]), width))
