@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from temper.orchestrator.run.driver import OURS, VLLM_LEVEL
 from temper.orchestrator.run.folder import RunDir
@@ -55,6 +56,10 @@ class Parser(argparse.ArgumentParser):
         if callable(self.epilog):
             self.epilog = self.epilog()
         return super().format_help()
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        whole = message is None or not sys.stderr.isatty()
+        super().exit(status, message if whole else fit_text(str(message), get_terminal_size().columns))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         near = get_close_matches(str(value), map(str, action.choices or ()), n=1)

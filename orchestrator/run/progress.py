@@ -186,7 +186,8 @@ class Progress:
         left = stage.seconds_left(now)
         head = Table.grid(padding=(0, 2))
         step = f"{stage.step}/{stage.total}" if stage.total else "..."
-        bar = ProgressBar(total=stage.total or None, completed=stage.step, width=30, pulse=not stage.total)
+        width = min(30, self._console.width // 6)
+        bar = ProgressBar(total=stage.total or None, completed=stage.step, width=width, pulse=not stage.total)
         head.add_row(
             Text(f"{self._title} - {stage.name}", style="bold"),
             bar,
