@@ -62,7 +62,7 @@ def _difference_text(found: TaskComparison) -> str:
 def _level_text(evaluations: Sequence[Evaluation]) -> str:
     """Return the accuracies of the only evaluation, or of none."""
     if not evaluations:
-        return "no evaluation"
+        return "nothing was evaluated"
     last = evaluations[-1]
     texts = ", ".join(_accuracy_text(env, result) for env, result in last.envs.items())
     return f"accuracy after {last.label}: {texts}; no other model was evaluated"
