@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import yaml
 
-from temper.orchestrator.evaluation.outcome import read_outcome
 from temper.orchestrator.run.folder import RunDir, finite
 from temper.orchestrator.run.metrics_log import MetricsRow, parse_row, step_rows
 from temper.orchestrator.session.status import RunStatus, read_status
@@ -116,9 +115,15 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
         found=_newest_faults(run.faults),
         memory=_memory(status) if running and status is not None else (),
         free_memory=psutil.virtual_memory().available,
-        outcome="" if running else read_outcome(run.root),
+        outcome="" if running else _outcome(run.root),
         recorded=tuple(file.label for file in recorded_files(run)[:NEWEST]),
     )
+
+
+def _outcome(run_dir: Path) -> str:
+    from temper.orchestrator.evaluation.outcome import read_outcome  # takes a second, which no other command shall take
+
+    return read_outcome(run_dir)
 
 
 def last_rows(path: Path) -> list[MetricsRow]:
