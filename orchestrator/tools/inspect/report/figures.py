@@ -246,7 +246,7 @@ def _stacked(record: RunRecord, curve: Curve, stage: str, instance: str) -> Capt
     """Draw the parts of a total over the steps. Parts that are too small to see, and the rest of the total, are `other`."""
     total = dict(zip(*record.series(instance, str(curve.stacked_to)), strict=True))
     series = {label: dict(zip(*record.series(instance, name), strict=True)) for name, label in curve.metrics.items()}
-    steps: list[float] = sorted(set(total).union(*series.values()))
+    steps = sorted(set(total).union(*series.values()))
     whole = sum(total.values()) or sum(sum(values.values()) for values in series.values())
     parts = {
         label: [values.get(step, 0.0) for step in steps]
@@ -258,11 +258,11 @@ def _stacked(record: RunRecord, curve: Curve, stage: str, instance: str) -> Capt
         parts["other"] = rest
     window = max(1, len(steps) // 20)
     figure, axes = _axes(SIZE)
-    smooth: list[list[float]] = [smoothed(part, window=window) for part in parts.values()]
+    places, smooth = list(map(float, steps)), [smoothed(part, window=window) for part in parts.values()]
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if len(steps) == 1:  # an area of one point is invisible
-        steps, smooth = [steps[0] - 0.5, steps[0] + 0.5], [2 * part for part in smooth]
-    axes.stackplot(steps, smooth, labels=list(parts), colors=COLOURS, alpha=0.85, linewidth=0)
+        places, smooth = [steps[0] - 0.5, steps[0] + 0.5], [2 * part for part in smooth]
+    axes.stackplot(places, smooth, labels=list(parts), colors=COLOURS, alpha=0.85, linewidth=0)
     axes.set_xlabel(f"{instance.upper()} step")
     axes.set_ylabel("seconds")
     axes.margins(x=0)
