@@ -23,8 +23,9 @@ def evaluation(label: str, order: int, right: dict[str, list[int]], **changes: A
         for env, counts in right.items()
     }
     envs = {env: result(sum(counts) / (4 * len(counts)), len(counts)) for env, counts in right.items()}
-    plain = {"k": 4, "seconds": 1.0, "model": label, "asked": {"samples": 4}}
-    return Evaluation(label=label, order=order, envs=envs, tasks=tasks, **(plain | changes))
+    plain: dict[str, Any] = {"k": 4, "seconds": 1.0, "model": label, "asked": {"samples": 4}}
+    given: dict[str, Any] = {"envs": envs, "tasks": tasks} | plain | changes
+    return Evaluation(label=label, order=order, **given)
 
 
 def result(accuracy: float, tasks: int) -> EnvResult:
