@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from temper.orchestrator.cli.arguments import Parser
+from temper.orchestrator.cli.arguments import Help, Parser
 from temper.orchestrator.cli.config_command import add_config_command
 from temper.orchestrator.cli.debug_commands import add_debug_commands
 from temper.orchestrator.cli.doctor_commands import add_doctor_commands
@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     root: argparse.ArgumentParser = Parser(
         prog="temper",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     root.add_argument("--version", action="version", version=f"%(prog)s {version()}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)

@@ -6,13 +6,17 @@ A command sets `execute`, which receives the parsed arguments and returns the ex
 import argparse
 import logging
 import os
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from temper.orchestrator.run.driver import OURS, VLLM_LEVEL
 from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.screen import fit_text
 
 if TYPE_CHECKING:
     from temper.orchestrator.config.model_source import ModelSource
@@ -29,6 +33,22 @@ DATA_OPTION = (
 LEVELS = ("debug", "info", "warning", "error")
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help in the lines of its source. On a terminal prose is filled, and other lines break at spaces."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if not sys.stdout.isatty():
+            return text
+        parts = text.split("\n\n")
+        return "\n\n".join(fit_text(part, width) if "\n " in part else self._prose(part, width) for part in parts)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+    def _prose(self, text: str, width: int) -> str:
+        return "\n".join(self._split_lines(text, width))
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that suggests similar names, and may build its epilog on demand."""
 
@@ -36,6 +56,10 @@ class Parser(argparse.ArgumentParser):
         if callable(self.epilog):
             self.epilog = self.epilog()
         return super().format_help()
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        whole = message is None or not sys.stderr.isatty()
+        super().exit(status, message if whole else fit_text(str(message), get_terminal_size().columns))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         near = get_close_matches(str(value), map(str, action.choices or ()), n=1)
@@ -54,8 +78,7 @@ def add_command(
     description: str | None = None,
 ) -> argparse.ArgumentParser:
     """Add a command whose help shows examples."""
-    raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser(name, help=text, description=description or text, formatter_class=raw)
+    command = commands.add_parser(name, help=text, description=description or text, formatter_class=Help)
     command.epilog = epilog  # type: ignore[assignment]
     command.set_defaults(execute=execute)
     return command

@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from temper.orchestrator.cli.arguments import add_command, add_config_or_run, path_of_run
+from temper.orchestrator.run.screen import print_text
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
@@ -58,9 +61,10 @@ def _execute(given: argparse.Namespace) -> int:
         sys.stdout.write(resolved_yaml(resolve(path, overrides)))
     elif given.diff:
         files = [resolve(path, []) for path in given.diff]
-        print(*differences(*files), *(f"{file.path}: {file.note}" for file in files if file.note), sep="\n")
+        lines = [*differences(*files), *(f"{file.path}: {file.note}" for file in files if file.note)]
+        print_text(Console(), "\n".join(lines))
     else:
-        print(*explain(given.explain, path, overrides), sep="\n")
+        print_text(Console(), "\n".join(explain(given.explain, path, overrides)))
     return 0
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from temper.orchestrator.cli.arguments import add_command, add_config, add_config_or_run, add_json
 from temper.orchestrator.pipeline.finding import Finding, Level
+from temper.orchestrator.run.screen import print_text
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
@@ -93,7 +94,7 @@ def _doctor(given: argparse.Namespace) -> int:
     from temper.orchestrator.tools.preflight.doctor.checks import examine
     from temper.orchestrator.tools.preflight.doctor.target import read_target
 
-    console, found = Console(highlight=False, soft_wrap=True), list[Finding]()
+    console, found = Console(highlight=False), list[Finding]()
     for one in examine(read_target(given.config, given.overrides)):
         found.append(one)
         if not given.json:
@@ -101,7 +102,7 @@ def _doctor(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(findings_to_json(found), indent=1))
     else:
-        console.print(counts_line(found))
+        print_text(console, counts_line(found))
     return 1 if any(one.level is Level.FAILURE for one in found) else 0
 
 
@@ -114,7 +115,10 @@ def _plan(given: argparse.Namespace) -> int:
     plan = plan_of(
         given.config, given.overrides, gpus=given.gpus, assumptions=Assumptions().with_overrides(given.assume)
     )
-    print(as_json(plan) if given.json else "\n".join(page(plan)))
+    if given.json:
+        print(as_json(plan))
+    else:
+        print_text(Console(), "\n".join(page(plan)))
     return 0 if all(limit.holds for limit in run_limits(plan)) else 1
 
 

@@ -150,25 +150,25 @@ def _add_compare(commands: "Commands") -> None:
 
 
 def _status(given: argparse.Namespace) -> int:
-    folder = require_run(given.run)
+    folder, console = require_run(given.run), Console()
     if given.json:
         print(json.dumps(gather(folder, now=time.time()).as_json()))
     elif given.watch:
         with (
             contextlib.suppress(KeyboardInterrupt),
-            Live(console=Console(), auto_refresh=False) as live,
+            Live(console=console, auto_refresh=False) as live,
         ):  # Ctrl-C ends it
             while folder.is_held():
-                live.update(_shown(folder), refresh=True)
+                live.update(_shown(folder, console), refresh=True)
                 time.sleep(REFRESH_S)
-            live.update(_shown(folder), refresh=True)
+            live.update(_shown(folder, console), refresh=True)
     else:
-        Console().print(_shown(folder), soft_wrap=True)
+        console.print(_shown(folder, console), soft_wrap=not console.is_terminal)
     return 0
 
 
-def _shown(folder: RunDir) -> RenderableType:
-    return facts_table(gather(folder, now=time.time()))
+def _shown(folder: RunDir, console: Console) -> RenderableType:
+    return facts_table(gather(folder, now=time.time()), width=console.width if console.is_terminal else None)
 
 
 def _scale(given: argparse.Namespace) -> int:

@@ -8,6 +8,8 @@ import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from temper.orchestrator.cli.arguments import (
     add_command,
     add_config,
@@ -17,6 +19,7 @@ from temper.orchestrator.cli.arguments import (
     set_log_level,
 )
 from temper.orchestrator.cluster.head import require_head
+from temper.orchestrator.run.screen import print_text
 from temper.orchestrator.stages.registry import HELP
 
 if TYPE_CHECKING:
@@ -127,7 +130,10 @@ def show_dry_run(preview: "Preview", config: "Config | None", given: argparse.Na
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
     preview = replace(preview, notes=(*start_notes(config), *preview.notes))
-    print(json.dumps(asdict(preview), default=str, indent=1) if given.json else "\n".join([*lines(preview), NOTHING]))
+    if given.json:
+        print(json.dumps(asdict(preview), default=str, indent=1))
+    else:
+        print_text(Console(), "\n".join([*lines(preview), NOTHING]))
     return 0
 
 

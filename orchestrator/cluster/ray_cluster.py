@@ -113,7 +113,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
     address = os.environ.get("RAY_ADDRESS", "local")
     require_head(address)
     variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _driver_variables()
-    with _own_sigterm():
+    with _own_sigterm(), _typed_errors():
         joined = ray.init(
             address=address,
             namespace="temper",
@@ -149,6 +149,19 @@ def _own_sigterm() -> Iterator[None]:
     finally:
         if signal.getsignal(signal.SIGTERM) is not own:  # only the main thread sets handlers
             signal.signal(signal.SIGTERM, own)
+
+
+@contextmanager
+def _typed_errors() -> Iterator[None]:
+    """Raise a `RuntimeError` for the bare `Exception` of Ray, which a busy machine causes if its processes start too slowly."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        raise RuntimeError(
+            f"Ray did not start: {error} End other programs that use the cores or the memory, then rerun the command"
+        ) from error
 
 
 def has_open_access() -> bool:

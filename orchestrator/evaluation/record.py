@@ -98,6 +98,8 @@ class RunRecord:
     """The stage of each started instance, by name."""
     commits: list[str] = field(default_factory=list)
     """Commits of the code that ran the stages."""
+    step_evaluations: list[Evaluation] = field(default_factory=list)
+    """The first and the last evaluation between the steps of each stage."""
 
     def instances(self, stage: str) -> list[str]:
         """Return the instances of a stage in order, by default the stage's own name."""
@@ -151,7 +153,9 @@ def read_run(run_dir: Path) -> RunRecord:
     path = run_dir / "config.yaml"
     if not path.exists():
         raise FileNotFoundError(f"{run_dir} has no config.yaml, so it is not the folder of a run")
-    config, state = yaml.safe_load(path.read_text(encoding="utf-8")) or {}, RunDir(run_dir).state()
+    folder = RunDir(run_dir)
+    config, state = yaml.safe_load(path.read_text(encoding="utf-8")) or {}, folder.state()
+    between = [list(folder.step_evaluations(name).values()) for name in state.stages]
     return RunRecord(
         name=str(config.get("name", run_dir.name)),
         seed=config.get("seed"),
@@ -161,6 +165,7 @@ def read_run(run_dir: Path) -> RunRecord:
         stage_seconds=state.seconds,
         stages=state.stages,
         commits=state.commits,
+        step_evaluations=[_of_run(file) for files in between for file in dict.fromkeys((*files[:1], *files[-1:]))],
     )
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from rich.console import Console
-from rich.text import Text
 
 from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.screen import print_text
 
 
 class Level(Enum):
@@ -48,9 +48,10 @@ class Finding:
         line = self.to_json()
         mark = "FAILURE" if self.level is Level.FAILURE else self.level.value
         where = f"{line['where']:<{width - 1}} "
-        console.print(Text.assemble((f"{mark:<8}", STYLES[self.level]), where, line["what"]), soft_wrap=True)
+        indent = 8 + width
+        print_text(console, f"{mark:<8}{where}{line['what']}", mark=(len(mark), STYLES[self.level]), indent=indent)
         if self.remedy:
-            console.print(f"{'':<{8 + width}}-> {line['remedy']}", markup=False, soft_wrap=True)
+            print_text(console, f"{'':<{indent}}-> {line['remedy']}", indent=indent + 3)
 
 
 def ok(what: str) -> Finding:

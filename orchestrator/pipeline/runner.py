@@ -15,6 +15,7 @@ from temper.orchestrator.cluster.actors import run_in_task
 from temper.orchestrator.cluster.bundles import build_request, reserve
 from temper.orchestrator.cluster.placement import PlacementRequest
 from temper.orchestrator.cluster.ray_cluster import has_open_access, start_ray
+from temper.orchestrator.evaluation.outcome import read_outcome
 from temper.orchestrator.loop.deadline import STOPPED, StopFlag, StopRequested, in_thread, within
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.continuation import check_continuation, valid_progress
@@ -157,6 +158,7 @@ async def _tracked(
         await run.close()
         await run.copy_output()
         await in_thread(tracker.close, ended)
+        progress.note(await in_thread(read_outcome, folder.root))
 
 
 async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -> None:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.screen import print_text
 from temper.rollout.trajectory import Group
 
 SHOWN_ENVS = 8
@@ -154,7 +155,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Print a permanent line. Secrets are redacted."""
         line = f"[{clock_text(self._clock() - self._began)}] {blanked(text)}"
-        self._console.print(line, markup=False, soft_wrap=True)
+        print_text(self._console, line)
         if self._live is None:
             with suppress(BrokenPipeError):
                 self._stream.flush()
@@ -185,7 +186,8 @@ class Progress:
         left = stage.seconds_left(now)
         head = Table.grid(padding=(0, 2))
         step = f"{stage.step}/{stage.total}" if stage.total else "..."
-        bar = ProgressBar(total=stage.total or None, completed=stage.step, width=30, pulse=not stage.total)
+        width = min(30, self._console.width // 6)
+        bar = ProgressBar(total=stage.total or None, completed=stage.step, width=width, pulse=not stage.total)
         head.add_row(
             Text(f"{self._title} - {stage.name}", style="bold"),
             bar,

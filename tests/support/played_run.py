@@ -12,12 +12,12 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.envs.core.turn_text import call_message, parse_turn, turn_text
 from temper.envs.env_episode import EnvEpisode
-from temper.envs.source import open_source
+from temper.envs.source import SizedSource, open_source
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
+from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import write_groups
 
 CONFIG = "name: played\nseed: 5\nstages: [init, rl]\nenvs: {math: {tools: [calculator, python]}}\n"
@@ -32,25 +32,20 @@ def write_played_run(folder: Path) -> RunDir:
     The first group has unlimited thinking and version 3: a right answer after two calls, a wrong one, and a truncated one.
     The second has a budget and version 5: two right answers.
     """
-    run = RunDir(folder)
-    run.trajectories.mkdir(parents=True)
-    run.config.write_text(CONFIG, encoding="utf-8")
-    model = folder / "model"
-    model.mkdir()
-    byte_tokenizer().save_pretrained(model)
-    (model / "config.json").write_text("{}", encoding="utf-8")
-    run.store(RunState(model="model", stages={"rl": "rl"}))
+    run = write_empty_run(folder)
     rows = [
         {"stage": "rl", "event": "admitted", "time": 0.0, "ticket": ticket, "env": "math", "index": index, "version": 1}
         for ticket, index in TASKS.items()
     ]
     run.event_log.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    source = open_source(load_config(run.config, []).environments["math"], split="train", seed=5)
+    source = sums_of(run)
     first, second = (source.task(index) for index in TASKS.values())
     wrong = "2</think>\n\\boxed{-1}"
     groups = [
-        _group(40, first, [[calls(first), right(first)], [wrong], ["so many words"]], version=3, thinking=UNLIMITED),
-        _group(41, second, [[right(second)], [right(second)]], version=5, thinking=up_to(32)),
+        played_group(
+            40, first, [[calls(first), right(first)], [wrong], ["so many words"]], version=3, thinking=UNLIMITED
+        ),
+        played_group(41, second, [[right(second)], [right(second)]], version=5, thinking=up_to(32)),
     ]
     answers = [one for group in groups for one in group.trajectories]
     advantages = [0.5, -0.25, -0.25, 0.0, 0.0]
@@ -60,6 +55,23 @@ def write_played_run(folder: Path) -> RunDir:
     ]
     write_groups(run.trajectory_file("rl", 10), groups, training=rows_of_training)
     return run
+
+
+def write_empty_run(folder: Path) -> RunDir:
+    """A run with a model's tokenizer and without answers."""
+    run = RunDir(folder)
+    run.trajectories.mkdir(parents=True)
+    run.config.write_text(CONFIG, encoding="utf-8")
+    model = folder / "model"
+    model.mkdir()
+    byte_tokenizer().save_pretrained(model)
+    (model / "config.json").write_text("{}", encoding="utf-8")
+    run.store(RunState(model="model", stages={"rl": "rl"}))
+    return run
+
+
+def sums_of(run: RunDir) -> SizedSource:
+    return open_source(load_config(run.config, []).environments["math"], split="train", seed=5)
 
 
 def right(task: Task) -> str:
@@ -73,7 +85,7 @@ def calls(task: Task) -> str:
     return turn_text({"role": "assistant", "content": "", "tool_calls": [sleeps, reckons]}, thinks=True)
 
 
-def _group(number: int, task: Task, texts: Sequence[Sequence[str]], *, version: int, thinking: Thinking) -> Group:
+def played_group(number: int, task: Task, texts: Sequence[Sequence[str]], *, version: int, thinking: Thinking) -> Group:
     ticket = Ticket(number=number, task=replace(task, thinking=thinking), admitted=WeightVersion(step=version))
     return Group.of(ticket, [_played(ticket.task, each, version=version) for each in texts])
 
@@ -98,6 +110,11 @@ def _turn(before: Sequence[Message], text: str, result: StepResult, *, version: 
     made = byte_tokenizer()
     context = made.encode("".join(message["content"] for message in before), add_special_tokens=False)
     sampled = made.encode(text, add_special_tokens=False)
+    thinks = "</think>" in text
+    thought = len(made.encode(text.partition("</think>")[0], add_special_tokens=False))
+    stats = ThinkingStats(
+        tokens=thought, answer_tokens=len(sampled) - thought, closed=Closed.ITSELF if thinks else Closed.NEVER
+    )
     step_s = sum(span.seconds for span in result.tool_spans) + 0.125
     return Turn(
         context_ids=as_ids(context),
@@ -107,6 +124,7 @@ def _turn(before: Sequence[Message], text: str, result: StepResult, *, version: 
         injected_T=as_marks([False] * len(sampled)),
         text=text,
         answer=text,
+        thinking=stats,
         observation=result.messages,
         times=Times(queue_s=0.0625, generate_s=0.25, step_s=step_s),
         tool_spans=result.tool_spans,

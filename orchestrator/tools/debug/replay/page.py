@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from temper.learner.models.layer_types import TYPES
+from temper.orchestrator.run.screen import print_text
 from temper.orchestrator.tools.debug.replay.chain import Chain
 from temper.orchestrator.tools.debug.replay.replay import Changed, Match, Replay, StepCompared
 from temper.orchestrator.tools.debug.replay.tokens import TokensCompared
@@ -25,14 +26,14 @@ MATCHES = {
 def print_replay(found: Replay, console: Console) -> None:
     """Print the steps that were trained again and the differences."""
     for name, (then, now) in found.packages.items():
-        _say(console, f"recorded with {name} {then}, replayed with {now}: last digits may differ")
+        print_text(console, f"recorded with {name} {then}, replayed with {now}: last digits may differ")
     for one in found.compared:
         _print_step(one, console)
     _print_weights(found, console)
     if found.changed is not None:
         _print_changed(found.changed, console, found.chain)
     step = f"{found.chain.label}, trained again from step {found.chain.base},"
-    _say(console, f"{found.run}: {step} {MATCHES[found.match]}")
+    print_text(console, f"{found.run}: {step} {MATCHES[found.match]}")
 
 
 def print_replayable(found: dict[str, dict[int, Chain]], console: Console) -> None:
@@ -43,35 +44,31 @@ def print_replayable(found: dict[str, dict[int, Chain]], console: Console) -> No
             by_base.setdefault(chain.base, []).append(step)
         for base, steps in by_base.items():
             where = f"the checkpoint of step {base}" if base else "the beginning"
-            _say(console, f"{stage}: steps {min(steps)} to {max(steps)} from {where}")
+            print_text(console, f"{stage}: steps {min(steps)} to {max(steps)} from {where}")
     if not any(found.values()):
-        _say(console, "no step can be replayed: no batch is recorded (checkpoints.batches)")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+        print_text(console, "no step can be replayed: no batch is recorded (checkpoints.batches)")
 
 
 def _print_step(one: StepCompared, console: Console) -> None:
     """Print how a step's tokens and metrics compare with its record."""
     if one.tokens is None:
-        _say(console, f"step {one.step}: its tokens are not recorded")
+        print_text(console, f"step {one.step}: its tokens are not recorded")
     else:
         _print_tokens(one.tokens, console, f"step {one.step}", ("recorded", "replayed"))
     if not one.metrics_compared:
-        _say(console, f"step {one.step}: its metrics are not recorded")
+        print_text(console, f"step {one.step}: its metrics are not recorded")
         return
     differ = f"{len(one.metrics)} differ" if one.metrics else "difference 0"
-    _say(console, f"step {one.step}: {one.metrics_compared} metrics, {differ}")
+    print_text(console, f"step {one.step}: {one.metrics_compared} metrics, {differ}")
     _print_metrics(one.metrics, console, ("recorded", "replayed"))
 
 
 def _print_tokens(found: TokensCompared, console: Console, head: str, names: tuple[str, str]) -> None:
     if not found.unequal:
-        _say(console, f"{head}: {found.tokens:,} tokens, difference 0 (log-probability, advantage, factor)")
+        print_text(console, f"{head}: {found.tokens:,} tokens, difference 0 (log-probability, advantage, factor)")
         return
     largest = ", ".join(f"{name} {size:.3g}" for name, size in found.largest.items())
-    _say(console, f"{head}: {found.unequal:,} of {found.tokens:,} tokens differ; largest difference: {largest}")
+    print_text(console, f"{head}: {found.unequal:,} of {found.tokens:,} tokens differ; largest difference: {largest}")
     rows = []
     for one in found.worst:
         answer = f"{one.env} {_visible(one.key)} row {one.row}"
@@ -106,7 +103,7 @@ def _value(value: float | str | None) -> str:
 
 def _print_metrics(pairs: dict[str, tuple[float, float]], console: Console, names: tuple[str, str]) -> None:
     for name, (one, other) in pairs.items():
-        _say(console, f"  {name}: {names[0]} {one:.9g}, {names[1]} {other:.9g}")
+        print_text(console, f"  {name}: {names[0]} {one:.9g}, {names[1]} {other:.9g}")
 
 
 def _print_weights(found: Replay, console: Console) -> None:
@@ -114,10 +111,10 @@ def _print_weights(found: Replay, console: Console) -> None:
     step, stored, after = found.chain.step, found.weights, found.next_checkpoint
     if stored is None:
         following = "" if after is None else f". --step {found.chain.stage}/{after} has one"
-        _say(console, f"the run has no checkpoint of step {step} to compare weights with{following}")
+        print_text(console, f"the run has no checkpoint of step {step} to compare weights with{following}")
         return
     differ = f"{len(stored.unequal)} differ" if stored.unequal else "bit-identical to its checkpoint"
-    _say(console, f"weights and optimiser after step {step}: {stored.tensors} tensors, {differ}")
+    print_text(console, f"weights and optimiser after step {step}: {stored.tensors} tensors, {differ}")
     rows = [
         (one.layer, one.type, one.name, f"{one.unequal:,} of {one.entries:,}", f"{one.largest:.3g}")
         for one in sorted(stored.unequal, key=lambda each: -each.largest)[:LAYERS_SHOWN]
@@ -132,14 +129,14 @@ def _print_changed(changed: Changed, console: Console, chain: Chain) -> None:
     effects = changed.effects
     if effects.left_out:
         some = ", ".join(effects.left_out[:LEFT_OUT_SHOWN])
-        _say(console, f"not compared: {len(effects.left_out)} tensors that only one side has, such as {some}")
+        print_text(console, f"not compared: {len(effects.left_out)} tensors that only one side has, such as {some}")
     for title, moved in (("change of the weights", effects.weights), ("gradient", effects.gradients)):
         order = [kind for kind in TYPES if kind in moved] + furthest_layers(moved)
         rows = [(name, f"{effects.entries[name]:,}" if name in TYPES else "", *_moved(moved[name])) for name in order]
         names = ("type", "entries", "norm without", "norm with", "difference", "relative", "cosine")
         _print_table(console, names, rows, title=title)
     if not effects.gradients:
-        _say(console, "gradients are shown if a step makes one adamw update and no replay skips it")
+        print_text(console, "gradients are shown if a step makes one adamw update and no replay skips it")
 
 
 def furthest_layers(moved: Mapping[str, Moved]) -> list[str]:

@@ -13,6 +13,7 @@ from rich.table import Table
 from temper.orchestrator.evaluation.record import RunRecord, read_run
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsRow, step_rows
+from temper.orchestrator.run.screen import print_text
 from temper.orchestrator.tools.inspect.explain.change_points import MIN_SIDE, MIN_STEPS, ChangePoint, find_change_points
 from temper.orchestrator.tools.inspect.explain.update_shares import StepShares, shares_of, shares_of_batch
 from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile, recorded_files
@@ -108,7 +109,7 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
 def print_explanation(found: Explanation, console: Console, *, viewer: str) -> None:
     """Print tables of change points and groups. `viewer` is the address of `temper view`."""
     for line in _lines(found):
-        console.print(line, soft_wrap=True, markup=False)
+        print_text(console, line)
     if found.change_points:
         table = Table("step", "metric", "before", "after", "change / noise", "events", box=None)
         for one in found.change_points[:SHOWN_CHANGE_POINTS]:
@@ -122,7 +123,7 @@ def print_explanation(found: Explanation, console: Console, *, viewer: str) -> N
         for group in found.shares.groups:
             rewards = ", ".join(f"{reward:.2g}" for reward in group.rewards)
             line = f"{group.share:4.0%}  {group.env} {group.key}, rewards {rewards}  {viewer if group.link else ''}{group.link}"
-            console.print(line, soft_wrap=True, markup=False)
+            print_text(console, line)
 
 
 def _lines(found: Explanation) -> Iterator[str]:

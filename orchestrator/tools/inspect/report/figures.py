@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from temper.envs.core.thinking_mode import Mode
 from temper.orchestrator.evaluation.budget_curve import BudgetPoint
@@ -257,8 +258,11 @@ def _stacked(record: RunRecord, curve: Curve, stage: str, instance: str) -> Capt
         parts["other"] = rest
     window = max(1, len(steps) // 20)
     figure, axes = _axes(SIZE)
-    smooth = [smoothed(part, window=window) for part in parts.values()]
-    axes.stackplot(steps, smooth, labels=list(parts), colors=COLOURS, alpha=0.85, linewidth=0)
+    places, smooth = list(map(float, steps)), [smoothed(part, window=window) for part in parts.values()]
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if len(steps) == 1:  # an area of one point is invisible
+        places, smooth = [steps[0] - 0.5, steps[0] + 0.5], [2 * part for part in smooth]
+    axes.stackplot(places, smooth, labels=list(parts), colors=COLOURS, alpha=0.85, linewidth=0)
     axes.set_xlabel(f"{instance.upper()} step")
     axes.set_ylabel("seconds")
     axes.margins(x=0)
@@ -372,8 +376,10 @@ def smoothed(values: list[float], *, window: int) -> list[float]:
 
 def _line(axes: Axes, steps: list[int], values: list[float], *, label: str, colour: str, smooth: bool) -> None:
     window = max(1, len(values) // 20)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if not smooth or window == 1:
-        axes.plot(steps, values, color=colour, label=label, linewidth=1.6)
+        only = "o" if len(values) == 1 else ""  # a line through one point is invisible
+        axes.plot(steps, values, color=colour, label=label, linewidth=1.6, marker=only)
         return
     axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.9)
     axes.plot(steps, smoothed(values, window=window), color=colour, label=label, linewidth=1.9)

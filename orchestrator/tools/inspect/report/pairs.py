@@ -1,45 +1,15 @@
-"""Task-by-task comparisons of evaluations: all pairs of one run, or two from the command line."""
+"""The comparison of two evaluations from the command line, task by task."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
-from temper.orchestrator.evaluation.paired import TaskComparison, compare_envs
+from temper.orchestrator.evaluation.pairs import EvaluationPair, compare_evaluations
 from temper.orchestrator.evaluation.record import Evaluation, read_evaluation, read_evaluations
 
 HEAD = ("environment", "tasks", "first", "second", "difference", "95 % interval", "p", "tasks for 0.02", "0.05", "0.1")
 """The columns of a comparison. The last three are the numbers of tasks that would show such a difference."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationPair:
-    """Two evaluations by their labels, and their comparison by environment."""
-
-    first: str
-    second: str
-    envs: dict[str, TaskComparison]
-    different_settings: tuple[str, ...] = ()
-    """The settings of answers that differ, in words."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        envs = {env: found.as_json() for env, found in self.envs.items()}
-        return {
-            "first": self.first,
-            "second": self.second,
-            "envs": envs,
-            "different_settings": list(self.different_settings),
-        }
-
-
-def all_pairs(evaluations: Sequence[Evaluation]) -> list[EvaluationPair]:
-    """Compare every two evaluations, the earlier model first, that have the single tasks of an environment in common."""
-    pairs = [_pair(one, other) for one, other in combinations(evaluations, 2)]
-    return [pair for pair in pairs if pair.envs]
 
 
 def compare_places(first: Path, second: Path) -> EvaluationPair:
@@ -51,7 +21,7 @@ def compare_places(first: Path, second: Path) -> EvaluationPair:
     for place, found in ((first, one), (second, other)):
         if not found.tasks:
             raise ValueError(f"{place} has no results by task; evaluate that model again")
-    pair = _pair(one, other)
+    pair = compare_evaluations(one, other)
     if not any(found.tasks for found in pair.envs.values()):
         has = "; ".join(f"{place}: {', '.join(sorted(e.tasks))}" for place, e in ((first, one), (second, other)))
         raise ValueError(f"the evaluations have no common task ({has}); evaluate both models on the same data")
@@ -74,15 +44,6 @@ def pair_table(pair: EvaluationPair) -> Table:
 def format_p(p: float) -> str:
     """Write a p value as a table shows it."""
     return "-" if p != p else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
-
-
-def _pair(one: Evaluation, other: Evaluation) -> EvaluationPair:
-    both = [name for name in one.asked if name in other.asked and one.asked[name] != other.asked[name]]
-    different_settings = [f"{name} {one.asked[name]} and {other.asked[name]}" for name in both]
-    if alone := sorted(one.asked.keys() ^ other.asked.keys()):
-        different_settings.append(f"only one sets {', '.join(alone)}")
-    envs = compare_envs(one.tasks, other.tasks)
-    return EvaluationPair(first=one.label, second=other.label, envs=envs, different_settings=tuple(different_settings))
 
 
 def _evaluation(place: Path) -> Evaluation:

@@ -10,13 +10,15 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from temper.orchestrator.evaluation.outcome import describe_outcome
+from temper.orchestrator.evaluation.pairs import all_pairs
 from temper.orchestrator.evaluation.record import RunRecord, read_run
 from temper.orchestrator.pipeline.overlaps import read_overlaps
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.progress import clock_text
 from temper.orchestrator.tools.inspect.report.figures import draw_budget_figures, draw_figures
 from temper.orchestrator.tools.inspect.report.overview import accuracy_changes, describe_run
-from temper.orchestrator.tools.inspect.report.pairs import all_pairs, format_p
+from temper.orchestrator.tools.inspect.report.pairs import format_p
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts
 
 ROW, CELL, TAG = (
@@ -56,6 +58,7 @@ def write_report(run_dir: Path) -> ReportPaths:
         "pairs": pairs,
         "overlaps": overlaps,
         "total_seconds": sum(record.stage_seconds.values()),
+        "outcome": describe_outcome(record),
         "facts": describe_run(record, run_dir),
         "changes": accuracy_changes(record),
         "results": results,
@@ -88,6 +91,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "final_metrics": record.final_metrics(),
         "alarms": [asdict(alarm) for alarm in record.alarms],
         "events": [asdict(event) for event in record.events],
+        "outcome": describe_outcome(record),
     }
     if record.budget_curves:
         found["curves"] = {

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from temper.rewards.score import correctness
+from temper.rollout.trajectory import Stop
 
+STOPS = {
+    Stop.ENV.value: "finished",
+    Stop.TURNS.value: "turn limit",
+    Stop.LENGTH.value: "token limit",
+    Stop.EPISODE_LENGTH.value: "token limit",
+    Stop.PROMPT_TOO_LONG.value: "prompt too long",
+    Stop.FAILURE.value: "error",
+}
+"""Why an episode ended, as in the viewer."""
 PER_ENV = 4
 LONGEST_TEXT = 4000
 NEWEST_FILES = 12
@@ -40,6 +50,11 @@ class Transcript:
     versions: tuple[int, int] | None
     """Oldest and newest weight version that sampled it."""
     passages: tuple[Passage, ...]
+
+    @property
+    def ended(self) -> str:
+        """Why it ended, for people."""
+        return STOPS.get(self.stop, self.stop)
 
     @property
     def outcome(self) -> str:

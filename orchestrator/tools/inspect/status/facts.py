@@ -76,6 +76,8 @@ class RunFacts:
     memory: tuple[ProcessMemory, ...]
     free_memory: int
     """Available bytes of this machine's memory."""
+    outcome: str = ""
+    """What a run that has ended achieved, in a line."""
     recorded: tuple[str, ...] = ()
     """The newest recorded answers, as `temper view` names them."""
 
@@ -113,8 +115,15 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
         found=_newest_faults(run.faults),
         memory=_memory(status) if running and status is not None else (),
         free_memory=psutil.virtual_memory().available,
+        outcome="" if running else _outcome(run.root),
         recorded=tuple(file.label for file in recorded_files(run)[:NEWEST]),
     )
+
+
+def _outcome(run_dir: Path) -> str:
+    from temper.orchestrator.evaluation.outcome import read_outcome  # takes a second, which no other command shall take
+
+    return read_outcome(run_dir)
 
 
 def last_rows(path: Path) -> list[MetricsRow]:

@@ -76,6 +76,12 @@ const ENDINGS = {
   none: ["no thinking", "thinking is off"],
 };
 
+// Faults in the form of a turn.
+const FAULTS = {
+  thinking: "malformed: thinking must be closed once, without its tags in the answer",
+  tool_call: "malformed: a tool call is unreadable, has no name or lacks an argument",
+};
+
 function timeline(answer) {
   const list = element("div", { className: "spans" });
   const longest = Math.max(1e-9, ...answer.turns.map(({ times }) => times.queue_s + times.generate_s + times.step_s));
@@ -89,8 +95,8 @@ function timeline(answer) {
     const spent = `${number(one.times.generate_s)} s sampling, ${number(one.times.step_s)} s environment` + (one.times.queue_s > 0.001 ? `, ${number(one.times.queue_s)} s waiting` : "");
     list.append(element("span", { textContent: `turn ${place + 1}` }), bar, element("span", { className: "sub", textContent: spent }));
     for (const call of one.tool_spans || []) list.append(...callLine(call, one.times, longest));
-    const faults = one.faults.length ? `; faults: ${one.faults.join(", ")}` : "";
-    list.append(element("span", { className: "sub closed", textContent: `${(ENDINGS[one.closed] || [one.closed])[0]}${faults}`, title: (ENDINGS[one.closed] || ["", ""])[1] }));
+    const ended = [(ENDINGS[one.closed] || [one.closed])[0], ...one.faults.map((fault) => FAULTS[fault] || fault)].join("; ");
+    list.append(element("span", { className: "sub closed", textContent: ended, title: (ENDINGS[one.closed] || ["", ""])[1] }));
   });
   const box = element("div", {}, list);
   answer.turns.forEach((one, place) => {

@@ -39,7 +39,8 @@ function drawPanes() {
 function drawGroup() {
   const { here, beside, chosen } = shown, { group } = here, parts = [];
   const mode = tables.get(state.file).cell("mode", state.row);
-  parts.push(element("h2", { textContent: `${group.env}, group ${group.ticket}` }));
+  const tickets = [...tables.get(state.file).groups.keys()];
+  parts.push(element("h2", { textContent: `${group.env}, group ${tickets.indexOf(group.ticket) + 1} of ${tickets.length}`, title: `ticket ${group.ticket}` }));
   parts.push(element("p", { className: "sub", textContent: `task ${group.key}, thinking ${mode}, weights version ${group.admitted}${sampling(group.sampling)}`, title: "version of the weights when the group started" }));
   parts.push(...group.messages.map((one) => message(one)));
   parts.push(element("h3", { textContent: `${here.answers.length} answers, the first token that differs from the selected one is marked` }));

@@ -12,7 +12,8 @@ function drawHistograms() {
 
 function histogram(title, values) {
   const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
-  const distinct = new Set(values).size, count = low === high ? 1 : Math.min(BINS, Math.max(distinct, 2)), size = (high - low) / count || 1;
+  if (low === high) return element("figure", {}, element("figcaption", {}, element("b", { textContent: title }), ` all ${number(low)}`));
+  const count = Math.min(BINS, Math.max(new Set(values).size, 2)), size = (high - low) / count;
   const bins = new Array(count).fill(0);
   for (const value of values) bins[Math.min(count - 1, Math.floor((value - low) / size))]++;
   const most = Math.max(...bins), step = WIDTH / count;
@@ -26,7 +27,7 @@ function histogram(title, values) {
   const mean = values.reduce((a, b) => a + b, 0) / values.length;
   return element("figure", {},
     element("figcaption", {}, element("b", { textContent: title }), ` mean ${number(mean)}`), svg,
-    element("div", { className: "ends" }, element("span", { textContent: number(low) }), element("span", { textContent: low === high ? "" : number(high) })));
+    element("div", { className: "ends" }, element("span", { textContent: number(low) }), element("span", { textContent: number(high) })));
 }
 
 function shape(tag, attributes = {}) {

@@ -13,7 +13,7 @@ const COLUMNS = [
   { name: "advantage", title: "adv", width: 54, about: "mean advantage of the trained tokens" },
   { name: "share", title: "update", width: 58, about: "share of this step's update that comes from the group, 0 to 1" },
   { name: "tokens", title: "tokens", width: 56, about: "sampled tokens" },
-  { name: "stop", title: "stop", width: 66, text: true, about: "why the episode ended: env = the environment ended it, length = token limit" },
+  { name: "stop", title: "stop", width: 82, text: true, about: "why the episode ended" },
   { name: "failure", title: "failure", width: 76, text: true, about: "error outside the model" },
   { name: "spread", title: "std", width: 52, about: "standard deviation of the rewards of the group" },
   { name: "mismatch", title: "mismatch", width: 70, about: "mean |trainer logprob - engine logprob| of the trained tokens, in nats" },
@@ -51,11 +51,13 @@ function fitColumns() {
 }
 
 function cellOf(table, name, row) {
-  if (name !== "other" && name !== "change") return table.cell(name, row);
+  if (name !== "other" && name !== "change") return word(name, table.cell(name, row));
   const there = other(taskOf(table, row));
   const value = there === undefined ? NaN : name === "other" ? there.reward : mean(table, row) - there.reward;
   return value === value ? value : null;
 }
+
+const word = (name, value) => (name === "stop" && STOPS[value] ? STOPS[value][0] : value);
 
 const taskOf = (table, row) => [table.cell("env", row), table.cell("key", row), table.cell("mode", row)].join("\u0000");
 
@@ -169,7 +171,7 @@ function filterOf({ name, text, title }) {
   };
   let field;
   if (text && !many(table, name)) {
-    const known = table.columns[name].values.map(called);
+    const known = table.columns[name].values.map((one) => called(word(name, one)));
     const values = [...new Set(wanted ? [...known, wanted] : known)]; // a filter survives a new version of its file
     field = element("select", {}, element("option", { value: "", textContent: "all" }),
       ...values.sort().map((one) => element("option", { value: one, textContent: one, selected: one === wanted })));

@@ -2,13 +2,17 @@
 
 import json
 import re
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from temper.envs.core.thinking_mode import Mode
+from temper.orchestrator.evaluation.outcome import read_outcome
 from temper.orchestrator.evaluation.record import read_run
+from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tools.inspect.report.figures import (
     Dot,
@@ -20,6 +24,7 @@ from temper.orchestrator.tools.inspect.report.figures import (
 from temper.orchestrator.tools.inspect.report.overview import accuracy_changes, describe_run
 from temper.orchestrator.tools.inspect.report.report import filled_columns, write_report
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts, to_transcript
+from temper.orchestrator.tools.inspect.status.facts import gather
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -322,3 +327,21 @@ def test_the_report_begins_with_facts_and_accuracy_before_and_after(tmp_path: Pa
 def test_columns_of_a_table_without_values_are_hidden() -> None:
     table = '<table>\n<tr><th>a</th><th>b</th></tr>\n<tr class="x"><td><b>1</b></td><td>-</td></tr>\n</table>'
     assert filled_columns(table) == '<table>\n<tr><th>a</th></tr>\n<tr class="x"><td><b>1</b></td></tr>\n</table>'
+
+
+def test_the_outcome_is_the_same_line_in_every_place(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    paths = write_report(tmp_path)
+    line = read_outcome(tmp_path)
+    assert json.loads(paths.json.read_text())["outcome"] == line
+    assert line in unescape(paths.html.read_text())
+    assert gather(RunDir(tmp_path), now=0.0).outcome == line
+
+
+def test_the_rewards_of_a_run_of_one_step_are_a_point(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    record = read_run(tmp_path)
+    circle = re.compile(r'<path id="m\w+" d="[^"]*C')
+    assert not circle.search(draw_figures(record)[0].document)
+    one = replace(record, rows=[row for row in record.rows if row.step < 2])
+    assert circle.search(draw_figures(one)[0].document)

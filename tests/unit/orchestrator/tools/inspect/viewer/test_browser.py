@@ -15,7 +15,17 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
-from support.viewed_run import CLOSING, HOSTILE, SPLIT, nested_group, step_groups, write_large_run, write_viewed_run
+from support.viewed_run import (
+    CLOSING,
+    HOSTILE,
+    SPLIT,
+    group,
+    nested_group,
+    step_groups,
+    task,
+    write_large_run,
+    write_viewed_run,
+)
 from unit.orchestrator.tools.inspect.explain.test_explaining import write_metrics
 
 from temper.orchestrator.__main__ import main
@@ -308,3 +318,19 @@ def test_the_links_of_explain_open_the_answers_that_it_tells(browser: "Browser",
             assert page.locator("#tokens span[style*='background']").count() > 0
         server.shutdown()
     assert errors == []
+
+
+def test_equal_rewards_draw_no_bars_and_groups_count_from_one(page: "Page", tmp_path: Path) -> None:
+    run, out = write_viewed_run(tmp_path / "equal"), tmp_path / "equal.html"
+    asked = [task("math", f"sum-{place}", f"{place}+1?") for place in range(3)]
+    groups = [group(10**9 + place, one, [("7<end>", 0.0), ("77<end>", 0.0)]) for place, one in enumerate(asked)]
+    write_groups(run.trajectories / "eval-rl.jsonl", groups)
+    assert main(["view", str(run.root), "--evaluation", "rl", "--out", str(out)]) == 0
+    page.goto(f"{out.as_uri()}#row=2")
+    page.wait_for_selector("body[data-ready]")
+    rewards, tokens = page.locator("#histograms figure").all()
+    assert (rewards.locator("svg").count(), tokens.locator("svg").count()) == (0, 1)
+    assert "0" in rewards.inner_text()
+    assert "2 of 3" in page.locator("#group h2").inner_text()
+    stops = {"env", "finished"} & set(page.locator("#rows .row").first.inner_text().split())
+    assert stops == {"finished"} & set(page.locator("#group .card").first.inner_text().split())

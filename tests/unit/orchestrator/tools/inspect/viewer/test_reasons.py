@@ -184,7 +184,7 @@ def test_every_filter_leaves_the_rows_that_it_names(page: "Page", rows: list[dic
     middle = sorted(map(length, rows))[2]
     asked: list[tuple[str, str, Callable[[dict[str, Any]], bool]]] = [
         ("mode", "budget 32", lambda row: bool(row["thinking"]["budget"] == 32)),
-        ("stop", "length", lambda row: bool(row["stop"] == "length")),
+        ("stop", "token limit", lambda row: bool(row["stop"] == "length")),
         ("tokens", f">{middle}", lambda row: length(row) > middle),
         ("tokens", f"{middle}..{middle}", lambda row: length(row) == middle),
         ("lag", "3", lambda row: bool(row["training"]["version"] - row["admitted"] == 3)),
@@ -204,7 +204,7 @@ def test_every_filter_leaves_the_rows_that_it_names(page: "Page", rows: list[dic
         assert 0 < len(expected) < len(rows)
         found = page.locator(".row").evaluate_all("lines => lines.map(line => line.dataset.row)")
         assert found == expected, (column, wanted)
-    page.locator("[data-column='stop']").select_option("env")  # the spread filter is still set
+    page.locator("[data-column='stop']").select_option("finished")  # the spread filter is still set
     assert page.locator(".row").count() == 2
 
 
