@@ -8,8 +8,8 @@ from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.config.supervised import SampledDataConfig, SupervisedConfig
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
+from temper.rollout.config import RolloutConfig
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import AS_IT_IS, DeclaredTurns, load_tokenizer
 

@@ -10,8 +10,7 @@ from temper.learner.config import OptimConfig
 from temper.learner.losses.advantages import NORMALISED_OVER_BATCH
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.custom_functions import is_custom
-from temper.orchestrator.loop.shaping import ShapingConfig
-from temper.orchestrator.loop.watches import Band, BandsConfig
+from temper.orchestrator.loop.config import Band, BandsConfig, ShapingConfig
 from temper.rollout.sampling import Sampling
 
 

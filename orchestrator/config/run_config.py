@@ -10,13 +10,13 @@ from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import Kind, free, immutable, required, scheduled
 from temper.envs.sandbox.sandbox import SandboxConfig
 from temper.learner.config import LearnerConfig
-from temper.learner.models.fresh import FreshModelConfig
+from temper.learner.models.config import FreshModelConfig
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.run.checkpoint import CheckpointConfig
 from temper.orchestrator.tracking.sinks.config import SINKS, TrackioConfig, WandbConfig
+from temper.rollout.config import RolloutConfig
 from temper.rollout.engines.config import HEAD_DTYPE
-from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.tokenizer import DeclaredTurns
 
 ProfileName = Literal[

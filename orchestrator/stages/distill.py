@@ -17,7 +17,7 @@ from temper.learner.models.shape import require_shareable
 from temper.orchestrator.config.fitting import fit_loop
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.model_source import ModelSource
-from temper.orchestrator.loop.watches import Band, BandsConfig
+from temper.orchestrator.loop.config import Band, BandsConfig
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck

@@ -7,7 +7,8 @@ from temper.learner.losses.advantages import has_nonzero_advantage
 from temper.orchestrator.config.fitting import fit_loop
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
-from temper.orchestrator.loop.shaping import earned_at_budgets, require_buffer_fits
+from temper.orchestrator.loop.config import require_buffer_fits
+from temper.orchestrator.loop.shaping import earned_at_budgets
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.stages.stage import Role, Stage, StageInstance

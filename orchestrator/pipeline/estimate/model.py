@@ -28,7 +28,8 @@ from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.run_config import ModelConfig
 from temper.orchestrator.pipeline.estimate.layers import Layer, layers_of
 from temper.orchestrator.stages.distill import DistillConfig
-from temper.rollout.weights.manifest import WireDtype, layout
+from temper.rollout.weights.config import WireDtype
+from temper.rollout.weights.manifest import layout
 
 CONFIG = "config.json"
 PART = {"linear attention": "linear attention", "mamba": "Mamba", "attention": "attention", "mlp": "MLP"}

@@ -16,7 +16,7 @@ from temper.orchestrator.config.schema import typed
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.pipeline.plan import instances
 from temper.orchestrator.stages.stage import Stage, all_stages
-from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.config import RolloutConfig
 
 if TYPE_CHECKING:
     from temper.orchestrator.pipeline.estimate.model import PlannedModel

@@ -12,10 +12,9 @@ from temper.envs.core.task import EnvRef, Task
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.evaluation.record import Event, read_run
+from temper.orchestrator.loop.config import Band, BandsConfig
 from temper.orchestrator.loop.watches import (
     REMEDIES,
-    Band,
-    BandsConfig,
     BandWatch,
     FailureWatch,
     NothingTrained,

@@ -37,7 +37,7 @@ from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.dpo import DpoConfig
 from temper.orchestrator.stages.sft import SftConfig
 from temper.rollout.budget.config import ThinkingConfig
-from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.config import RolloutConfig
 from temper.rollout.weights.weight_files import require_whole
 
 DEMO = Path("configs/demo.yaml")

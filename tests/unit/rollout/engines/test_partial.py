@@ -19,13 +19,13 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
+from temper.rollout.config import EpisodeLimits, RolloutConfig
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
-from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialGroup, partial_group_from_json, partial_group_to_json
-from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Resumption, Ticket, Trajectory, WeightVersion

@@ -16,8 +16,9 @@ from temper.envs.source import open_source
 from temper.learner.batches.samples import samples_from_groups
 from temper.orchestrator.evaluation.budget_curve import at_budget
 from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.episode import Attempt, EpisodeRunner
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion

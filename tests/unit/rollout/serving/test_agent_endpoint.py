@@ -32,10 +32,10 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import RefusedRequest
+from temper.rollout.config import EpisodeLimits, RolloutConfig
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.episodes.agent_session import AgentReply, AgentRequest
-from temper.rollout.episodes.episode import EpisodeLimits
-from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.serving.agent_endpoint import (
     SESSION,
     EpisodeEngine,

@@ -14,7 +14,8 @@ from transformers import AutoConfig
 
 from temper.envs.core.setting import Kind, kind_of
 from temper.learner.config import LearnerConfig, LoraConfig
-from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config, make_model, parameter_count
 from temper.learner.models.shape import read_shape, shape_of
 from temper.orchestrator.cluster.bundles import build_request
 from temper.orchestrator.cluster.hardware import (
