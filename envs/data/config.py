@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from temper.envs.core.setting import Kind, free, immutable, required
 
 OnError = Literal["raise", "skip"]
+DropOverlap = Literal["none", "exact", "ngrams"]
 BOUNDS = {"min", "max"}
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

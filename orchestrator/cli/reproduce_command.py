@@ -62,7 +62,8 @@ def _execute(given: argparse.Namespace) -> int:
 
 
 def _run_and_compare(given: argparse.Namespace, band: "Band") -> int:
-    from temper.orchestrator.pipeline.config import load_resolved_config, read_run_settings
+    from temper.orchestrator.pipeline.config import read_run_settings
+    from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
     from temper.orchestrator.pipeline.runner import run_pipeline
     from temper.orchestrator.tools.inspect.bands import unfinished
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes

@@ -92,9 +92,10 @@ def add_run_commands(commands: "Commands") -> None:
 
 
 def _execute(given: argparse.Namespace) -> int:
-    from temper.orchestrator.pipeline.config import load_resolved_config, read_run_settings
+    from temper.orchestrator.pipeline.config import read_run_settings
     from temper.orchestrator.pipeline.fork import fork
     from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
+    from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
     from temper.orchestrator.pipeline.runner import run_pipeline
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 

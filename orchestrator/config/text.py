@@ -14,6 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 from temper.envs.core.bounds import SettingError
 from temper.orchestrator.run.redaction import blanks, redacted, reference
 
+RawConfig = dict[str, Any]
+"""A configuration as in a YAML file."""
 SHIPPED = Path(__file__).resolve().parents[2] / "configs"
 
 
@@ -171,3 +173,24 @@ def flattened(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
         return [pair for key, inner in value.items() for pair in flattened(inner, f"{prefix}.{key}" if prefix else key)]
     return [(prefix, value)]
+
+
+def get_value(given: Mapping[str, Any], key: str) -> Any:
+    """Return the value under a dotted key, None without one."""
+    value: Any = given
+    for word in key.split("."):
+        value = value.get(word) if isinstance(value, Mapping) else None
+    return value
+
+
+def with_value(given: Mapping[str, Any], key: str, value: object) -> RawConfig:
+    word, _, rest = key.partition(".")
+    below = given.get(word)
+    return {**given, word: with_value(below if isinstance(below, Mapping) else {}, rest, value) if rest else value}
+
+
+def without_key(given: Mapping[str, Any], key: str) -> RawConfig:
+    word, _, rest = key.partition(".")
+    below = given.get(word)
+    kept = {name: value for name, value in given.items() if name != word}
+    return {**kept, word: without_key(below, rest)} if rest and isinstance(below, Mapping) else kept

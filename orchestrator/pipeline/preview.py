@@ -9,13 +9,13 @@ from typing import Literal
 from temper.envs.core.setting import Kind
 from temper.envs.data.hub import cache_alone
 from temper.orchestrator.cluster.hardware import Hardware, query_hardware
+from temper.orchestrator.config.text import RawConfig
 from temper.orchestrator.pipeline.config import Config, make_config, make_unresolved_config
 from temper.orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
 from temper.orchestrator.pipeline.data_files import to_download
 from temper.orchestrator.pipeline.fork import checked_fork
 from temper.orchestrator.pipeline.overlap_check import known_overlaps
 from temper.orchestrator.pipeline.plan import plan
-from temper.orchestrator.pipeline.profiles.inputs import RawConfig
 from temper.orchestrator.pipeline.profiles.resolve import profile_notes, resolve_profile
 from temper.orchestrator.pipeline.runner import Prepared, prepare_run, wanted_processes
 from temper.orchestrator.pipeline.start_checks import check_before, check_stages, warnings_of

@@ -31,7 +31,8 @@ from rich.console import Console
 from rich.table import Table
 from support.fresh_qwen3 import fresh_qwen3
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import Task
 from temper.envs.sandbox.sandbox import SandboxConfig
 from temper.envs.source import GeneratedSource

@@ -23,11 +23,10 @@ from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.layer_types import types_of_tensors
 from temper.learner.models.shape import ModelShape, read_shape
 from temper.learner.training_state import model_bytes, state_bytes
-from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.loop import DistillConfig, RlConfig
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.run_config import ModelConfig
 from temper.orchestrator.pipeline.estimate.layers import Layer, layers_of
-from temper.orchestrator.stages.distill import DistillConfig
 from temper.rollout.weights.config import WireDtype
 from temper.rollout.weights.manifest import layout
 

@@ -15,9 +15,10 @@ from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.shape import ModelShape, read_shape
 from temper.orchestrator.cluster.hardware import Hardware, this_machine
 from temper.orchestrator.config.text import config_file
-from temper.orchestrator.pipeline.config import Config, load_resolved_config, load_unresolved_config
+from temper.orchestrator.pipeline.config import Config, load_unresolved_config
 from temper.orchestrator.pipeline.data_files import has_files, is_whole
 from temper.orchestrator.pipeline.estimate.model import planned_model
+from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.pipeline.start_checks import Start
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import found_site

@@ -37,7 +37,8 @@ REPOS = {"datasets/openai/gsm8k": GSM, "models/Qwen/Tiny": MODEL}
 ASK = """
 import json, os, sys
 from pathlib import Path
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.presets.catalog import with_preset
 from temper.envs.source import distinct_tasks, open_source
 from temper.orchestrator.config.schema import typed

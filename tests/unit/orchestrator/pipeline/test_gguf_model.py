@@ -11,8 +11,8 @@ from support.gguf_file import write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from temper.orchestrator.config.model_source import ModelSource
-from temper.orchestrator.pipeline.config import load_resolved_config
 from temper.orchestrator.pipeline.gguf_model import with_converted_model
+from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.run.folder import RunDir
 
 pytest.importorskip("gguf")

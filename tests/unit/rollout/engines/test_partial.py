@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from support import tiny_models
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.envs.source import open_source
 from temper.learner.batches.samples import TrainingSample

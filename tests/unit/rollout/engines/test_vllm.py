@@ -18,7 +18,8 @@ from support.pushes import loaded, offered
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from unit.rollout.engines.test_thinking import limits_hold
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.clock import Clock
 from temper.envs.core.process import WorkerDied
 from temper.envs.core.task import EnvRef, Task

@@ -13,8 +13,9 @@ from support.bound import bound
 from support.replay_engine import Recording, ReplayEngine, read_recording
 from transformers import PreTrainedTokenizerBase
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import environment, make_env
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import SandboxError
 from temper.envs.core.task import Task
 from temper.envs.env_episode import MakeEnv

@@ -9,7 +9,8 @@ from support.interruptions import written_and_read
 from support.replay_engine import ReplayEngine
 from support.scripted_engine import RENDERER, TAGS, TOKENIZER, completion, runner_of
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import Mode, NestedThinkingMix, Thinking, up_to
 from temper.envs.source import open_source

@@ -20,7 +20,8 @@ from support.scripted_endpoint import LONGEST, ScriptedEndpoint
 from support.scripted_engine import RENDERER, TOKENIZER, ScriptedEngine, completion
 from vllm.sampling_params import SamplingParams
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking, up_to

@@ -27,17 +27,11 @@ from temper.orchestrator.cluster.hardware import (
     this_machine,
 )
 from temper.orchestrator.config.run_config import ProfileName
-from temper.orchestrator.config.text import overridden, read_text
+from temper.orchestrator.config.text import get_value, overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.estimate.model import PlannedModel, counted
-from temper.orchestrator.pipeline.profiles.inputs import (
-    PROFILED,
-    default_value,
-    get_value,
-    profile_name,
-    with_profile_gpus,
-)
+from temper.orchestrator.pipeline.profiles.inputs import PROFILED, default_value, profile_name, with_profile_gpus
 from temper.orchestrator.pipeline.profiles.resolve import choose_settings, profile_notes, resolve_profile, with_choices
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
