@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import immutable
 from temper.learner.losses.advantages import ADVANTAGES, NORMALISED_OVER_BATCH, check_advantage
 from temper.learner.losses.custom_functions import CUSTOM, is_custom
-from temper.rollout.trajectory import TurnFault
+
+if TYPE_CHECKING:
+    from temper.rollout.trajectory import TurnFault
 
 Objective = Literal["policy", "nll", "distill", "dpo"]
 Aggregation = Literal["token", "sequence", "constant"]
@@ -241,7 +243,9 @@ class LossConfig:
         return (self.sequence_range[0], self.sequence_range[1]) if self.sequence_range else None
 
     @property
-    def overrides(self) -> dict[TurnFault, float]:
+    def overrides(self) -> "dict[TurnFault, float]":
         """Advantages that replace the answer's in turns with a fault."""
+        from temper.rollout.trajectory import TurnFault  # imports numpy
+
         values = {TurnFault.THINKING: self.malformed_thinking, TurnFault.TOOL_CALL: self.invalid_call}
         return {fault: value for fault, value in values.items() if value is not None}

@@ -15,6 +15,7 @@ from temper.orchestrator.cli.arguments import (
     path_of_run,
     set_log_level,
 )
+from temper.orchestrator.cli.quick_check import check_quickly
 from temper.orchestrator.stages.registry import HELP
 
 if TYPE_CHECKING:
@@ -92,6 +93,10 @@ def add_run_commands(commands: "Commands") -> None:
 
 
 def _execute(given: argparse.Namespace) -> int:
+    if given.json and not given.dry_run:
+        raise ValueError("--json needs --dry-run; for a running run use `temper status RUN --json`")
+    if given.command != "fork":
+        check_quickly(given.config, given.overrides, data=given.stage != "report")
     from temper.orchestrator.pipeline.config import read_run_settings
     from temper.orchestrator.pipeline.fork import fork
     from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
@@ -99,8 +104,6 @@ def _execute(given: argparse.Namespace) -> int:
     from temper.orchestrator.pipeline.runner import run_pipeline
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
-    if given.json and not given.dry_run:
-        raise ValueError("--json needs --dry-run; for a running run use `temper status RUN --json`")
     set_log_level(given.log_level)
     forks = given.command == "fork"
     if given.dry_run and forks:

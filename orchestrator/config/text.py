@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from temper.envs.core.bounds import SettingError
+from temper.envs.data.config import near_names
 from temper.orchestrator.run.redaction import blanks, redacted, reference
 
 RawConfig = dict[str, Any]
@@ -100,7 +101,8 @@ def config_file(path: Path) -> Path:
     near = [
         name for name in names if Path(name).stem in get_close_matches(path.stem, [Path(one).stem for one in names])
     ]
-    raise FileNotFoundError(f"no configuration file {path}; the package has {', '.join(near or names)}")
+    shipped = f"; the package has {', '.join(near or names)}"
+    raise FileNotFoundError(f"no configuration file {path}{near_names(path) or shipped}")
 
 
 def _loaded(path: Path) -> dict[str, Any]:

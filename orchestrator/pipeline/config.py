@@ -36,11 +36,11 @@ class Config(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.environments, self.judges  # bind now, to find errors at once
         for instance in self.instances:
             if instance.name != instance.stage.name and instance.name in (*KNOWN, "metrics", "start", SYSTEM):
                 raise ValueError(f"stages: {instance.name!r} is reserved; give the stage another name")
             self.require_stage(instance)
+        _ = self.environments, self.judges  # bind now, to find errors at once, after checks that import nothing
 
     @cached_property
     def instances(self) -> list[StageInstance]:

@@ -8,7 +8,8 @@ from typing import Literal
 
 from temper.envs.core.setting import Kind
 from temper.envs.data.hub import cache_alone
-from temper.orchestrator.cluster.hardware import Hardware, query_hardware
+from temper.orchestrator.cluster.hardware import query_hardware
+from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.text import RawConfig
 from temper.orchestrator.pipeline.config import Config, make_config, make_unresolved_config
 from temper.orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now

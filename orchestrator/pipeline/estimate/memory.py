@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from temper.learner.config import BUCKET, GATHER_BYTES, LearnerConfig, OptimConfig
-from temper.orchestrator.cluster.hardware import GIB, Hardware
+from temper.orchestrator.cluster.machines import GIB, Hardware
 from temper.orchestrator.cluster.transport_choice import ClusterFacts, TransportChoice, choose_transport
 from temper.orchestrator.pipeline.estimate.layers import FLOAT32
 from temper.rollout.engines.config import EngineConfig

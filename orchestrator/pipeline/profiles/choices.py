@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from temper.learner.config import LearnerConfig
-from temper.orchestrator.cluster.hardware import GIB
+from temper.orchestrator.cluster.machines import GIB
 from temper.orchestrator.config.text import get_value
 from temper.orchestrator.pipeline.estimate.memory import (
     ENGINE_OVERHEAD_GIB,

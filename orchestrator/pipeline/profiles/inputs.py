@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.models.shape import ModelShape
-from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.config.run_config import USUAL_STAGES, ProfileName, SupervisionConfig
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.config.text import RawConfig, get_value, with_value

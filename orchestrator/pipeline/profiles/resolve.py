@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from temper.learner.config import LearnerConfig, LoraConfig
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
 from temper.learner.models.shape import ModelShape, read_shape, shape_of
-from temper.orchestrator.cluster.hardware import Hardware, query_hardware
+from temper.orchestrator.cluster.hardware import query_hardware
+from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.run_config import ModelConfig, ProfileName, ResolvedProfile, RunConfig
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.config.text import RawConfig, get_value, resolved, with_value, without_key, written

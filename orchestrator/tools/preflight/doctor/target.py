@@ -13,7 +13,8 @@ from temper.envs.data.rows import is_on_hub
 from temper.envs.source import data_of
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.shape import ModelShape, read_shape
-from temper.orchestrator.cluster.hardware import Hardware, this_machine
+from temper.orchestrator.cluster.hardware import this_machine
+from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.text import config_file
 from temper.orchestrator.pipeline.config import Config, load_unresolved_config
 from temper.orchestrator.pipeline.data_files import has_files, is_whole

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from temper.learner.config import LearnerConfig
-from temper.orchestrator.cluster.hardware import GIB
+from temper.orchestrator.cluster.machines import GIB
 from temper.orchestrator.pipeline.estimate.memory import EngineMemory, received_bytes
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.rollout.weights.config import AUTO, BROADCAST

@@ -18,14 +18,8 @@ from temper.learner.models.config import FreshModelConfig
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config, make_model, parameter_count
 from temper.learner.models.shape import read_shape, shape_of
 from temper.orchestrator.cluster.bundles import build_request
-from temper.orchestrator.cluster.hardware import (
-    Hardware,
-    Machine,
-    limit_gpus,
-    parse_gpu_sizes,
-    query_torch,
-    this_machine,
-)
+from temper.orchestrator.cluster.hardware import limit_gpus, parse_gpu_sizes, query_torch, this_machine
+from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.config.run_config import ProfileName
 from temper.orchestrator.config.text import get_value, overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
