@@ -80,14 +80,17 @@ def _require(key: str, check: Callable[[], None]) -> None:
 
 
 def to_download(config: Config) -> list[str]:
-    """Return the models and data sets of the hub that are not fully local, such as `model Qwen/Qwen3-0.6B`.
-
-    A GGUF file that is not converted yet counts too.
-    """
+    """Return the models and data sets of the hub that are not fully local, such as `model Qwen/Qwen3-0.6B`."""
     named = [model for _, model in (*_models(config), *_judges(config))]
-    models = [model for model in named if (model.on_hub or model.gguf) and not is_whole(model)]
+    models = [model for model in named if model.on_hub and not is_whole(model)]
     data = [data for _, data, _ in _data(config) if is_on_hub(data) and not has_files(data)]
     return [*dict.fromkeys((*(f"model {one.path}" for one in models), *(f"data set {one.path}" for one in data)))]
+
+
+def to_convert(config: Config) -> list[Path]:
+    """Return the GGUF files of models that the run would convert."""
+    named = (model.gguf for _, model in (*_models(config), *_judges(config)))
+    return [*dict.fromkeys(file for file in named if file is not None)]
 
 
 def is_whole(model: ModelSource) -> bool:

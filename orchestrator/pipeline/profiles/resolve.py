@@ -49,11 +49,16 @@ CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)
 """In this order, since each depends on the results before it."""
 
 
-def load_resolved_config(path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = query_hardware) -> Config:
-    """Return a run's configuration: the same with its profile resolved for the hardware and the model."""
+def load_resolved_config(
+    path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = query_hardware, convert: bool = True
+) -> Config:
+    """Return a run's configuration with its profile resolved for the hardware and the model.
+
+    A GGUF file is converted, or without `convert` only its header is read.
+    """
     given = read_run_settings(path, overrides)
     make_unresolved_config(given)  # find errors before a model is converted
-    return make_config(resolve_profile(with_converted_model(given), ask=ask))
+    return make_config(resolve_profile(with_converted_model(given, convert=convert), ask=ask))
 
 
 def resolve_profile(
@@ -159,6 +164,10 @@ def model_shape(given: Mapping[str, Any]) -> ModelShape:
     if model.source is None:
         config = hybrid_config(model.fresh, byte_tokenizer())
         return read_shape(config, parameters=parameter_count(model.fresh))
+    if model.source.gguf is not None:  # its header has no count of parameters
+        from temper.orchestrator.pipeline.estimate.model import planned_model
+
+        return planned_model(model, LearnerConfig()).shape
     folder = model.source.folder
     return shape_of(folder, parameters=require_whole(folder))
 

@@ -62,6 +62,12 @@ class CheckTarget:
         source = self.config.model.source
         return "" if source is None or not source.on_hub or is_whole(source) else source.path
 
+    @property
+    def to_convert(self) -> Path | None:
+        """The GGUF file of a model that a run would convert."""
+        source = self.config.model.source
+        return None if source is None else source.gguf
+
     @cached_property
     def model(self) -> Path | None:
         """The model's folder. None for a fresh model. Raise `FileNotFoundError` or `ValueError` if it is not local."""
@@ -122,7 +128,9 @@ def read_target(path: Path | None, overrides: list[str]) -> CheckTarget:
             unsettled = load_unresolved_config(file, overrides)
             try:
                 return CheckTarget(
-                    requested=load_resolved_config(file, overrides, ask=lambda: Hardware(machines=(this_machine(),)))
+                    requested=load_resolved_config(
+                        file, overrides, ask=lambda: Hardware(machines=(this_machine(),)), convert=False
+                    )
                 )
             except (ValueError, OSError):
                 return CheckTarget(requested=unsettled)

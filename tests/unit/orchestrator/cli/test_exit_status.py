@@ -60,7 +60,10 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(capsys: pytest.CaptureFixture[str
 
 
 def test_sigterm_during_an_import_ends_the_process(tmp_path: Path) -> None:
-    """Libraries may catch an exception there, so it must not be one. Another thread may receive the signal, so the import waits."""
+    """Libraries may catch an exception there, so it must not be one.
+
+    Another thread may receive the signal, so the import waits.
+    """
     (tmp_path / "slow.py").write_text(
         "import os, signal, time\n"
         "try:\n    os.kill(os.getpid(), signal.SIGTERM)\n    while True:\n        time.sleep(0.01)\n"
