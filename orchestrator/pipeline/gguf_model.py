@@ -14,7 +14,8 @@ from temper.orchestrator.config.text import merged
 def with_converted_model(given: dict[str, Any], *, convert: bool = True) -> dict[str, Any]:
     """Return settings with a model directory as `model.path`, and for a judge that the run serves.
 
-    A GGUF file is converted once, into `RUN/model-...`. Without `convert` a file that is not converted yet stays. Raise `ValueError` for an unreadable file.
+    A GGUF file is converted once, into `RUN/model-...`. Without `convert` a file that is not converted yet stays.
+    Raise `ValueError` for an unreadable file.
     """
     if (file := _gguf((given.get("model") or {}).get("path"))) is not None:
         given = merged(given, {"model": {"path": _converted(file, given, convert)}})

@@ -7,7 +7,7 @@ from temper.envs.data.config import DataConfig
 from temper.envs.source import all_rows, data_of
 from temper.orchestrator.pipeline.finding import Finding, ok, warning
 from temper.orchestrator.pipeline.overlap_check import find_overlaps
-from temper.orchestrator.pipeline.start_checks import check_data, check_hangs, check_prompts, check_turns
+from temper.orchestrator.pipeline.start_checks import Start, check_data, check_hangs, check_prompts, check_turns
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget, to_download
 
 MOST_WORDS = 5_000_000
@@ -55,7 +55,8 @@ def inspect_prompts(target: CheckTarget) -> Iterator[Finding]:
 
 
 def inspect_limits(target: CheckTarget) -> Iterator[Finding]:
-    found = [*check_turns(target.start), *check_hangs(target.start)]
+    start = Start(config=target.config, ahead=target.config.instances, model=None)  # limits need no model
+    found = [*check_turns(start), *check_hangs(start)]
     limits = target.config.rollout.limits
     yield from found or [ok(f"episodes of {limits.total_tokens} tokens and {limits.timeout_s:g} s")]
 
