@@ -84,6 +84,7 @@ def test_yaml_blocks_load(document: str, block: str, readers_folder: Path, tmp_p
 @pytest.fixture(scope="module")
 def root_parser() -> argparse.ArgumentParser:
     """The command line's parser."""
+    (parser / "models" / "Nemotron-H-8B-Reasoning").mkdir(parents=True, exist_ok=True)
     return parser()
 
 
