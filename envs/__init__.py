@@ -13,6 +13,7 @@ A package imports itself and the packages above it in this list. Families do not
     workspace     files and programs with hidden tests, above coding
     retail        a shop and its customer, above remote
     catalog       the environments by id
+    config        settings of an environment of a run
     binding       an environment with the name and settings of a run
     source        the tasks of a run: generated, or rows of data
     all_tasks     the tasks of commands without a run

@@ -11,8 +11,9 @@ from typing import Any
 
 import gymnasium
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import ENVIRONMENTS, drawing_env
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
 from temper.envs.source import SizedSource, open_source

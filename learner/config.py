@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import free, immutable, scheduled
-from temper.rollout.weights.manifest import WireDtype
-from temper.rollout.weights.transports import AUTO, TRANSPORTS
+from temper.rollout.weights.config import AUTO, TRANSPORTS, WireDtype
 
 LOG = logging.getLogger(__name__)
 Optimizer = Literal["adamw", "muon"]

@@ -147,7 +147,18 @@ def _split_question(row: Row, questions: Sequence[str]) -> tuple[list[Message], 
 
 
 ASKED = ("question", "problem", "prompt", "query", "instruction", "input", "text")
-ANSWERED = ("ground_truth", "answer", "solution", "target", "gold", "output", "result", "response", "completion", "label")
+ANSWERED = (
+    "ground_truth",
+    "answer",
+    "solution",
+    "target",
+    "gold",
+    "output",
+    "result",
+    "response",
+    "completion",
+    "label",
+)
 LIKELY = {"question": ASKED, "prompt": ASKED, "answer": ANSWERED, "completion": ANSWERED}
 """Words in the field names that data sets use for a needed field."""
 

@@ -13,6 +13,8 @@ DEFAULT_TURNS = 4
 """Turn limit of an episode with tools, if neither the run nor the environment sets one."""
 THREADS = 256
 """Default number of environment steps that run at once in a rollout worker."""
+TOOL_TIMEOUT_S = 30.0
+"""Time limit of a call of a user's function, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

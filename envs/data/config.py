@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -9,7 +10,13 @@ from temper.envs.core.bounds import no_variable
 from temper.envs.core.setting import Kind, free, immutable, required
 
 OnError = Literal["raise", "skip"]
+DropOverlap = Literal["none", "exact", "ngrams"]
 BOUNDS = {"min", "max"}
+LOCAL_FOLDERS = (
+    *("data", "dataset", "datasets", "files", "model", "models", "run", "runs", "weights", "checkpoint", "checkpoints"),
+    *("output", "outputs", "configs", "tmp", "home", "mnt", "root", "usr", "workspace"),
+)
+"""Names of folders that are no owners of models or data on the hub."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -76,11 +83,22 @@ def _is_range(bounds: list[Any]) -> bool:
 
 def names_hub(path: str, files: tuple[str, ...] = ()) -> bool:
     """Return whether a path is a hub name: it looks like one, has no ending of `files`, and its first part is not a local
-    folder.
+    folder or a usual name of one.
     """
     if not HUB_NAME.fullmatch(path) or path.lower().endswith(files):
         return False
-    return not Path(path.partition("/")[0]).is_dir()
+    owner = path.partition("/")[0]
+    return owner.lower() not in LOCAL_FOLDERS and not Path(owner).is_dir()
+
+
+def near_names(path: Path) -> str:
+    """Return the end of an error message for a missing path: the nearest names of its folder, or an empty text."""
+    try:
+        names = [one.name for one in path.parent.iterdir()]
+    except OSError:
+        names = []
+    near = get_close_matches(path.name, names, n=3)
+    return f"; did you mean {' or '.join(str(path.with_name(name)) for name in near)}?" if near else ""
 
 
 def why_no_name(path: str) -> str:

@@ -8,16 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from huggingface_hub import snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HFValidationError,
-    HTTPError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-
 Kind = Literal["model", "dataset"]
 CARD = "README.md"
 CACHE_ALONE: ContextVar[bool] = ContextVar("CACHE_ALONE", default=False)
@@ -56,6 +46,8 @@ def snapshot(
 def _snapshot(
     name: str, kind: Kind, revision: str | None, patterns: tuple[str, ...], without: tuple[str, ...], cached: bool
 ) -> Snapshot:
+    from huggingface_hub import errors, snapshot_download  # imports slowly
+
     at = f" at revision {revision}" if revision else ""
     try:
         folder = snapshot_download(
@@ -66,27 +58,27 @@ def _snapshot(
             ignore_patterns=[*without],
             local_files_only=cached,
         )
-    except LocalEntryNotFoundError as error:
+    except errors.LocalEntryNotFoundError as error:
         raise FileNotFoundError(
             f"there is no folder {name}, {name}{at} is not in the hub cache of this machine, and the hub is unreachable; "
             f"run `{_download(name, kind, revision)}` on a machine with a network and copy the cache (HF_HOME) "
             f"here, or set the path of a folder"
         ) from error
-    except GatedRepoError as error:
+    except errors.GatedRepoError as error:
         raise ValueError(
             f"{name} is gated on the hub; accept its terms on its page, then run `hf auth login`"
         ) from error
-    except RevisionNotFoundError as error:
+    except errors.RevisionNotFoundError as error:
         raise ValueError(
             f"{name} has no revision {revision!r} on the hub; set a commit, tag or branch of it"
         ) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
         what = "data set" if kind == "dataset" else "model"
         raise FileNotFoundError(
             f"{name} is neither on this machine nor a visible {what} on the hub; set a path or a hub "
             f"name, and run `hf auth login` for a private one"
         ) from error
-    except HTTPError as error:
+    except errors.HTTPError as error:
         raise FileNotFoundError(
             f"{name}{at} could not be downloaded ({error}); try again, or run `{_download(name, kind, revision)}`"
         ) from error
@@ -96,6 +88,8 @@ def _snapshot(
 
 def cached_file(name: str, *, file: str, revision: str | None) -> Path | None:
     """Return a file of a model in the cache, or None."""
+    from huggingface_hub import try_to_load_from_cache  # imports slowly
+
     found = try_to_load_from_cache(name, file, revision=revision)
     return Path(found) if isinstance(found, str) else None
 

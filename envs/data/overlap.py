@@ -9,11 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from temper.envs.core.task import Message
+from temper.envs.data.config import DropOverlap
 
-DropOverlap = Literal["none", "exact", "ngrams"]
 """Training prompts to drop: none, those equal to an evaluation prompt, or also those that share a run of words."""
 NGRAM = 13
 COMMON = 10

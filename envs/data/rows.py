@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from temper.envs.core.errors import TemplateRefusal
 from temper.envs.core.row_format import LeftOut, MissingField, Row
-from temper.envs.data.config import DataConfig, OnError, names_hub, number_of, why_no_name
+from temper.envs.data.config import DataConfig, OnError, names_hub, near_names, number_of, why_no_name
 from temper.envs.data.jsonl import PlacedRow, jsonl_rows, require_lines
 
 LOG = logging.getLogger(__name__)
@@ -55,16 +55,22 @@ def open_rows(data: DataConfig) -> Iterator[PlacedRow]:
     return (placed for file in data_files(data) for placed in file_rows(file))
 
 
+def require_data(data: DataConfig) -> None:
+    """Raise `FileNotFoundError` for data that is not on this machine and has no hub name."""
+    path = Path(data.path).expanduser()
+    if not path.exists() and not is_on_hub(data):
+        raise FileNotFoundError(
+            f"no data file {path}{why_no_name(data.path)}{near_names(path)}; set the path of a JSONL, Parquet or CSV file or "
+            f"of a folder, or the hub name of a data set"
+        )
+
+
 def data_files(data: DataConfig) -> list[Path]:
     """Return the files with the rows, downloaded if necessary. Raise `FileNotFoundError` if there are none."""
     path = Path(data.path).expanduser()
     if path.is_file():
         return [path]
-    if not path.is_dir() and not is_on_hub(data):
-        raise FileNotFoundError(
-            f"no data file {path}{why_no_name(data.path)}; set the path of a JSONL, Parquet or CSV file or of a folder, "
-            f"or the hub name of a data set"
-        )
+    require_data(data)
     from temper.envs.data.tables import files_of
 
     return files_of(data, on_hub=is_on_hub(data))

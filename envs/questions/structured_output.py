@@ -26,7 +26,6 @@ from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.core.worked_steps import worked_answer
 from temper.envs.task_env import TaskEnv
 from temper.rewards.json_answers import NoJson, json_answer, parse_json, same_json, share_right
-from temper.rewards.json_schemas import TooMuchWork, UnusableSchema, checked_schema, first_error
 from temper.rewards.score import CORRECT, FORMAT, Outcome, Score, policy_fault
 
 VALID, VALUES = "valid", "values"
@@ -49,6 +48,8 @@ class StructuredOutputEnv(TaskEnv):
 
 def judge(text: str, spec: dict[str, Any]) -> Score:
     """Score an answer by the `schema` of a task and its right `value`, if it has one."""
+    from temper.rewards.json_schemas import TooMuchWork, UnusableSchema, first_error  # imports slowly
+
     try:
         value = json_answer(text)
         error = first_error(value, spec["schema"])
@@ -207,6 +208,8 @@ def _wrong(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def load(row: Row) -> Task:
+    from temper.rewards.json_schemas import checked_schema, first_error  # imports slowly
+
     schema = _json_field(row, "schema" if "schema" in row else "json_schema")
     name = "completion" if "completion" in row else "answer"
     value = _json_field(row, name)
@@ -224,6 +227,8 @@ def load(row: Row) -> Task:
 
 
 def load_schema(row: Row) -> Task:
+    from temper.rewards.json_schemas import checked_schema  # imports slowly
+
     schema = checked_schema(_json_field(row, "json_schema"))
     message = {"role": "user", "content": ANY_VALUE.format(json.dumps(schema))}
     return Task(messages=(message,), spec={"schema": schema})

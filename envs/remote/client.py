@@ -20,8 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
 from temper.envs.core.bounds import whole
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import EnvironmentFault
@@ -62,6 +60,8 @@ class Server:
     """Header of that value. In `Authorization` it follows `Bearer`."""
 
     def __post_init__(self) -> None:
+        import httpx  # imports slowly
+
         try:
             url = httpx.URL(self.url)
         except (httpx.InvalidURL, TypeError) as error:
@@ -88,6 +88,8 @@ class Server:
     @property
     def address(self) -> tuple[str, int]:
         """The host and the port of the URL."""
+        import httpx  # imports slowly
+
         url = httpx.URL(self.url)
         return url.host, url.port or (443 if url.scheme == "https" else 80)
 
@@ -132,6 +134,8 @@ class Session:
     """One episode's requests, with its cookies."""
 
     def __init__(self, server: Server) -> None:
+        import httpx  # imports slowly
+
         self.server = server
         self._client = httpx.Client(
             verify=_tls(),
@@ -147,6 +151,8 @@ class Session:
 
         Raise `EnvironmentFault` if the server is unreachable, too slow, fails, or redirects.
         """
+        import httpx  # imports slowly
+
         for attempt in range(self.server.retries + 1):
             if attempt:
                 time.sleep(self.server.backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
@@ -184,6 +190,8 @@ class Session:
         return found
 
     def _once(self, route: str, body: Mapping[str, Any]) -> HttpReply:
+        import httpx  # imports slowly
+
         deadline = time.monotonic() + self.server.timeout_s
         received, whole = bytearray(), True
         with self._client.stream("POST", self._url(route), content=json.dumps(body).encode()) as response:

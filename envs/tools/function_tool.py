@@ -11,7 +11,6 @@ from typing import Any
 
 from temper.envs.core.functions import load_function, run_function
 from temper.envs.core.task import Tool
-from temper.rewards.json_schemas import first_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +36,8 @@ class FunctionTool:
         return result if isinstance(result, str) else json.dumps(result, default=str)
 
     def _check(self, arguments: dict[str, Any]) -> None:
+        from temper.rewards.json_schemas import first_error  # imports slowly
+
         parameters = self.declared["function"]["parameters"]
         known = parameters["properties"]
         given = {

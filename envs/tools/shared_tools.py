@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from temper.envs.core.task import TOOL_TIMEOUT_S
 from temper.envs.sandbox.sandbox import shared_sandbox
 from temper.envs.sandbox.sealed_process import Limits, ReplyKind
 from temper.envs.tools.calculator import calculate
@@ -34,12 +35,8 @@ SHARED_TOOLS: dict[str, TextTool] = {
 RUN_PROGRAMS = frozenset({"python"})
 
 
-TIMEOUT_S = 30.0
-"""Time limit of a call of a user's function, in seconds."""
-
-
 def shared_tools(
-    names: Iterable[str], *, timeout_s: float = TIMEOUT_S, episode_servers: McpServers = SHARED
+    names: Iterable[str], *, timeout_s: float = TOOL_TIMEOUT_S, episode_servers: McpServers = SHARED
 ) -> Mapping[str, EnvTool]:
     """Return tools by the names that the model uses. `names` has shared tools, functions of the user and MCP servers.
 

@@ -6,7 +6,6 @@ from typing import Any
 from temper.envs.core.task import Tool
 from temper.envs.core.turn_text import BadCall, Call
 from temper.envs.workspace.files import Workspace
-from temper.rewards.json_schemas import first_error
 
 MAX_RESULT_CHARACTERS = 4000
 WRITTEN = "ok"
@@ -37,6 +36,8 @@ PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool 
 
 def use_tool(workspace: Workspace, call: Call | BadCall) -> str:
     """Return the result of a call, shortened. Raise `ValueError` for a mistake of the model."""
+    from temper.rewards.json_schemas import first_error  # imports slowly
+
     if isinstance(call, BadCall):
         raise ValueError(call.error.removeprefix("error: "))
     if call.name not in PARAMETERS:

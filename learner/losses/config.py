@@ -2,20 +2,29 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import immutable
 from temper.learner.losses.advantages import ADVANTAGES, NORMALISED_OVER_BATCH, check_advantage
 from temper.learner.losses.custom_functions import CUSTOM, is_custom
-from temper.learner.losses.kl import KlEstimate
-from temper.learner.losses.surrogates import SURROGATES, check_surrogate, usual_clip
-from temper.rollout.trajectory import TurnFault
+
+if TYPE_CHECKING:
+    from temper.rollout.trajectory import TurnFault
 
 Objective = Literal["policy", "nll", "distill", "dpo"]
 Aggregation = Literal["token", "sequence", "constant"]
 OldPolicy = Literal["trainer", "rollout"]
+KlEstimate = Literal["k1", "k2", "k3"]
 KlPlace = Literal["loss", "reward"]
+USUAL_CLIPS = {
+    "ppo": (0.2, 0.28),
+    "gspo": (3e-4, 4e-4),
+    "cispo": (1.0, 4.0),
+    "decoupled": (0.2, 0.28),
+    "reinforce": (1.0, inf),
+}
+"""Default `clip_low` and `clip_high` by surrogate. A custom one uses those of ppo."""
 DECOUPLED_RANGE = (0.0, 5.0)
 """Default token_range of the decoupled surrogate, as trainer / rollout."""
 
@@ -101,9 +110,11 @@ class LossConfig:
         else:
             one_of("loss.advantage", self.advantage, (*ADVANTAGES, CUSTOM))
         if is_custom(self.surrogate):
+            from temper.learner.losses.surrogates import check_surrogate  # imports torch
+
             check_surrogate(self.surrogate)
         else:
-            one_of("loss.surrogate", self.surrogate, (*SURROGATES, CUSTOM))
+            one_of("loss.surrogate", self.surrogate, (*USUAL_CLIPS, CUSTOM))
         self._check_ranges()
         positive("loss.beta", self.beta)
         positive("loss.advantage_clip", self.advantage_clip)
@@ -208,7 +219,7 @@ class LossConfig:
     @property
     def clip(self) -> tuple[float, float]:
         """Bounds of the policy ratio: 1 - the first and 1 + the second."""
-        low, high = usual_clip(self.surrogate)
+        low, high = USUAL_CLIPS.get(self.surrogate, USUAL_CLIPS["ppo"])
         return low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high
 
     @property
@@ -235,7 +246,9 @@ class LossConfig:
         return (self.sequence_range[0], self.sequence_range[1]) if self.sequence_range else None
 
     @property
-    def overrides(self) -> dict[TurnFault, float]:
+    def overrides(self) -> "dict[TurnFault, float]":
         """Advantages that replace the answer's in turns with a fault."""
+        from temper.rollout.trajectory import TurnFault  # imports numpy
+
         values = {TurnFault.THINKING: self.malformed_thinking, TurnFault.TOOL_CALL: self.invalid_call}
         return {fault: value for fault, value in values.items() if value is not None}

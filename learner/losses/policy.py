@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from temper.learner.losses.config import LossConfig
+from temper.learner.losses.config import KlEstimate, LossConfig
 from temper.learner.losses.corrections import Correction, mask_reasons, masked_weights, token_factors
-from temper.learner.losses.kl import ESTIMATES, KlEstimate, penalised_advantages
+from temper.learner.losses.kl import ESTIMATES, penalised_advantages
 from temper.learner.losses.surrogates import Clip, Tokens, bounded_exp, surrogate_function
 
 

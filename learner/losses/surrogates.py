@@ -115,31 +115,18 @@ def _clipped(ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) ->
     return Surrogate(loss_BT=-objective_BT, ratio_BT=ratio_BT.detach(), clipped_BT=clipped_BT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownSurrogate:
-    """A surrogate and the defaults of `clip_low` and `clip_high`."""
-
-    function: SurrogateFunction
-    usual_clip: tuple[float, float]
-
-
-SURROGATES = {
-    "ppo": KnownSurrogate(function=ppo, usual_clip=(0.2, 0.28)),
-    "gspo": KnownSurrogate(function=gspo, usual_clip=(3e-4, 4e-4)),
-    "cispo": KnownSurrogate(function=cispo, usual_clip=(1.0, 4.0)),
-    "decoupled": KnownSurrogate(function=ppo, usual_clip=(0.2, 0.28)),
-    "reinforce": KnownSurrogate(function=reinforce, usual_clip=(1.0, float("inf"))),
+SURROGATES: dict[str, SurrogateFunction] = {
+    "ppo": ppo,
+    "gspo": gspo,
+    "cispo": cispo,
+    "decoupled": ppo,
+    "reinforce": reinforce,
 }
-"""By their names in the configuration. decoupled is ppo with a token weight in `policy_loss`."""
-
-
-def usual_clip(name: str) -> tuple[float, float]:
-    """Return the default clip. A custom surrogate uses ppo's."""
-    return SURROGATES.get(name, SURROGATES["ppo"]).usual_clip
+"""By their names in the configuration, which `USUAL_CLIPS` has too. decoupled is ppo with a token weight in `policy_loss`."""
 
 
 def surrogate_function(name: str) -> SurrogateFunction:
-    return import_function("loss.surrogate", name) if is_custom(name) else SURROGATES[name].function
+    return import_function("loss.surrogate", name) if is_custom(name) else SURROGATES[name]
 
 
 def check_surrogate(name: str) -> None:

@@ -3,8 +3,16 @@
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging
+
+
+def gguf_config(file: Path) -> PretrainedConfig:
+    """Return the configuration of a model from the header of its GGUF file. Raise `ValueError` if it can't be read."""
+    try:
+        return AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name, trust_remote_code=False)
+    except Exception as error:  # a broken file may raise anything
+        raise ValueError(f"{file} can't be read as a model: {error}") from error
 
 
 def convert_gguf(file: Path, directory: Path) -> None:

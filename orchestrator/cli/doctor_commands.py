@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from temper.orchestrator.cli.arguments import add_command, add_config, add_config_or_run, add_json
+from temper.orchestrator.cli.quick_check import check_quickly
 from temper.orchestrator.pipeline.finding import Finding, Level
 from temper.orchestrator.run.screen import print_text
 
@@ -106,7 +107,16 @@ def _doctor(given: argparse.Namespace) -> int:
     return 1 if any(one.level is Level.FAILURE for one in found) else 0
 
 
+def _check_first(given: argparse.Namespace) -> None:
+    from temper.orchestrator.tools.preflight.plan.cards import parse_gpus
+
+    if given.gpus is not None:
+        parse_gpus(given.gpus)
+    check_quickly(given.config, given.overrides, data=False)
+
+
 def _plan(given: argparse.Namespace) -> int:
+    _check_first(given)
     from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
     from temper.orchestrator.tools.preflight.plan.limits import run_limits
     from temper.orchestrator.tools.preflight.plan.page import as_json, page
@@ -123,6 +133,7 @@ def _plan(given: argparse.Namespace) -> int:
 
 
 def _simulate(given: argparse.Namespace) -> int:
+    _check_first(given)
     from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
     from temper.orchestrator.tools.preflight.simulation.page import format_simulation
     from temper.orchestrator.tools.preflight.simulation.scenario import scenarios

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from temper.orchestrator.cli.arguments import add_command, add_config, path_of_run, require_run
+from temper.orchestrator.cli.quick_check import check_quickly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,9 @@ def _execute(given: argparse.Namespace) -> int:
 
 
 def _run_and_compare(given: argparse.Namespace, band: "Band") -> int:
-    from temper.orchestrator.pipeline.config import load_resolved_config, read_run_settings
+    check_quickly(given.config, given.overrides)
+    from temper.orchestrator.pipeline.config import read_run_settings
+    from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
     from temper.orchestrator.pipeline.runner import run_pipeline
     from temper.orchestrator.tools.inspect.bands import unfinished
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes

@@ -18,6 +18,7 @@ from temper.orchestrator.cli.arguments import (
     path_of_run,
     set_log_level,
 )
+from temper.orchestrator.cli.quick_check import check_quickly
 from temper.orchestrator.cluster.head import require_head
 from temper.orchestrator.run.screen import print_text
 from temper.orchestrator.stages.registry import HELP
@@ -97,16 +98,19 @@ def add_run_commands(commands: "Commands") -> None:
 
 
 def _execute(given: argparse.Namespace) -> int:
+    if given.json and not given.dry_run:
+        raise ValueError("--json needs --dry-run; for a running run use `temper status RUN --json`")
+    if given.command != "fork":
+        check_quickly(given.config, given.overrides, data=given.stage != "report")
     if not given.dry_run and given.stage != "report":
         require_head(os.environ.get("RAY_ADDRESS", "local"))
-    from temper.orchestrator.pipeline.config import load_resolved_config, read_run_settings
+    from temper.orchestrator.pipeline.config import read_run_settings
     from temper.orchestrator.pipeline.fork import fork
     from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
+    from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
     from temper.orchestrator.pipeline.runner import run_pipeline
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
-    if given.json and not given.dry_run:
-        raise ValueError("--json needs --dry-run; for a running run use `temper status RUN --json`")
     set_log_level(given.log_level)
     forks = given.command == "fork"
     if given.dry_run and forks:

@@ -13,8 +13,9 @@ import yaml
 from rich.console import Console
 
 from temper.envs.all_tasks import generated_tasks, read_tasks
-from temper.envs.binding import ROWS, BoundEnv, EnvConfig, bind
+from temper.envs.binding import ROWS, BoundEnv, bind
 from temper.envs.catalog import configure_env
+from temper.envs.config import EnvConfig
 from temper.envs.core.bounds import only_known, positive
 from temper.envs.core.task import Task
 from temper.envs.presets.catalog import PRESETS, preset_of

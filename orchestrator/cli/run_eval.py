@@ -9,14 +9,13 @@ from pathlib import Path
 from temper.orchestrator.cli.arguments import RUNS, model_source, run_folder
 from temper.orchestrator.cli.eval_command import KEY_VARIABLE, environments, presets, settings_of_options
 from temper.orchestrator.cli.run_commands import show_dry_run
-from temper.orchestrator.config.text import is_file, merged, overridden, read_text
+from temper.orchestrator.config.text import RawConfig, is_file, merged, overridden, read_text
 from temper.orchestrator.evaluation.remote import evaluate_server
 from temper.orchestrator.evaluation.scores import result_lines
 from temper.orchestrator.pipeline.config import Config, make_config
 from temper.orchestrator.pipeline.eval_config import (
     PATIENT,
     EvalRequest,
-    RawConfig,
     fresh_name,
     label_of,
     of_model,

@@ -18,6 +18,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from temper.orchestrator.cluster.hardware import join_cluster
+from temper.orchestrator.cluster.machines import SHM
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE, free_port
 
 START_S = 120.0
@@ -29,7 +30,6 @@ CLOCK_SAMPLES = 3
 """Samples of each clock. The fastest answer counts."""
 PACKAGES = ("torch", "vllm", "ray", "transformers", "deepspeed")
 """Packages whose versions must match on all nodes, because processes exchange objects, weights and tensors."""
-SHM = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

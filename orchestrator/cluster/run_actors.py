@@ -14,13 +14,14 @@ from temper.orchestrator.cluster.actors import ActorProcess, kill_on_failure, ru
 from temper.orchestrator.cluster.bundles import Bundles
 from temper.orchestrator.cluster.placement import Node
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
-from temper.rollout.episodes.worker import NO_VARIABLES, RolloutConfig, RolloutWorker
+from temper.rollout.config import RolloutConfig
+from temper.rollout.episodes.worker import NO_VARIABLES, RolloutWorker
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import RestartPolicy
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.transports import CUDA_IPC
+from temper.rollout.weights.config import CUDA_IPC
 
 CONCURRENT_CALLS = 4096
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import ray
 
-from temper.rollout.weights.transports import AUTO, BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY
+from temper.rollout.weights.config import AUTO, BROADCAST, CUDA_IPC, SHARED_MEMORY
+from temper.rollout.weights.transports import COPIES
 
 STORE = "object_store_memory"
 """Ray's name for the bytes of its object store on a machine."""

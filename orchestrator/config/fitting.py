@@ -7,11 +7,8 @@ from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.config.supervised import SampledDataConfig, SupervisedConfig
 from temper.rollout.budget.config import ThinkingConfig
-from temper.rollout.budget.rule import ThinkingTags
-from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.config import AS_IT_IS, DeclaredTurns, RolloutConfig
 from temper.rollout.sampling import PLAIN, Sampling
-from temper.rollout.tokenizer import AS_IT_IS, DeclaredTurns, load_tokenizer
 
 SEQUENCE_ROUNDING = 0.005
 """How far bfloat16 moves the geometric mean of pi / mu over 32 tokens at equal weights: 2.4 deviations of 0.0117 / sqrt(32).
@@ -132,6 +129,10 @@ def check_thinking(
     model: Path, thinking: ThinkingConfig, *, limited: bool, left_out: bool, declared: DeclaredTurns = AS_IT_IS
 ) -> None:
     """Raise `ValueError` if the model's thinking cannot be limited or disabled as requested."""
+    from temper.rollout.budget.rule import ThinkingTags  # imports transformers
+    from temper.rollout.episodes.renderer import Renderer
+    from temper.rollout.tokenizer import load_tokenizer
+
     tokenizer = load_tokenizer(model, declared)
     if limited:
         ThinkingTags(tokenizer, closing=thinking.closing)

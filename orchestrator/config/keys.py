@@ -272,9 +272,8 @@ def all_keys() -> Keys:
 def _stages() -> dict[str, str]:
     """Return the module of each stage."""
     assigned = (node for node in _parsed(REGISTRY).body if isinstance(node, ast.Assign))
-    values = {_name(node.targets[0]): node.value for node in assigned}
-    modules = ast.literal_eval(values["MODULES"])
-    return {name: modules.get(name, f"temper.orchestrator.stages.{name}") for name in ast.literal_eval(values["HELP"])}
+    names = next(node.value for node in assigned if _name(node.targets[0]) == "HELP")
+    return {name: f"temper.orchestrator.stages.{name}" for name in ast.literal_eval(names)}
 
 
 @cache

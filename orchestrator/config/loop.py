@@ -1,6 +1,7 @@
-"""Settings of the stages that run the loop, and of reinforcement learning."""
+"""Settings of the stages that run the loop: reinforcement learning and distillation."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ClassVar
 
 from temper.envs.core.bounds import fraction
@@ -10,8 +11,8 @@ from temper.learner.config import OptimConfig
 from temper.learner.losses.advantages import NORMALISED_OVER_BATCH
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.custom_functions import is_custom
-from temper.orchestrator.loop.shaping import ShapingConfig
-from temper.orchestrator.loop.watches import Band, BandsConfig
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.loop.config import Band, BandsConfig, ShapingConfig
 from temper.rollout.sampling import Sampling
 
 
@@ -221,3 +222,42 @@ class RlConfig(LoopConfig):
                 f"{budgets} with rl.shaping.thinking_length={shaping.thinking_length} and answer_length="
                 f"{shaping.answer_length}: these do not apply to forced answers; set solve_rate_penalty or accuracy_margin"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillConfig(LoopConfig):
+    """On-policy distillation: a teacher scores each token that the model samples. Rewards are only measured."""
+
+    stage: ClassVar[str] = "distill"
+
+    teacher: ModelSource | None = immutable(None)
+    """A model with the same tokenizer vocabulary, a directory or a name on the hub. It stays frozen in memory with the model.
+    """
+    loss: LossConfig = field(default_factory=lambda: LossConfig(objective="distill", kl="k1"))
+    """As for rl. `kl` is the estimate of the metric train/kl, in nats a token."""
+    bands: BandsConfig = field(default_factory=lambda: BandsConfig(nonzero_advantage=Band()))  # rewards are not trained
+    """Bands of step metrics. A metric outside raises an alarm."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss.objective != "distill":
+            raise ValueError(f"distill.loss.objective={self.loss.objective} must be distill")
+        loss, usual = self.loss, LossConfig()
+        for name, value, without in (
+            ("advantage", loss.advantage, usual.advantage),
+            ("malformed_thinking", loss.malformed_thinking, usual.malformed_thinking),
+            ("invalid_call", loss.invalid_call, usual.invalid_call),
+            ("kl_coefficient", loss.kl_coefficient, usual.kl_coefficient),
+        ):
+            if value != without:
+                raise ValueError(
+                    f"distill.loss.{name}={value} has no effect, since a teacher scores the tokens; remove it"
+                )
+
+    def teacher_dir(self) -> Path:
+        """Return the folder of the teacher. Raise `ValueError` without one."""
+        if self.teacher is None:
+            raise ValueError(
+                "the stage distill needs distill.teacher: a model directory with the model's own tokenizer"
+            )
+        return self.teacher.folder

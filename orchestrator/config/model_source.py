@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from temper.envs.core.bounds import no_variable
 from temper.envs.core.setting import Kind, immutable, required
-from temper.envs.data.config import names_hub, why_no_name
+from temper.envs.data.config import names_hub, near_names, why_no_name
 from temper.envs.data.hub import cached_file, snapshot
 
 GGUF = ".gguf"
@@ -78,6 +78,15 @@ class ModelSource:
             return _package_folder(self.path.removeprefix(PACKAGE))
         return Path(self.path).expanduser().resolve()
 
+    def require_place(self) -> None:
+        """Raise `FileNotFoundError` for a model that is not on this machine and has no hub name."""
+        if not self.on_hub and not self.place.exists():
+            near = "" if self.path.startswith(PACKAGE) else near_names(Path(self.path).expanduser())
+            raise FileNotFoundError(
+                f"there is no model directory {self.path}{why_no_name(self.path)}{near}; set the path of a model directory or "
+                f"of a GGUF file, or a hub name such as Qwen/Qwen3-0.6B"
+            )
+
     @property
     def folder(self) -> Path:
         """Its folder, downloaded if necessary. Raise `FileNotFoundError` or `ValueError` if that fails."""
@@ -85,8 +94,7 @@ class ModelSource:
             return snapshot(self.path, kind="model", revision=self.revision, patterns=FILES, without=NOT_FILES).folder
         if self.revision is not None:
             raise ValueError(f"revision={self.revision}: {self.path} is a local directory without revisions; remove it")
-        if why := why_no_name(self.path) if not self.place.exists() else "":
-            raise FileNotFoundError(f"there is no model directory {self.path}{why}")
+        self.require_place()
         if self.gguf is not None:
             raise FileNotFoundError(
                 f"{self.path} is a GGUF file, which `temper run` converts into the folder of the run; give that folder"

@@ -4,21 +4,23 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from temper.envs.binding import BoundEnv, EnvConfig, bind_all
+from temper.envs.config import EnvConfig
 from temper.envs.core.bounds import SettingError, no_variable, not_negative, one_of, positive
 from temper.envs.core.setting import Kind, free, immutable, required, scheduled
 from temper.envs.sandbox.sandbox import SandboxConfig
 from temper.learner.config import LearnerConfig
-from temper.learner.models.fresh import FreshModelConfig
+from temper.learner.models.config import FreshModelConfig
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.run.checkpoint import CheckpointConfig
 from temper.orchestrator.tracking.sinks.config import SINKS, TrackioConfig, WandbConfig
+from temper.rollout.config import DeclaredTurns, RolloutConfig
 from temper.rollout.engines.config import HEAD_DTYPE
-from temper.rollout.episodes.worker import RolloutConfig
-from temper.rollout.tokenizer import DeclaredTurns
+
+if TYPE_CHECKING:
+    from temper.envs.binding import BoundEnv
 
 ProfileName = Literal[
     "auto", "cpu", "gpu16", "gpu24", "gpu32", "gpu40", "gpu48", "gpu80", "gpu96", "gpu141", "gpu180", "gpu270"
@@ -239,7 +241,9 @@ class RunConfig:
             )
 
     @cached_property
-    def environments(self) -> dict[str, BoundEnv]:
+    def environments(self) -> "dict[str, BoundEnv]":
+        from temper.envs.binding import bind_all  # imports gymnasium, after the settings are checked
+
         return bind_all(self.envs)
 
     @cached_property

@@ -12,11 +12,14 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from temper.envs.core.bounds import SettingError
+from temper.envs.data.config import near_names
 from temper.orchestrator.run.redaction import blanks, redacted, reference
 
 TAB = "found character that cannot start any token"
 """libyaml's problem with a tab."""
 OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+RawConfig = dict[str, Any]
+"""A configuration as in a YAML file."""
 SHIPPED = Path(__file__).resolve().parents[2] / "configs"
 
 
@@ -101,7 +104,8 @@ def config_file(path: Path) -> Path:
     near = [
         name for name in names if Path(name).stem in get_close_matches(path.stem, [Path(one).stem for one in names])
     ]
-    raise FileNotFoundError(f"no configuration file {path}; the package has {', '.join(near or names)}")
+    shipped = f"; the package has {', '.join(near or names)}"
+    raise FileNotFoundError(f"no configuration file {path}{near_names(path) or shipped}")
 
 
 def _loaded(path: Path) -> dict[str, Any]:
@@ -200,3 +204,24 @@ def flattened(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
         return [pair for key, inner in value.items() for pair in flattened(inner, f"{prefix}.{key}" if prefix else key)]
     return [(prefix, value)]
+
+
+def get_value(given: Mapping[str, Any], key: str) -> Any:
+    """Return the value under a dotted key, None without one."""
+    value: Any = given
+    for word in key.split("."):
+        value = value.get(word) if isinstance(value, Mapping) else None
+    return value
+
+
+def with_value(given: Mapping[str, Any], key: str, value: object) -> RawConfig:
+    word, _, rest = key.partition(".")
+    below = given.get(word)
+    return {**given, word: with_value(below if isinstance(below, Mapping) else {}, rest, value) if rest else value}
+
+
+def without_key(given: Mapping[str, Any], key: str) -> RawConfig:
+    word, _, rest = key.partition(".")
+    below = given.get(word)
+    kept = {name: value for name, value in given.items() if name != word}
+    return {**kept, word: without_key(below, rest)} if rest and isinstance(below, Mapping) else kept

@@ -5,39 +5,15 @@ Batch `step` depends only on the seed and the step, so a resumed run sees the sa
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from temper.envs.core.setting import immutable, scheduled
 from temper.envs.core.task import Message
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
 from temper.envs.data.config import OnError
 from temper.learner.batches.samples import TrainingSample
+from temper.orchestrator.config.supervised import SftDataConfig
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer, has_reasoning, without_reasoning
 from temper.orchestrator.data.row_intake import fits, positions
-
-DEMONSTRATED = ThinkingMix(budget=0.03, no_thinking=0.1)
-"""The default modes of demonstrations."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SftDataConfig:
-    """Changes of the reasoning in supervised data, so that the model knows every mode."""
-
-    thinking: ThinkingMix | None = scheduled(None)
-    """Shares of samples with the reasoning cut at a budget, with low effort, and without reasoning. Without `budgets` or
-    `budget_range` it is cut at any token. null: 0.03 of the demonstrations are cut and 0.1 have no reasoning (none if the
-    chat template cannot omit it), and the rows of `sft.data` are unchanged."""
-    train_closing: bool = immutable(False)
-    """Whether the forced end of cut reasoning is trained, so that the model learns to stop early."""
-    cut_to_answer: bool = immutable(False)
-    """Whether reasoning under a budget stops early without a forced end, followed by the dialogue's last answer: a habit of
-    answering too soon, which reinforcement learning can unlearn."""
-    low_effort_keep: float = immutable(0.5, unit="share")
-    """Share of the words of reasoning that a low-effort sample keeps."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.low_effort_keep <= 1:
-            raise ValueError(f"sft.reasoning.low_effort_keep={self.low_effort_keep} must be above 0 and at most 1")
 
 
 class SftData:

@@ -1,18 +1,16 @@
 """Answers to held-out tasks, first with unlimited and then with limited thinking."""
 
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
 from typing import TypeVar
 
-from temper.envs.core.bounds import fraction, positive
-from temper.envs.core.setting import free, scheduled
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking
 from temper.envs.source import GeneratedSource, distinct_tasks, open_source
+from temper.orchestrator.config.evaluation import EvalConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.budget_curve import (
     BudgetPoint,
@@ -28,7 +26,6 @@ from temper.orchestrator.loop.deadline import Deadline, in_thread, together, wit
 from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.session.run import Run
 from temper.rollout.pool.pool import RolloutPool
-from temper.rollout.sampling import Sampling
 from temper.rollout.stored_turns import read_group
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
@@ -36,55 +33,6 @@ T = TypeVar("T")
 FREE = Condition(thinking=UNLIMITED)
 GENERATED = 64
 """Tasks of an environment that generates them, if all are requested."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalConfig:
-    """Evaluation on held-out tasks."""
-
-    tasks: int | None = scheduled(64)
-    """Held-out tasks of each environment. null is all rows of its data in order, and 64 for generated tasks."""
-    samples: int = scheduled(4)
-    """Answers to each task: the k of avg@k and pass@k."""
-    sampling: Sampling = field(default_factory=Sampling)
-    """Sampling of the answers."""
-    timeout_s: float = free(3600.0, unit="seconds")
-    """Longest wait for the next answered task, in seconds. Supervision finds hung processes much earlier."""
-    max_failures: float = free(0.5, unit="share")
-    """Highest share of failed episodes of one environment over its last 64, or over all. Above it the stage ends."""
-    budgets: list[int] = scheduled([], unit="tokens")
-    """Thinking budgets in tokens. Unlimited reasoning is also ended at each and answered. Announced budgets, episodes of
-    several turns and `rollout.thinking.scope` "episode" take a pass for each. `temper report --compare --runs` needs the
-    same budgets in all runs."""
-    budget_shares: list[float] = scheduled([], unit="share")
-    """Further budgets, as shares of the environment's median unlimited reasoning in the same evaluation. They differ by
-    model, so runs cannot be compared by them."""
-    no_thinking: bool = scheduled(False)
-    """Whether to answer the tasks with thinking off too."""
-    low_effort: bool = scheduled(False)
-    """Whether to answer the tasks with a low-effort prompt too."""
-
-    def __post_init__(self) -> None:
-        if (self.tasks is not None and self.tasks < 1) or self.samples < 1:
-            raise ValueError(
-                f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1; eval.tasks=null takes all rows"
-            )
-        self.sampling.require_varied(self.samples, setting="eval.sampling", count="eval.samples")
-        positive("eval.timeout_s", self.timeout_s)
-        fraction("eval.max_failures", self.max_failures)
-        for budget in self.budgets:
-            if budget < 0:
-                raise ValueError(f"eval.budgets has {budget}: a budget must be 0 or more tokens")
-        for share in self.budget_shares:
-            if not 0 < share < math.inf:
-                raise ValueError(
-                    f"eval.budget_shares has {share}: a share of the median reasoning length must be above 0"
-                )
-
-    @property
-    def has_curve(self) -> bool:
-        """Whether there are points besides unlimited thinking."""
-        return bool(self.budgets or self.budget_shares or self.no_thinking or self.low_effort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,10 @@ from temper.envs.core.task import Task
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from temper.envs.source import content_key
+from temper.orchestrator.config.evaluation import EvalConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.budget_curve import mean
-from temper.orchestrator.evaluation.evaluator import EvalConfig, heldout_tasks
+from temper.orchestrator.evaluation.evaluator import heldout_tasks
 from temper.orchestrator.evaluation.scores import asked_of_envs, env_result, of_env, result_json
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
 from temper.orchestrator.loop.watches import FailureWatch

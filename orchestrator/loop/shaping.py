@@ -1,11 +1,10 @@
 """Rewards that depend on the whole group: length control, effort and overlong turns, added to the earned rewards."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
-from temper.envs.core.bounds import fraction, not_negative
-from temper.envs.core.setting import immutable
 from temper.envs.core.thinking_mode import Mode
+from temper.orchestrator.loop.config import ShapingConfig
 from temper.orchestrator.loop.length_penalty import NO_PENALTY, EnvPenalty
 from temper.rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
 from temper.rewards.score import CORRECT, correctness
@@ -21,69 +20,8 @@ SHAPING_PARTS = THINKING_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG, THINKING_PENAL
 """Score parts that shaping adds to a reward."""
 PENALTY_TOKENS = 100
 """Thinking tokens that `solve_rate_penalty` is for."""
-FASTEST_RISE = 0.05
-"""Highest rise of the adaptive penalty in a step. The running accuracy shows a fall after about 5 steps, and by then the
-penalty has risen by at most half of its largest value."""
 EARNED_DIGITS = 9
 """Decimals of an earned reward. Subtracting the added parts keeps equal rewards equal."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShapingConfig:
-    """Rewards for length. Each term is off by default."""
-
-    thinking_length: float = immutable(0.0)
-    """Weight of a short reasoning, relative to the other answers of its group. A wrong answer gains nothing. 0 is off."""
-    answer_length: float = immutable(0.0)
-    """Weight of a short answer, relative to the other answers of its group. 0 is off."""
-    shortest_bonus: float = immutable(0.0)
-    """Bonus for the shortest reasoning and the shortest answer of a group, if right and among its best fifth. Needs a weight
-    above 0."""
-    effort_slope: float = immutable(0.0, unit="share")
-    """Largest gain of a short answer to a low-effort prompt, as a share of its reward. 0 is off."""
-    effort_penalty: float = immutable(1.0)
-    """Loss of an answer to such a prompt for each `effort_tokens / effort_slope` tokens too many."""
-    effort_tokens: int = immutable(3000, unit="tokens")
-    """Length in tokens from which an answer to such a prompt loses reward."""
-    overlong_buffer: int = immutable(0, unit="tokens")
-    """Tokens before rollout.limits.turn_tokens over which the longest turn of an answer loses more and more. 0 is off."""
-    overlong_factor: float = immutable(1.0)
-    """Loss at the limit. Tasks with a thinking budget are exempt, since their turns have other limits."""
-    solve_rate_penalty: float = immutable(0.0)
-    """Penalty of 100 thinking tokens in a group with right answers only. It is multiplied by the group's share of right
-    answers, which counts as at least one answer (ALP). 0 is off."""
-    accuracy_margin: float | None = immutable(None, unit="share")
-    """Accepted drop of an environment's mean accuracy below its best, for shorter thinking. Within it the penalty of thinking
-    tokens rises, below it the penalty falls (A-DLP). Null is off."""
-    penalty_step: float = immutable(1.0)
-    """Change of the penalty in a step, for each 1.0 of accuracy above the bound. An answer with as many thinking tokens as the
-    mean of the first step loses the penalty, others lose in proportion, at most 0.5. Needs accuracy_margin."""
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            not_negative(f"rl.shaping.{name}", value or 0.0)
-        if self.accuracy_margin is not None:
-            fraction("rl.shaping.accuracy_margin", self.accuracy_margin)
-        elif self.penalty_step != 1.0:
-            raise ValueError(
-                f"rl.shaping.penalty_step={self.penalty_step} has no effect without accuracy_margin; set both"
-            )
-        if self.effort_tokens < 1:
-            raise ValueError(f"rl.shaping.effort_tokens={self.effort_tokens} must be 1 or more")
-
-    @property
-    def penalty_rise(self) -> float:
-        """Largest rise of the adaptive penalty in a step."""
-        return self.penalty_step * (self.accuracy_margin or 0.0)
-
-
-def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
-    """Raise `ValueError` if the penalty would apply to turns of every length."""
-    if shaping.overlong_buffer > turn_tokens:
-        raise ValueError(
-            f"rl.shaping.overlong_buffer={shaping.overlong_buffer} must be at most "
-            f"rollout.limits.turn_tokens={turn_tokens}"
-        )
 
 
 def shaped(

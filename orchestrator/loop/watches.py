@@ -1,97 +1,15 @@
 """Watches that end a stage without progress: metrics outside of bands, failed episodes, skipped steps."""
 
-import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from temper.envs.core.bounds import not_negative
 from temper.envs.core.errors import Failure, FailureKind
-from temper.envs.core.setting import free
+from temper.orchestrator.loop.config import METRICS, BandsConfig
 from temper.rollout.trajectory import Group
 from temper.rollout.trajectory_json import failure_from_json, failure_to_json
 
-
-@dataclass(frozen=True, kw_only=True)
-class Band:
-    """Bounds of a metric. Without low and high it is not watched."""
-
-    low: float | None = free(None)
-    """Lowest value without an alarm."""
-    high: float | None = free(None)
-    """Highest value without an alarm."""
-    alarm_after: int = free(1, unit="steps")
-    """Consecutive steps outside the band until an alarm. At most `stop_after`, if that is set."""
-    stop_after: int = free(0, unit="steps")
-    """Consecutive steps outside the band until the stage saves and ends. 0: alarms only."""
-
-    def problem(self, value: float) -> str:
-        """Describe the problem of a value; "" inside the band. A non-finite value is outside."""
-        if not math.isfinite(value):
-            return "is not finite"
-        if self.low is not None and value < self.low:
-            return f"is below low={self.low}"
-        if self.high is not None and value > self.high:
-            return f"is above high={self.high}"
-        return ""
-
-    @property
-    def is_watched(self) -> bool:
-        return self.low is not None or self.high is not None
-
-    @property
-    def alarm_at(self) -> int:
-        """Consecutive steps outside the band until an alarm."""
-        return min(self.alarm_after, self.stop_after or self.alarm_after)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BandsConfig:
-    """Bands of step metrics. Two have default bounds, for problems that prevent all learning."""
-
-    kl: Band = field(default_factory=Band)
-    """KL divergence from the reference or the teacher, train/kl. Needs a reference or a teacher."""
-    entropy: Band = field(default_factory=Band)
-    """Mean surprise of the sampled tokens in nats, train/entropy."""
-    mismatch_abs: Band = field(default_factory=Band)
-    """Mean absolute difference between the log-probabilities of trainer and engine, train/mismatch_abs."""
-    truncated: Band = field(default_factory=lambda: Band(high=0.5, alarm_after=3))
-    """Share of truncated answers, rollout/truncated."""
-    nonzero_advantage: Band = field(default_factory=lambda: Band(low=0.1, alarm_after=3))
-    """Share of groups with different rewards, rollout/nonzero_advantage."""
-
-    @property
-    def by_name(self) -> dict[str, Band]:
-        return {name: vars(self)[name] for name in METRICS}
-
-    def check(self, setting: str, *, has_reference: bool) -> None:
-        """Raise `ValueError` for an impossible band, or for a band of an unmeasured metric."""
-        for name, band in self.by_name.items():
-            not_negative(f"{setting}.{name}.stop_after", band.stop_after)
-            if band.alarm_after < 1:
-                raise ValueError(f"{setting}.{name}.alarm_after={band.alarm_after} must be at least 1")
-            if band.low is not None and band.high is not None and band.low > band.high:
-                raise ValueError(
-                    f"{setting}.{name}.low={band.low} is above high={band.high}; exchange them, or set the default one to null"
-                )
-            if band.stop_after and not band.is_watched:
-                raise ValueError(f"{setting}.{name}.stop_after={band.stop_after} needs a bound; set low or high")
-        if self.kl.is_watched and not has_reference:
-            stage = setting.removesuffix(".bands")
-            raise ValueError(
-                f"{setting}.kl needs a reference: set {stage}.loss.kl_coefficient above 0, or remove the band"
-            )
-
-
-METRICS = {
-    "kl": "train/kl",
-    "entropy": "train/entropy",
-    "mismatch_abs": "train/mismatch_abs",
-    "truncated": "rollout/truncated",
-    "nonzero_advantage": "rollout/nonzero_advantage",
-}
-"""The metric of each band."""
 REMEDIES = {
     "kl": "optim.learning_rate, loss.kl_coefficient",
     "entropy": "optim.learning_rate, sampling.temperature",

@@ -3,7 +3,7 @@
 Each part is declared next to the code it configures. Parts of several stages are in `orchestrator/config/`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,15 +11,11 @@ from typing import Any, TypeVar
 
 from temper.envs.core.setting import kinds
 from temper.envs.presets.catalog import with_preset
-from temper.orchestrator.cluster.hardware import Hardware, query_hardware
 from temper.orchestrator.config.fitting import check_colocated
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
 from temper.orchestrator.config.schema import complete, typed
-from temper.orchestrator.config.text import flat_text, layered, read_text, yaml_text
-from temper.orchestrator.pipeline.gguf_model import with_converted_model
+from temper.orchestrator.config.text import flat_text, get_value, layered, read_text, with_value, yaml_text
 from temper.orchestrator.pipeline.plan import instances, with_settings
-from temper.orchestrator.pipeline.profiles.inputs import get_value, with_value
-from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
 from temper.orchestrator.stages.stage import Stage, StageInstance, all_stages
 from temper.orchestrator.tracking.metric_names import SYSTEM
 
@@ -40,11 +36,11 @@ class Config(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.environments, self.judges  # bind now, to find errors at once
         for instance in self.instances:
             if instance.name != instance.stage.name and instance.name in (*KNOWN, "metrics", "start", SYSTEM):
                 raise ValueError(f"stages: {instance.name!r} is reserved; give the stage another name")
             self.require_stage(instance)
+        _ = self.environments, self.judges  # bind now, to find errors at once, after checks that import nothing
 
     @cached_property
     def instances(self) -> list[StageInstance]:
@@ -115,13 +111,6 @@ def load_config(path: Path, overrides: list[str]) -> Config:
     Raise `FileNotFoundError` for a missing file, and `ValueError` with key, value and remedy for any other problem.
     """
     return make_config(read_text(path, overrides))
-
-
-def load_resolved_config(path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = query_hardware) -> Config:
-    """Return a run's configuration: the same with its profile resolved for the hardware and the model."""
-    given = read_run_settings(path, overrides)
-    make_unresolved_config(given)  # find errors before a model is converted
-    return make_config(resolve_profile(with_converted_model(given), ask=ask))
 
 
 def load_unresolved_config(path: Path, overrides: list[str]) -> Config:

@@ -3,13 +3,14 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from temper.envs.classifier import classifier_folder
 from temper.envs.data.config import DataConfig, names_hub
 from temper.envs.data.hub import cache_alone, card_of
-from temper.envs.data.rows import data_files, is_on_hub
+from temper.envs.data.rows import data_files, is_on_hub, require_data
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.run.checkpoint import file_sha256
@@ -52,15 +53,44 @@ def named_paths(config: Config) -> dict[str, Path]:
     return found
 
 
-def to_download(config: Config) -> list[str]:
-    """Return the models and data sets of the hub that are not fully local, such as `model Qwen/Qwen3-0.6B`.
+def require_inputs(config: Config, *, data: bool = True) -> None:
+    """Raise `FileNotFoundError` if a listed stage needs a model, or with `data` rows, that are neither here nor on the hub."""
+    stages = [(one.name, one.stage, settings) for one in config.instances if (settings := config.settings(one))]
+    found = [(f"{name}.{key}", model) for name, stage, part in stages for key, model in stage.models(part).items()]
+    for key, model in (("model.path", config.model.source), *found, *_judges(config)):
+        if model is not None:
+            _require(key, model.require_place)
+    config.model.declared()
+    if not data:
+        return
+    rows = {f"{name}.data": stage.data(part) for name, stage, part in stages}
+    if any(stage.takes_tasks(part) for _, stage, part in stages):
+        for name, env in config.envs.items():
+            rows |= {f"envs.{name}.data": env.data, f"envs.{name}.eval_data": env.eval_data}
+    for key, named in rows.items():
+        if named is not None:
+            _require(key, partial(require_data, named))
 
-    A GGUF file that is not converted yet counts too.
-    """
+
+def _require(key: str, check: Callable[[], None]) -> None:
+    try:
+        check()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{key}: {error}") from error
+
+
+def to_download(config: Config) -> list[str]:
+    """Return the models and data sets of the hub that are not fully local, such as `model Qwen/Qwen3-0.6B`."""
     named = [model for _, model in (*_models(config), *_judges(config))]
-    models = [model for model in named if (model.on_hub or model.gguf) and not is_whole(model)]
+    models = [model for model in named if model.on_hub and not is_whole(model)]
     data = [data for _, data, _ in _data(config) if is_on_hub(data) and not has_files(data)]
     return [*dict.fromkeys((*(f"model {one.path}" for one in models), *(f"data set {one.path}" for one in data)))]
+
+
+def to_convert(config: Config) -> list[Path]:
+    """Return the GGUF files of models that the run would convert."""
+    named = (model.gguf for _, model in (*_models(config), *_judges(config)))
+    return [*dict.fromkeys(file for file in named if file is not None)]
 
 
 def is_whole(model: ModelSource) -> bool:

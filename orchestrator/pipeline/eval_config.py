@@ -11,14 +11,12 @@ from temper.envs.presets.catalog import preset_of
 from temper.learner.models.shape import longest_sequence
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.schema import data_option
-from temper.orchestrator.config.text import merged, parsed, read_text
+from temper.orchestrator.config.text import RawConfig, get_value, merged, parsed, read_text
 from temper.orchestrator.pipeline.config import KNOWN, SHARED
-from temper.orchestrator.pipeline.profiles.inputs import get_value
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.registry import HELP
 from temper.orchestrator.tracking.metric_names import SYSTEM
 
-RawConfig = dict[str, Any]
 """A configuration as in a YAML file."""
 LONGEST = 8192
 """Default tokens of an episode, if the model has as many positions."""

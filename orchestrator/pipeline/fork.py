@@ -8,8 +8,9 @@ from pathlib import Path
 
 from temper.envs.core.setting import Kind
 from temper.learner.training_state import CheckpointFacts
-from temper.orchestrator.pipeline.config import Config, load_resolved_config, save_config
+from temper.orchestrator.pipeline.config import Config, save_config
 from temper.orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
+from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.pipeline.rate_change import rate_change
 from temper.orchestrator.run.checkpoint import (
     MANIFEST,

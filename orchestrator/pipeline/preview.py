@@ -8,14 +8,19 @@ from typing import Literal
 
 from temper.envs.core.setting import Kind
 from temper.envs.data.hub import cache_alone
-from temper.orchestrator.cluster.hardware import Hardware, query_hardware
+from temper.learner.config import LearnerConfig
+from temper.learner.models.gguf import gguf_config
+from temper.orchestrator.cluster.hardware import query_hardware
+from temper.orchestrator.cluster.machines import Hardware
+from temper.orchestrator.config.text import RawConfig
 from temper.orchestrator.pipeline.config import Config, make_config, make_unresolved_config
 from temper.orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
-from temper.orchestrator.pipeline.data_files import to_download
+from temper.orchestrator.pipeline.data_files import to_convert, to_download
+from temper.orchestrator.pipeline.estimate.model import counted
 from temper.orchestrator.pipeline.fork import checked_fork
+from temper.orchestrator.pipeline.gguf_model import with_converted_model
 from temper.orchestrator.pipeline.overlap_check import known_overlaps
 from temper.orchestrator.pipeline.plan import plan
-from temper.orchestrator.pipeline.profiles.inputs import RawConfig
 from temper.orchestrator.pipeline.profiles.resolve import profile_notes, resolve_profile
 from temper.orchestrator.pipeline.runner import Prepared, prepare_run, wanted_processes
 from temper.orchestrator.pipeline.start_checks import check_before, check_stages, warnings_of
@@ -24,7 +29,7 @@ from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.stages.stage import StageInstance
 
 Would = Literal["is done", "begins", "resumes"]
-UNREAD = "problems of models and data that are not all local"
+UNREAD = "problems of models and data that are not all local, or not converted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +64,8 @@ class Preview:
     downloads: tuple[str, ...]
     unknown: tuple[str, ...]
     """Unknown and unchecked facts."""
+    conversions: tuple[str, ...] = ()
+    """GGUF files of models to convert, with their parameters."""
     notes: tuple[str, ...]
     """Notes of the start: settings of the profile, limits that may be met, overlaps with evaluation data."""
 
@@ -70,6 +77,7 @@ class NotKnownHereError(Exception):
 def preview_of(given: RawConfig, *, only: str | None = None) -> tuple[Preview, Config | None]:
     """Return the effect of a run of plain data, and its whole configuration if known. Raise as its start would."""
     with cache_alone():
+        given = with_converted_model(given, convert=False)
         plain = make_unresolved_config(given)
         downloads = to_download(plain)
         try:
@@ -77,6 +85,11 @@ def preview_of(given: RawConfig, *, only: str | None = None) -> tuple[Preview, C
         except NotKnownHereError as error:
             return preview(plain, only=only, downloads=downloads, unknown=str(error)), None
         return preview(config, only=only, downloads=downloads), config
+
+
+def is_here(config: Config, downloads: Sequence[str]) -> bool:
+    """Return whether all models and data can be checked now."""
+    return not downloads and not to_convert(config)
 
 
 def preview_of_fork(source: Path, at: str, overrides: list[str]) -> tuple[Preview, Config]:
@@ -103,7 +116,7 @@ def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:
 
 def preview(config: Config, *, only: str | None = None, downloads: Sequence[str] = (), unknown: str = "") -> Preview:
     """Return the effect of a run of all stages, or of the stage `only`. Raise as its start would."""
-    ready = prepare_run(config, only=only, here=not downloads)
+    ready = prepare_run(config, only=only, here=is_here(config, downloads))
     done = ready.folder.state().done if only is None else ()
     trained = [one.name for one in config.instances if one.stage.trains]
     after = {name: max(steps_in(ready.folder.checkpoints(name)), default=0) for name in trained}
@@ -127,6 +140,8 @@ def _preview(
     stages = [_stage(one, "is done", config, after) for one in past]
     stages += [_stage(one, "begins", config, after) for one in ready.ahead]
     wanted = wanted_processes(config, ready.ahead)
+    conversions = tuple(map(_describe_gguf, to_convert(config)))
+    here = is_here(config, downloads)
     return Preview(
         run=ready.folder.root,
         exists=ready.folder.config.is_file(),
@@ -137,9 +152,14 @@ def _preview(
         judges=None if unknown else wanted.judges,
         changed={},
         downloads=tuple(downloads),
-        unknown=tuple(text for text in (unknown, UNREAD if downloads else "") if text),
-        notes=tuple(map(blanked, _notes(config, ready, here=not downloads, profile_resolved=not unknown))),
+        conversions=conversions,
+        unknown=tuple(text for text in (unknown, "" if here else UNREAD) if text),
+        notes=tuple(map(blanked, _notes(config, ready, here=here, profile_resolved=not unknown))),
     )
+
+
+def _describe_gguf(file: Path) -> str:
+    return f"{file} ({counted(gguf_config(file), LearnerConfig(), name=file.name).parameters:,} parameters)"
 
 
 def _notes(config: Config, ready: Prepared, *, here: bool, profile_resolved: bool) -> list[str]:
@@ -174,7 +194,8 @@ def _stage(one: StageInstance, would: Would, config: Config, after: Mapping[str,
 
 def lines(found: Preview) -> list[str]:
     said = [f"{found.run}: {'resumes' if found.exists else 'a new run'}", *found.notes]
-    said += [f"would be downloaded: {name}" for name in found.downloads]
+    said += [f"would be downloaded: {name} (no such folder, so taken as a hub name)" for name in found.downloads]
+    said += [f"would be converted: model {file}" for file in found.conversions]
     said += [f"not known here: {text}" for text in found.unknown]
     said += [f"changed: {key}: {before} -> {now}" for key, (before, now) in found.changed.items()]
     wide = max((len(one.name) for one in found.stages), default=0)

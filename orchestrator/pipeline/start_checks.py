@@ -40,8 +40,8 @@ from temper.learner.models.shape import longest_sequence
 from temper.learner.training_state import model_bytes, state_bytes
 from temper.orchestrator.config.fitting import check_thinking
 from temper.orchestrator.config.loop import LoopConfig, RlConfig
+from temper.orchestrator.loop.config import FASTEST_RISE
 from temper.orchestrator.loop.deadline import THREADS
-from temper.orchestrator.loop.shaping import FASTEST_RISE
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok, warning
 from temper.orchestrator.stages.stage import Role, StageInstance, StartCheck

@@ -9,8 +9,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from temper.rollout.config import DeclaredTurns
 from temper.rollout.formats.find import GENERATION, generation_text
-from temper.rollout.tokenizer import DeclaredTurns, load_tokenizer
+from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.own_files import MANIFEST, own_files
 
 TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"

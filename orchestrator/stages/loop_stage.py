@@ -16,11 +16,12 @@ from temper.orchestrator.loop.buffer import (
     SlotState,
     VersionCell,
 )
+from temper.orchestrator.loop.config import ShapingConfig
 from temper.orchestrator.loop.deadline import Deadline, Waits, in_thread, within
 from temper.orchestrator.loop.interfaces import Hooks
 from temper.orchestrator.loop.length_penalty import AdaptivePenalty
 from temper.orchestrator.loop.loop import Loop
-from temper.orchestrator.loop.shaping import ShapingConfig, shaped
+from temper.orchestrator.loop.shaping import shaped
 from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.loop.watches import BandWatch, FailureWatch, SkipWatch
 from temper.orchestrator.run.checkpoint import place

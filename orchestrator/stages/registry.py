@@ -14,5 +14,4 @@ HELP = {
     "eval": "evaluate a run's newest model, or any model, on held-out tasks",
     "report": "write report.html and report.json",
 }
-"""Help text of each stage by name. The module in this folder has the same name, unless `MODULES` has another."""
-MODULES = {"report": "temper.orchestrator.tools.inspect.report.stage"}
+"""Help text of each stage by name. The module in this folder has the same name."""

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from temper.envs.core.thinking_mode import ThinkingMix
 from temper.envs.data.config import DataConfig
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.run_config import RunConfig
-from temper.orchestrator.evaluation.evaluator import heldout_tasks
-from temper.orchestrator.loop.mixture import Mixture, open_mixture
-from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.registry import HELP, MODULES
+from temper.orchestrator.stages.registry import HELP
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from temper.orchestrator.loop.mixture import Mixture
+    from temper.orchestrator.session.run import Run
 
 S = TypeVar("S")
 """Settings of a stage; None for a stage without any."""
@@ -42,18 +43,26 @@ class StartCheck:
 
     config: RunConfig
     name: str
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "PreTrainedTokenizerBase"
     longest: int | None
 
-    def training_tasks(self, shares: dict[str, float]) -> Mixture:
+    def training_tasks(self, shares: dict[str, float]) -> "Mixture":
         """Open the mixture over the training tasks, which reads every row of data."""
+        from temper.orchestrator.loop.mixture import open_mixture  # imports slowly
+
         return open_mixture(self.config.environments, shares, split="train", seed=self.config.seed)
 
     def loop_tasks(self, config: LoopConfig) -> None:
         """Open the training tasks of a loop, and held-out ones if it evaluates between steps."""
         self.training_tasks(config.shares)
         if config.eval_every:
-            heldout_tasks(self.config, 1)
+            self.heldout_tasks(1)
+
+    def heldout_tasks(self, tasks: int | None) -> None:
+        """Open the held-out tasks of each environment."""
+        from temper.orchestrator.evaluation.evaluator import heldout_tasks  # imports torch and Ray
+
+        heldout_tasks(self.config, tasks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +120,9 @@ class StageInstance:
     about: str | None = None
     """For an unnamed evaluation: the instance whose model it evaluates."""
 
-    def mixture(self, config: RunConfig, shares: dict[str, float], thinking: ThinkingMix | None = None) -> Mixture:
+    def mixture(self, config: RunConfig, shares: dict[str, float], thinking: ThinkingMix | None = None) -> "Mixture":
+        from temper.orchestrator.loop.mixture import open_mixture  # imports slowly
+
         return open_mixture(config.environments, shares, split="train", seed=self.seed(config.seed), thinking=thinking)
 
     def seed(self, seed: int) -> int:
@@ -126,6 +137,11 @@ class StageInstance:
         return self.stage.first_ticket
 
 
+def deferred(module: str, function: str) -> Callable[..., Any]:
+    """Return a function that is imported when it is called, so that settings are read without torch, vLLM and Ray."""
+    return lambda *given: getattr(importlib.import_module(module), function)(*given)
+
+
 @cache
 def all_stages() -> dict[str, Stage[Any]]:
     stages = {name: _declared(name) for name in HELP}
@@ -135,7 +151,7 @@ def all_stages() -> dict[str, Stage[Any]]:
 
 
 def _declared(name: str) -> Stage[Any]:
-    module = MODULES.get(name, f"temper.orchestrator.stages.{name}")
+    module = f"temper.orchestrator.stages.{name}"
     stage = vars(importlib.import_module(module)).get("STAGE")
     assert isinstance(stage, Stage), f"{module} declares no STAGE"
     assert stage.name == name, f"{module} declares a stage {stage.name}"

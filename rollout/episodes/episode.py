@@ -25,7 +25,6 @@ from temper.envs.core.errors import (
     failure_of,
 )
 from temper.envs.core.process import WorkerDied
-from temper.envs.core.setting import free, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import Thinking, up_to
@@ -33,6 +32,7 @@ from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
 from temper.envs.env_episode import EnvEpisode, MakeEnv
 from temper.envs.judge import JUDGED, Verdict, compared
 from temper.rewards.score import JUDGE
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.agent_session import (
     AgentReply,
@@ -161,27 +161,6 @@ class Episode:
         if self.before is None or since is None:
             return self.before or since
         return self.before.then(since)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpisodeLimits:
-    """Limits of an episode."""
-
-    turn_tokens: int = scheduled(128, unit="tokens")
-    """Most tokens sampled in one turn."""
-    total_tokens: int = scheduled(768, unit="tokens")
-    """Longest sequence of an episode, prompt and observations included."""
-    turns: int | None = scheduled(None)
-    """Most turns in an episode of any environment; null uses only the environments' limits (`envs.NAME.max_turns`)."""
-    timeout_s: float = free(120.0, unit="seconds")
-    """Deadline of an episode, in seconds. Waiting for the engine, threads and graders does not count."""
-
-    def __post_init__(self) -> None:
-        for name in ("turn_tokens", "total_tokens", "timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"rollout.limits.{name}={getattr(self, name)} must be above 0")
-        if self.turns is not None and self.turns < 1:
-            raise ValueError(f"rollout.limits.turns={self.turns} must be 1 or more, or null")
 
 
 class NotReplayed(EnvironmentFault):

@@ -4,18 +4,16 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter, WorkerDied
-from temper.envs.core.setting import free
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
-from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
-from temper.rollout.engines.config import EngineConfig
+from temper.rollout.config import RolloutConfig
 from temper.rollout.engines.protocol import Engine, EngineStats, TurnRequest
 from temper.rollout.episodes.agent_session import AgentServer
-from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner, sample_seed
+from temper.rollout.episodes.episode import Attempt, EpisodeRunner, sample_seed
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.episodes.turn_sampler import TurnSampler
@@ -30,38 +28,6 @@ MOST_HUNG = 256
 """Most hanging environment calls in one worker, each with its thread, before the worker ends."""
 DRAIN_LOOK_S = 0.5
 """Seconds between two checks for groups in flight."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolloutConfig:
-    """How trajectories are made."""
-
-    workers: int = free(1)
-    """Rollout workers, each with its own engine."""
-    retries: int = free(1)
-    """Retries of an episode after a failure outside the model, on another worker if possible."""
-    programs: int = free(4)
-    """Model programs that a worker runs at once. The others wait, with their episodes' clocks stopped."""
-    engine: EngineConfig = field(default_factory=EngineConfig)
-    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
-    thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
-
-    @property
-    def processes(self) -> int:
-        """Engine processes of all workers."""
-        return self.workers * self.engine.processes
-
-    def __post_init__(self) -> None:
-        if self.workers < 1 or self.programs < 1 or self.retries < 0:
-            raise ValueError(
-                f"rollout.workers={self.workers} and programs={self.programs} must be at least 1, "
-                f"retries={self.retries} at least 0"
-            )
-        if self.limits.total_tokens > self.engine.max_model_len:
-            raise ValueError(
-                f"rollout.limits.total_tokens={self.limits.total_tokens} exceeds "
-                f"rollout.engine.max_model_len={self.engine.max_model_len}; raise the latter, or lower the former"
-            )
 
 
 class RolloutWorker:

@@ -17,8 +17,9 @@ from temper.envs.core.errors import FailureKind, PromptTooLong, failure_of
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.env_episode import EnvEpisode, MakeEnv
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
-from temper.rollout.episodes.episode import LIMITS, EpisodeLimits, sample_seed, turn_faults
+from temper.rollout.episodes.episode import LIMITS, sample_seed, turn_faults
 from temper.rollout.remote.chat_messages import ChatTurn, read_turn, request_body
 from temper.rollout.remote.client import ChatClient
 from temper.rollout.sampling import Sampling

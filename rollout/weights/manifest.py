@@ -7,7 +7,7 @@ readers check only the footer, which shows whether the segment was overwritten.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from pydantic import TypeAdapter
@@ -24,8 +24,6 @@ FOOTER_BYTES = 64
 """Size of the footer, which identifies the version."""
 DOWN, UP = ".lora_A", ".lora_B"
 """Name suffixes of an adapter's matrices A (a row per rank) and B."""
-WireDtype = Literal["float32", "bfloat16", "float16"]
-"""Types in which weights are sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

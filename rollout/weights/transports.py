@@ -10,13 +10,10 @@ from typing import Protocol
 
 import torch
 
+from temper.rollout.weights.config import AUTO, CUDA_IPC, SHARED_MEMORY
 from temper.rollout.weights.gpu_memory import GpuMemory
 from temper.rollout.weights.host_memory import HostMemory
 
-SHARED_MEMORY, BROADCAST, CUDA_IPC = "shared_memory", "broadcast", "cuda_ipc"
-TRANSPORTS = (SHARED_MEMORY, BROADCAST, CUDA_IPC)
-AUTO = "auto"
-"""Leaves the choice to the run, which knows the cluster. Without a run it is `SHARED_MEMORY`."""
 COPIES = 2
 """Copies of the weights in the learner, unless it sends buckets: engines may read one while it writes the next."""
 

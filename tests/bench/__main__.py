@@ -25,7 +25,8 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
-from temper.orchestrator.pipeline.config import Config, load_resolved_config
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import WeightVersion

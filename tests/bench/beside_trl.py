@@ -31,24 +31,25 @@ from rich.console import Console
 from rich.table import Table
 from support.fresh_qwen3 import fresh_qwen3
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import Task
 from temper.envs.sandbox.sandbox import SandboxConfig
 from temper.envs.source import GeneratedSource
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import make_model
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step import StepReport
+from temper.rollout.config import EpisodeLimits, RolloutConfig
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.engine_process import cpu_s
-from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import Group, WeightVersion

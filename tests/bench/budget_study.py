@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import Mode
-from temper.orchestrator.evaluation.evaluator import EvalConfig, heldout_tasks
+from temper.orchestrator.config.evaluation import EvalConfig
+from temper.orchestrator.evaluation.evaluator import heldout_tasks
 from temper.orchestrator.evaluation.record import read_evaluation, read_run
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir

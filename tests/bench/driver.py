@@ -50,8 +50,8 @@ from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Trajectory, WeightVersion
+from temper.rollout.weights.config import SHARED_MEMORY
 from temper.rollout.weights.manifest import WeightManifest
-from temper.rollout.weights.transports import SHARED_MEMORY
 
 TOKENS_PER_S = 3000
 """Of an engine."""

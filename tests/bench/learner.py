@@ -27,7 +27,8 @@ from transformers import logging as transformers_logging
 from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models import mamba_scan, packed_rows
-from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import make_model
 from temper.learner.models.loading import read_model, recompute
 from temper.learner.models.logprobs import token_logprobs
 from temper.learner.models.scorer import Scorer

@@ -27,7 +27,8 @@ from temper.orchestrator.loop.interfaces import Hooks, Rollouts
 from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
 from temper.orchestrator.loop.step import StepReport
-from temper.orchestrator.pipeline.config import Config, load_resolved_config
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import Group, WeightVersion

@@ -24,7 +24,8 @@ from rich.table import Table
 from safetensors.torch import load_file
 from support import tiny_models
 
-from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import make_model
 from temper.learner.weight_sender import BucketSender, SegmentSender
 from temper.orchestrator.cluster.this_machine import LOOPBACK
 from temper.rollout.engines.config import EngineConfig
@@ -32,10 +33,11 @@ from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.engines.vllm_settings import KEEP_FREED
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.buckets import BucketReceiver
+from temper.rollout.weights.config import BROADCAST, CUDA_IPC, TRANSPORTS, WireDtype
 from temper.rollout.weights.expert_owners import EXPERT
-from temper.rollout.weights.manifest import WeightManifest, WireDtype
+from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.receiver import WeightReceiver
-from temper.rollout.weights.transports import BROADCAST, CUDA_IPC, TRANSPORTS, Receivers
+from temper.rollout.weights.transports import Receivers
 
 ANSWER_S = 60.0
 """Time limit of a push, in seconds. The first push includes the start of the process."""

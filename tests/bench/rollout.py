@@ -18,10 +18,11 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import up_to
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
-from temper.orchestrator.pipeline.config import Config, load_resolved_config
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.rollout.budget.rule import ThinkingTags
+from temper.rollout.config import RolloutConfig
 from temper.rollout.engines.engine_process import cpu_s
-from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer

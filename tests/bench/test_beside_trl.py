@@ -8,7 +8,8 @@ from bench.beside_trl import ANSWERS, WORKS, figures_of, mixture_of, trl_work
 from bench.trl_side import Part, TrlSide, trl_is_there
 
 from temper.envs.task_env import last_user_text
-from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import make_model
 from temper.orchestrator.loop.mixture import Draw
 
 SHORT, LONG = WORKS

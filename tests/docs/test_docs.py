@@ -58,6 +58,7 @@ def readers_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "models" / "qwen3").mkdir(parents=True)
     Tokenizer(WordLevel()).save(str(folder / "models" / "qwen3" / "tokenizer.json"))
     (folder / "models" / "reward_model").mkdir()
+    (folder / "models" / "Nemotron-H-8B-Reasoning").mkdir()
     held = {
         "config.json": '{"id2label": {"0": "good"}}',
         "chat_template.jinja": "{{ messages }}",

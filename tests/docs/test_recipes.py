@@ -28,7 +28,7 @@ CHECK = """
 import json, sys
 from pathlib import Path
 from temper.envs.source import open_source
-from temper.orchestrator.pipeline.config import load_resolved_config
+from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.pipeline.start_checks import check_before
 
 found = {}

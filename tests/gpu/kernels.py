@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h
 
 from temper.learner.models import mamba_scan
-from temper.learner.models.fresh import FreshModelConfig
+from temper.learner.models.config import FreshModelConfig
 from temper.learner.models.kernels import Device, find_kernel
 from temper.learner.models.loading import read_model
 

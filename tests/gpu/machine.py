@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from support.fresh_qwen3 import fresh_qwen3
 
-from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import make_model
 
 PEAKS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
 """Dense bfloat16 operations a second by the name of a GPU, from their makers' data sheets."""

@@ -6,7 +6,7 @@ Broadcast uses gloo between CPUs, because NCCL needs a GPU for each of its two e
 from bench.push import bench_push, usable_transports
 from gpu.measure import Report
 
-from temper.rollout.weights.transports import TRANSPORTS
+from temper.rollout.weights.config import TRANSPORTS
 
 SHOWN = {
     "gb_per_s": ("published and received", "GB/s"),

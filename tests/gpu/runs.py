@@ -12,7 +12,8 @@ import torch
 from gpu.machine import on_gpu, peak_flops
 from gpu.measure import Report
 
-from temper.learner.models.fresh import FreshModelConfig, parameter_count
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import parameter_count
 from temper.orchestrator.cluster.this_machine import PACKAGE
 
 Rows = list[dict[str, Any]]

@@ -27,7 +27,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.source import open_source
 from temper.learner.models.fresh import padded_size
 from temper.learner.models.loading import read_model

@@ -14,7 +14,8 @@ from support.chat_server import Body, ChatServerDouble, told
 from support.fault_job import Runs, rows, runs
 from support.json_lines import write_lines
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.data.config import DataConfig
 from temper.envs.judge import compared, judged

@@ -8,7 +8,8 @@ import pytest
 from judges.packages import python_with, serving
 from unit.envs.remote.test_openenv import played
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.source import open_source
 from temper.orchestrator.cluster.this_machine import free_port

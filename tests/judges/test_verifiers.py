@@ -20,7 +20,8 @@ from support import tiny_models
 from support.containers import require_image
 from unit.rollout.serving.test_agent_endpoint import CONFIG
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.workspace.container import find_runtime
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.cluster.this_machine import free_port

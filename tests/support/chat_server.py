@@ -11,7 +11,7 @@ from typing import Any
 from support.bound import bound
 
 from temper.envs.core.task import Task
-from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.remote.client import ChatClient, ChatServer
 from temper.rollout.remote.episodes import RemoteEpisodes
 from temper.rollout.sampling import PLAIN

@@ -16,7 +16,8 @@ from temper.envs.catalog import make_env
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.env_episode import MakeEnv
 from temper.rollout.budget.config import ThinkingConfig
-from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner
+from temper.rollout.config import EpisodeLimits
+from temper.rollout.episodes.episode import Attempt, EpisodeRunner
 from temper.rollout.episodes.resume import PartialGroup, partial_group_from_json, partial_group_to_json
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import as_floats

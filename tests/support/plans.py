@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site, named_site
 from temper.orchestrator.tools.preflight.plan.limits import Limit, run_limits

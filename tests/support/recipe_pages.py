@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from support.public_models import PUBLIC
 
-from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site
 from temper.orchestrator.tools.preflight.plan.limits import run_limits, size

@@ -19,7 +19,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, make_model
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import byte_tokenizer, make_model
 
 SMALL = FreshModelConfig(pattern="M-*-", hidden_size=64, intermediate_size=128, attention_heads=2, key_value_heads=1)
 DENSE = {

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from temper.learner.config import BUCKET, GATHER_BYTES, LearnerConfig, OptimConfig
-from temper.orchestrator.cluster.hardware import GIB, Hardware
+from temper.orchestrator.cluster.machines import GIB, Hardware
 from temper.orchestrator.cluster.transport_choice import ClusterFacts, TransportChoice, choose_transport
 from temper.orchestrator.pipeline.estimate.layers import FLOAT32
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.weights.buckets import AHEAD, BUCKET_BYTES
+from temper.rollout.weights.config import BROADCAST, CUDA_IPC, SHARED_MEMORY
 from temper.rollout.weights.manifest import wire_dtype
-from temper.rollout.weights.transports import BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY
+from temper.rollout.weights.transports import COPIES
 
 if TYPE_CHECKING:  # counting a model imports its classes, which takes seconds
     from temper.orchestrator.pipeline.estimate.model import PlannedModel

@@ -20,15 +20,16 @@ from temper.learner.config import LearnerConfig
 from temper.learner.engine.optimizer import freeze, inner_matrices
 from temper.learner.models.adapters import add_adapters, base_parameters_by_name
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
+from temper.learner.models.gguf import gguf_config
 from temper.learner.models.layer_types import types_of_tensors
 from temper.learner.models.shape import ModelShape, read_shape
 from temper.learner.training_state import model_bytes, state_bytes
-from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.loop import DistillConfig, RlConfig
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.run_config import ModelConfig
 from temper.orchestrator.pipeline.estimate.layers import Layer, layers_of
-from temper.orchestrator.stages.distill import DistillConfig
-from temper.rollout.weights.manifest import WireDtype, layout
+from temper.rollout.weights.config import WireDtype
+from temper.rollout.weights.manifest import layout
 
 CONFIG = "config.json"
 PART = {"linear attention": "linear attention", "mamba": "Mamba", "attention": "attention", "mlp": "MLP"}
@@ -101,10 +102,10 @@ def planned_model(model: ModelConfig, learner: LearnerConfig, *, ema: bool = Fal
 
 
 def source_config(source: ModelSource) -> PretrainedConfig:
-    """Return a model's configuration from its folder, or download only it. Raise as `planned_model`."""
+    """Return a model's configuration from its folder or GGUF file, or download only it. Raise as `planned_model`."""
     if source.on_hub:
         return read_config(snapshot(source.path, kind="model", revision=source.revision, patterns=(CONFIG,)).folder)
-    return read_config(source.folder)
+    return read_config(source.folder) if source.gguf is None else gguf_config(source.gguf)
 
 
 def read_config(folder: Path) -> PretrainedConfig:

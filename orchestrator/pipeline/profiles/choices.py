@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from temper.learner.config import LearnerConfig
-from temper.orchestrator.cluster.hardware import GIB
+from temper.orchestrator.cluster.machines import GIB
+from temper.orchestrator.config.text import get_value
 from temper.orchestrator.pipeline.estimate.memory import (
     ENGINE_OVERHEAD_GIB,
     RANK_OVERHEAD_GIB,
@@ -25,7 +26,6 @@ from temper.orchestrator.pipeline.profiles.inputs import (
     ProfiledSettings,
     ProfileInputs,
     default_value,
-    get_value,
     power_of_two,
     stages_with,
 )

@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.models.shape import ModelShape
-from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.config.run_config import USUAL_STAGES, ProfileName, SupervisionConfig
 from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.text import RawConfig, get_value, with_value
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.pipeline.plan import instances
 from temper.orchestrator.stages.stage import Stage, all_stages
-from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.config import RolloutConfig
 
 if TYPE_CHECKING:
     from temper.orchestrator.pipeline.estimate.model import PlannedModel
 
 T = TypeVar("T", bool, int, float, str)
-RawConfig = dict[str, Any]
-"""A configuration as in a YAML file."""
 
 
 @cache
@@ -37,14 +36,6 @@ def default_settings() -> RawConfig:
     }
     stages = {name: stage.settings() for name, stage in all_stages().items() if stage.settings is not None}
     return {name: asdict(part) for name, part in (parts | stages).items()}
-
-
-def get_value(given: Mapping[str, Any], key: str) -> Any:
-    """Return the value under a dotted key, None without one."""
-    value: Any = given
-    for word in key.split("."):
-        value = value.get(word) if isinstance(value, Mapping) else None
-    return value
 
 
 def default_value(key: str) -> Any:
@@ -148,19 +139,6 @@ class ProfiledSettings:
         given = self._user_set.get(stage.name)
         section = typed(stage.settings, given if isinstance(given, Mapping) else {}, under=f"{stage.name}.")
         return typed(section, own, under=f"{stage.name}.")
-
-
-def with_value(given: Mapping[str, Any], key: str, value: object) -> RawConfig:
-    word, _, rest = key.partition(".")
-    below = given.get(word)
-    return {**given, word: with_value(below if isinstance(below, Mapping) else {}, rest, value) if rest else value}
-
-
-def without_key(given: Mapping[str, Any], key: str) -> RawConfig:
-    word, _, rest = key.partition(".")
-    below = given.get(word)
-    kept = {name: value for name, value in given.items() if name != word}
-    return {**kept, word: without_key(below, rest)} if rest and isinstance(below, Mapping) else kept
 
 
 def has_type_of(given: object, value: object) -> bool:

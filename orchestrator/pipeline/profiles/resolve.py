@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, get_args
 from temper.learner.config import LearnerConfig, LoraConfig
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
 from temper.learner.models.shape import ModelShape, read_shape, shape_of
-from temper.orchestrator.cluster.hardware import Hardware, query_hardware
+from temper.orchestrator.cluster.hardware import query_hardware
+from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.run_config import ModelConfig, ProfileName, ResolvedProfile, RunConfig
 from temper.orchestrator.config.schema import typed
-from temper.orchestrator.config.text import resolved, written
+from temper.orchestrator.config.text import RawConfig, get_value, resolved, with_value, without_key, written
+from temper.orchestrator.pipeline.config import Config, make_config, make_unresolved_config, read_run_settings
+from temper.orchestrator.pipeline.gguf_model import with_converted_model
 from temper.orchestrator.pipeline.profiles.choices import (
     choose_learning,
     choose_limits,
@@ -29,14 +32,10 @@ from temper.orchestrator.pipeline.profiles.choices import (
 )
 from temper.orchestrator.pipeline.profiles.inputs import (
     ProfiledSettings,
-    RawConfig,
     default_value,
-    get_value,
     make_inputs,
     profile_name,
     with_profile_gpus,
-    with_value,
-    without_key,
 )
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
@@ -48,6 +47,18 @@ if TYPE_CHECKING:
 NAMES: tuple[ProfileName, ...] = get_args(ProfileName)
 CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)
 """In this order, since each depends on the results before it."""
+
+
+def load_resolved_config(
+    path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = query_hardware, convert: bool = True
+) -> Config:
+    """Return a run's configuration with its profile resolved for the hardware and the model.
+
+    A GGUF file is converted, or without `convert` only its header is read.
+    """
+    given = read_run_settings(path, overrides)
+    make_unresolved_config(given)  # find errors before a model is converted
+    return make_config(resolve_profile(with_converted_model(given, convert=convert), ask=ask))
 
 
 def resolve_profile(
@@ -153,6 +164,10 @@ def model_shape(given: Mapping[str, Any]) -> ModelShape:
     if model.source is None:
         config = hybrid_config(model.fresh, byte_tokenizer())
         return read_shape(config, parameters=parameter_count(model.fresh))
+    if model.source.gguf is not None:  # its header has no count of parameters
+        from temper.orchestrator.pipeline.estimate.model import planned_model
+
+        return planned_model(model, LearnerConfig()).shape
     folder = model.source.folder
     return shape_of(folder, parameters=require_whole(folder))
 

@@ -13,10 +13,20 @@ from typing import Any
 from temper.envs.core.setting import Kind, kind_of
 from temper.orchestrator.config.run_config import USUAL_STAGES, ResolvedProfile
 from temper.orchestrator.config.schema import values
-from temper.orchestrator.config.text import flattened, is_file, merged, overridden, require_secrets, resolved, yaml_text
+from temper.orchestrator.config.text import (
+    RawConfig,
+    flattened,
+    get_value,
+    is_file,
+    merged,
+    overridden,
+    require_secrets,
+    resolved,
+    yaml_text,
+)
 from temper.orchestrator.pipeline.config import KINDS, SCHEMA, as_file, make_config, read_shown_settings, with_presets
 from temper.orchestrator.pipeline.plan import instances
-from temper.orchestrator.pipeline.profiles.inputs import PROFILED, RawConfig, get_value
+from temper.orchestrator.pipeline.profiles.inputs import PROFILED
 from temper.orchestrator.pipeline.profiles.resolve import model_config, read_resolved, resolve_profile
 from temper.orchestrator.pipeline.reference.settings import Setting, below, named_setting, value_text
 from temper.orchestrator.stages.stage import StageInstance

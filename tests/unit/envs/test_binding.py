@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from support.tiny_shop import write_shop
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import ENVIRONMENTS, make_env
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import CHAT, EnvSettings, Task
 from temper.envs.data.config import DataConfig
 from temper.envs.source import open_source, row_tasks

@@ -14,9 +14,10 @@ import torch
 from support import tiny_models
 from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.classifier import Classifier, check_classifier, shared_classifier
 from temper.envs.classifier_child import BREAK, Scorer
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import GraderError
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.source import open_source

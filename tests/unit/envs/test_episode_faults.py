@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from support.scripted_engine import RENDERER, ROOM, ScriptedEngine, play, runner_of
 
-from temper.envs.binding import BoundEnv, EnvConfig
+from temper.envs.binding import BoundEnv
+from temper.envs.config import EnvConfig
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvError, FailureKind, failure_of
 from temper.envs.core.task import EnvRef, Task

@@ -19,7 +19,8 @@ from support.metric_names import unexplained
 from support.scripted_engine import ScriptedEngine, runner_of
 from support.turns import report_of
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.judge_config import ADDRESSES, RUN_KEY, JudgeConfig

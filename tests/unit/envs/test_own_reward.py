@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from support.bound import opened, say
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig

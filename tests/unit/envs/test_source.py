@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from temper.envs.all_tasks import read_tasks
-from temper.envs.binding import EnvConfig, bind, bind_all
+from temper.envs.binding import bind, bind_all
 from temper.envs.catalog import environment
+from temper.envs.config import EnvConfig
 from temper.envs.data.config import DataConfig
 from temper.envs.data.split import split_of
 from temper.envs.source import RowSource, all_rows, distinct_tasks, open_source

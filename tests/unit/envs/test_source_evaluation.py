@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from temper.envs.binding import BoundEnv, EnvConfig, bind
+from temper.envs.binding import BoundEnv, bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.setting import Kind, kind_of
 from temper.envs.data.blocks import BLOCK
-from temper.envs.data.config import DataConfig
-from temper.envs.data.overlap import DropOverlap, OverlapIndex, PromptText, prompt_text
+from temper.envs.data.config import DataConfig, DropOverlap
+from temper.envs.data.overlap import OverlapIndex, PromptText, prompt_text
 from temper.envs.data.split import SplitConfig
 from temper.envs.source import RowSource, StreamedSource, all_rows, distinct_tasks, open_source, row_tasks
 from temper.orchestrator.pipeline.config import KINDS, load_config

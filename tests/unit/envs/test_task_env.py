@@ -7,8 +7,9 @@ import pytest
 from support.bound import made, opened, say
 from support.code_tasks import task_of
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import ENVIRONMENTS, drawing_env, environment
+from temper.envs.config import EnvConfig
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.step_result import GymStep, StepResult
 from temper.envs.core.task import Message, Task

@@ -17,7 +17,7 @@ from temper.envs.retail import rows
 from temper.envs.retail.env import with_folder
 from temper.envs.transcript import score_turns
 from temper.rewards.score import Outcome
-from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.trajectory import Stop
 
 NO_CLOSING = "I think and think"

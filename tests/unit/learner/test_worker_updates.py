@@ -18,9 +18,8 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.update import FixedValues, average_updates, subtract_divergence
 from temper.learner.worker import TrainerWorker
-from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.loop import DistillConfig, RlConfig
 from temper.orchestrator.pipeline.config import load_config
-from temper.orchestrator.stages.distill import DistillConfig
 from temper.rollout.token_arrays import Floats, as_floats, as_ids, as_marks, tokens_of
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"

@@ -17,7 +17,8 @@ from temper.learner.batches.builder import BatchBuilder, build_shares
 from temper.learner.config import LearnerConfig
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.loop.buffer import Dropped
-from temper.orchestrator.loop.shaping import ShapingConfig, shaped
+from temper.orchestrator.loop.config import ShapingConfig
+from temper.orchestrator.loop.shaping import shaped
 from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.stored_turns import GroupsLost, read_all_groups, read_group, read_groups, set_reference, store_turns

@@ -22,7 +22,7 @@ from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.recording import StepBatch, TrainedWith
 from temper.orchestrator.stages.step_metrics import read_records
-from temper.rollout.weights.transports import AUTO
+from temper.rollout.weights.config import AUTO
 
 T = TypeVar("T")
 StartRanks = Callable[[LearnerConfig], Awaitable[TrainerGroup]]

@@ -9,6 +9,7 @@ from temper.orchestrator.pipeline.finding import Finding, ok, warning
 from temper.orchestrator.pipeline.overlap_check import find_overlaps
 from temper.orchestrator.pipeline.start_checks import (
     DIFFERENT_ROWS,
+    Start,
     check_data,
     check_hangs,
     check_prompts,
@@ -62,7 +63,8 @@ def inspect_prompts(target: CheckTarget) -> Iterator[Finding]:
 
 
 def inspect_limits(target: CheckTarget) -> Iterator[Finding]:
-    found = [*check_turns(target.start), *check_hangs(target.start)]
+    start = Start(config=target.config, ahead=target.config.instances, model=None)  # limits need no model
+    found = [*check_turns(start), *check_hangs(start)]
     limits = target.config.rollout.limits
     yield from found or [ok(f"episodes of {limits.total_tokens} tokens and {limits.timeout_s:g} s")]
 

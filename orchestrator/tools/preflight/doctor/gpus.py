@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from temper.learner.models.kernels import Device, require_kernels
-from temper.orchestrator.cluster.hardware import QUERY_S, Hardware, select_visible
+from temper.orchestrator.cluster.hardware import QUERY_S, select_visible
+from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.cluster.placement import Node, PlacementRequest, describe_shortage
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.runner import wanted_processes

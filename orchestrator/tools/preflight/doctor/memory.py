@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from temper.orchestrator.cluster.hardware import Hardware
-from temper.orchestrator.cluster.node_facts import SHM
+from temper.orchestrator.cluster.machines import SHM, Hardware
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import require_disk
 from temper.orchestrator.run.checkpoint import size_of

@@ -17,6 +17,13 @@ def inspect_files(target: CheckTarget) -> Iterator[Finding]:
     if name := target.to_download:
         yield warning(f"{name} is not downloaded, so it is not checked", f"hf download {name}")
         return
+    if file := target.to_convert:
+        shape = target.plan.model.shape
+        text = f"{file} would be converted, {shape.parameters:,} parameters, {shape.vocabulary:,} tokens"
+        yield warning(
+            f"{text}; the converted model is not checked", "start the run, or run `temper doctor --plan` for its memory"
+        )
+        return
     where = "a fresh hybrid" if target.model is None else str(target.model)
     yield ok(f"{where}, {target.start.parameters:,} parameters, {target.shape.vocabulary:,} tokens")
 

@@ -15,7 +15,7 @@ from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import check_entry_points
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget, to_download
 from temper.rewards.score import correctness
-from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.formats.messages import REASONING
 

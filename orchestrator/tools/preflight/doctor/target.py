@@ -13,11 +13,13 @@ from temper.envs.data.rows import is_on_hub
 from temper.envs.source import data_of
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.shape import ModelShape, read_shape
-from temper.orchestrator.cluster.hardware import Hardware, this_machine
+from temper.orchestrator.cluster.hardware import this_machine
+from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.text import config_file
-from temper.orchestrator.pipeline.config import Config, load_resolved_config, load_unresolved_config
+from temper.orchestrator.pipeline.config import Config, load_unresolved_config
 from temper.orchestrator.pipeline.data_files import has_files, is_whole
 from temper.orchestrator.pipeline.estimate.model import planned_model
+from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.pipeline.start_checks import Start
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import found_site
@@ -59,6 +61,12 @@ class CheckTarget:
         """The hub name of a model to download. Empty if no download is needed."""
         source = self.config.model.source
         return "" if source is None or not source.on_hub or is_whole(source) else source.path
+
+    @property
+    def to_convert(self) -> Path | None:
+        """The GGUF file of a model that a run would convert."""
+        source = self.config.model.source
+        return None if source is None else source.gguf
 
     @cached_property
     def model(self) -> Path | None:
@@ -120,7 +128,9 @@ def read_target(path: Path | None, overrides: list[str]) -> CheckTarget:
             unsettled = load_unresolved_config(file, overrides)
             try:
                 return CheckTarget(
-                    requested=load_resolved_config(file, overrides, ask=lambda: Hardware(machines=(this_machine(),)))
+                    requested=load_resolved_config(
+                        file, overrides, ask=lambda: Hardware(machines=(this_machine(),)), convert=False
+                    )
                 )
             except (ValueError, OSError):
                 return CheckTarget(requested=unsettled)

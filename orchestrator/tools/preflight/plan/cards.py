@@ -10,9 +10,9 @@ cards, and AMD's data sheet of MI300X (2023). T4 and V100 have no bfloat16: thei
 import re
 import shutil
 from dataclasses import dataclass
+from difflib import get_close_matches
 
-from temper.orchestrator.cluster.hardware import Hardware, Machine
-from temper.orchestrator.cluster.node_facts import SHM
+from temper.orchestrator.cluster.machines import SHM, Hardware, Machine
 
 FORM = re.compile(r"(?:(\d+)x)?(\d+)x([A-Za-z0-9-]+)")
 CORES_PER_GPU = 8
@@ -75,11 +75,22 @@ def found_site(hardware: Hardware) -> Site:
     return Site(hardware=hardware, card=None, shm_bytes=shutil.disk_usage(SHM).total if SHM.is_dir() else None)
 
 
-def named_site(text: str, *, host_gib_per_gpu: float, shm_gib: float) -> Site:
-    """Return the machines of a text: `8xH100-80G`, `2x8xH100-80G` for two machines, or `1x12G` for any GPU of 12 GiB.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedGpus:
+    """The machines of a text such as `2x8xH100-80G`."""
 
-    The speed of any GPU is unknown. A name without its memory is the smallest GPU of this name. Raise `ValueError` for any
-    other text.
+    machines: int
+    count: int
+    """GPUs of a machine."""
+    gib: float
+    card: Card | None
+    """None for any GPU of this memory, whose speed is unknown."""
+
+
+def parse_gpus(text: str) -> NamedGpus:
+    """Read `8xH100-80G`, `2x8xH100-80G` for two machines, or `1x12G` for any GPU of 12 GiB.
+
+    A name without its memory is the smallest GPU of this name. Raise `ValueError` for any other text.
     """
     found = FORM.fullmatch(text)
     if found is None or not int(found[1] or 1) or not int(found[2]):
@@ -90,10 +101,20 @@ def named_site(text: str, *, host_gib_per_gpu: float, shm_gib: float) -> Site:
     card = next((card for card in CARDS if name in (card.name.lower(), card.name.lower().partition("-")[0])), None)
     any_card = re.fullmatch(r"(\d+)g", name)
     if card is None and any_card is None:
-        names = ", ".join(each.name for each in CARDS)
+        names = [each.name for each in CARDS]
+        near = get_close_matches(found[3].upper(), names, n=3)
         raise ValueError(
-            f"--gpus {text}: {found[3]} is unknown. Give its memory, such as {count}x24G, or one of {names}"
+            f"--gpus {text}: {found[3]} is unknown. Give its memory, such as {count}x24G, or one of "
+            f"{', '.join(near or names)}"
         )
     gib = card.memory_mib / 1024 if card is not None else float(any_card[1] if any_card else 0)
-    one = Machine(gpus=count, gpu_gib=gib, memory_gib=count * host_gib_per_gpu, cpus=CORES_PER_GPU * count)
-    return Site(hardware=Hardware(machines=(one,) * machines), card=card, shm_bytes=int(shm_gib * 2**30), named=True)
+    return NamedGpus(machines=machines, count=count, gib=gib, card=card)
+
+
+def named_site(text: str, *, host_gib_per_gpu: float, shm_gib: float) -> Site:
+    """Return the machines of a text. Raise as `parse_gpus`."""
+    named = parse_gpus(text)
+    memory = named.count * host_gib_per_gpu
+    one = Machine(gpus=named.count, gpu_gib=named.gib, memory_gib=memory, cpus=CORES_PER_GPU * named.count)
+    hardware = Hardware(machines=(one,) * named.machines)
+    return Site(hardware=hardware, card=named.card, shm_bytes=int(shm_gib * 2**30), named=True)

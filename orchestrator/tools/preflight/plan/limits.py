@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from temper.learner.config import LearnerConfig
-from temper.orchestrator.cluster.hardware import GIB
+from temper.orchestrator.cluster.machines import GIB
 from temper.orchestrator.pipeline.estimate.memory import EngineMemory, received_bytes
 from temper.orchestrator.tools.preflight.plan.plan import Plan
-from temper.rollout.weights.transports import AUTO, BROADCAST
+from temper.rollout.weights.config import AUTO, BROADCAST
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 LEAST = 0.1

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.orchestrator.cluster.bundles import build_request
-from temper.orchestrator.cluster.hardware import GIB, query_hardware
+from temper.orchestrator.cluster.hardware import query_hardware
+from temper.orchestrator.cluster.machines import GIB
 from temper.orchestrator.cluster.placement import Node
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.text import resolved

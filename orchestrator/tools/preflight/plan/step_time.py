@@ -20,9 +20,9 @@ from temper.orchestrator.pipeline.estimate.memory import EngineMemory, PushPlan
 from temper.orchestrator.pipeline.estimate.model import PlannedModel
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Card
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.config import EngineConfig
-from temper.rollout.episodes.episode import EpisodeLimits
-from temper.rollout.weights.transports import BROADCAST, CUDA_IPC, SHARED_MEMORY, TRANSPORTS
+from temper.rollout.weights.config import BROADCAST, CUDA_IPC, SHARED_MEMORY, TRANSPORTS
 
 DENSE, EXPERTS = 0.3, 0.1
 """Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from support.code_tasks import play, reward, task_of
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.coding.reference import negatives, reference
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import GraderError
 from temper.envs.source import open_source
 

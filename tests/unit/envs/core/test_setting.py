@@ -9,7 +9,7 @@ import pytest
 from support.run_folders import with_checkpoint
 from support.tiny_shop import write_shop
 
-from temper.envs.binding import EnvConfig
+from temper.envs.config import EnvConfig
 from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import Kind, free, immutable, kind_of, kinds, scheduled
 from temper.learner.training_state import STATE_FOLDER, CheckpointFacts

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from temper.envs.binding import EnvConfig, bind_all
+from temper.envs.binding import bind_all
+from temper.envs.config import EnvConfig
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Mode, Thinking, ThinkingMix, up_to
 from temper.orchestrator.loop.mixture import Draw, open_mixture
 

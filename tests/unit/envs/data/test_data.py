@@ -292,7 +292,16 @@ def test_damaged_files_are_refused_with_their_name(tmp_path: Path) -> None:
 
 def test_a_name_on_the_hub_is_told_from_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert is_on_hub(DataConfig(path="openai/gsm8k"))
-    for path in ("data/gsm8k.jsonl", "gsm8k", "/data/gsm8k", "./data/gsm8k", "a/b/c", str(tmp_path)):
+    for path in (
+        "data/gsm8k.jsonl",
+        "gsm8k",
+        "/data/gsm8k",
+        "./data/gsm8k",
+        "a/b/c",
+        "models/gsm8k",
+        "runs/old",
+        str(tmp_path),
+    ):
         assert not is_on_hub(DataConfig(path=path)), path
 
 

@@ -37,7 +37,8 @@ REPOS = {"datasets/openai/gsm8k": GSM, "models/Qwen/Tiny": MODEL}
 ASK = """
 import json, os, sys
 from pathlib import Path
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.presets.catalog import with_preset
 from temper.envs.source import distinct_tasks, open_source
 from temper.orchestrator.config.schema import typed
@@ -105,7 +106,10 @@ def test_names_on_the_hub_are_downloaded_once_and_then_need_no_network(tmp_path:
             tmp_path,
             hub.endpoint,
         )
-    assert dry[0][1:3] == ["would be downloaded: model Qwen/Tiny", "would be downloaded: data set openai/gsm8k"]
+    assert [line.partition(" (")[0] for line in dry[0][1:3]] == [
+        "would be downloaded: model Qwen/Tiny",
+        "would be downloaded: data set openai/gsm8k",
+    ]
     assert [line.partition(":")[0] for line in dry[0][3:5]] == ["not known here"] * 2
     assert dry[1] == []
     assert rows == [{"question": "7+1?", "answer": "#### 8"}]

@@ -11,8 +11,9 @@ from support.bound import say
 from support.tiny_simulators import ASKED, SOURCE, dialogue, write_simulators
 
 from temper.envs.all_tasks import read_tasks
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import configure_env
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import EnvironmentFault, FailureKind
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF

@@ -25,8 +25,9 @@ from support.preset_rows import (
     packed,
 )
 
-from temper.envs.binding import BoundEnv, EnvConfig, bind
+from temper.envs.binding import BoundEnv, bind
 from temper.envs.coding.io_tests import unpack_tests
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.data.config import DataConfig

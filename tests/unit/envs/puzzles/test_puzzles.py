@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from support.bound import bound
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import configure_env
+from temper.envs.config import EnvConfig
 from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task

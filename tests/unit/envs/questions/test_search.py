@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from support.bound import bound, opened, say
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import configure_env, environment
+from temper.envs.config import EnvConfig
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig

@@ -11,8 +11,9 @@ from support.bound import bound, opened, say
 from support.chat_server import ChatServerDouble, told
 from support.tiny_shop import write_shop
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import configure_env
+from temper.envs.config import EnvConfig
 from temper.envs.core.clock import CURRENT, Clock
 from temper.envs.core.errors import EnvironmentFault, FailureKind
 from temper.envs.core.task import Task

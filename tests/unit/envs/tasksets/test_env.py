@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from temper.envs.agents import AgentEpisode
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import configure_env
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.tasksets.env import _SLOTS, TasksetProcess, _tasks, generate, play, taskset_process
 

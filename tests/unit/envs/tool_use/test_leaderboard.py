@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import parse_calls
 from temper.envs.data.config import DataConfig

@@ -7,7 +7,8 @@ from typing import Any
 import psutil
 import pytest
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.turn_text import Call, parse_turn
 from temper.envs.env_episode import EnvEpisode

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from support.bound import made, opened
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn, call_message, parse_turn, turn_text

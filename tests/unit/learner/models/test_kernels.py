@@ -10,7 +10,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.models.nemotron_h import modeling_nemotron_h
 
 from temper.learner.models import mamba_scan
-from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import make_model
 from temper.learner.models.kernels import find_kernel, find_references, require_kernels
 from temper.learner.models.loading import read_model
 

@@ -26,7 +26,8 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.policy import nll_loss
 from temper.learner.models import mamba_scan, packed_rows
-from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import make_model
 from temper.learner.models.loading import read_model
 from temper.learner.models.logprobs import token_logprobs
 from temper.learner.models.scorer import Scorer

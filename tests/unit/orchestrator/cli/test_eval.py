@@ -16,8 +16,8 @@ from temper.orchestrator.__main__ import main, parser
 from temper.orchestrator.cli.eval_command import environments, read_escapes, settings_of_options
 from temper.orchestrator.cli.look_commands import parse_groups
 from temper.orchestrator.cli.run_eval import config_of
+from temper.orchestrator.config.evaluation import EvalConfig
 from temper.orchestrator.config.model_source import ModelSource
-from temper.orchestrator.evaluation.evaluator import EvalConfig
 from temper.orchestrator.pipeline.config import Config, load_config, save_config
 from temper.orchestrator.pipeline.eval_config import slug
 from temper.orchestrator.run.folder import RunDir, RunState

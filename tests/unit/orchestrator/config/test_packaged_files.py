@@ -24,3 +24,12 @@ def test_a_file_that_is_neither_is_refused(name: str, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match=name):
         config_file(Path(name))
+
+
+def test_the_nearest_file_of_the_folder_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.yaml").write_text("name: mine")
+    with pytest.raises(FileNotFoundError, match=r"base\.yaml"):
+        config_file(Path("bas.yaml"))
+    with pytest.raises(FileNotFoundError, match=r"base\.yaml"):
+        config_file(tmp_path / "bas.yml")

@@ -14,6 +14,7 @@ from temper.envs.data import jsonl
 from temper.envs.data.blocks import BLOCK, Blocks
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.config.supervised import SftConfig, SftDataConfig
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from temper.orchestrator.data.chat_file import chat_rows, parse_chat
 from temper.orchestrator.data.row_intake import (
@@ -27,9 +28,8 @@ from temper.orchestrator.data.row_intake import (
     ShuffledRows,
     too_long,
 )
-from temper.orchestrator.data.sft import SftData, SftDataConfig
+from temper.orchestrator.data.sft import SftData
 from temper.orchestrator.pipeline.config import Config, load_config
-from temper.orchestrator.stages.sft import SftConfig
 from temper.rollout.budget.config import ThinkingConfig
 
 TOKENIZER = byte_tokenizer()

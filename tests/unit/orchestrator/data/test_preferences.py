@@ -21,12 +21,12 @@ from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.config.supervised import DpoConfig
 from temper.orchestrator.data.chat_data import DialogueTokenizer
 from temper.orchestrator.data.preference_rows import Preference, parse_preference, preference_rows
 from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, ShuffledRows
 from temper.orchestrator.data.sampled_answers import pair_lines, read_pairs
 from temper.orchestrator.pipeline.config import load_config
-from temper.orchestrator.stages.dpo import DpoConfig
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.episodes.renderer import Renderer

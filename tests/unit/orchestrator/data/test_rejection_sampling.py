@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from temper.envs.binding import EnvConfig, bind_all
+from temper.envs.binding import bind_all
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import ThinkingMix
 from temper.envs.core.turn_text import CLOSE_THINKING

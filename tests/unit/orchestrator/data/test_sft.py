@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from temper.envs.binding import EnvConfig, bind_all
+from temper.envs.binding import bind_all
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from temper.envs.core.turn_text import call_message
 from temper.envs.data.config import OnError
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.config.supervised import SftDataConfig
 from temper.orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer
 from temper.orchestrator.data.chat_file import parse_chat
 from temper.orchestrator.data.row_intake import limit_name
-from temper.orchestrator.data.sft import SftData, SftDataConfig, under_mode
+from temper.orchestrator.data.sft import SftData, under_mode
 from temper.orchestrator.loop.mixture import open_mixture
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags

@@ -15,6 +15,8 @@ import pytest
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.config.evaluation import EvalConfig
+from temper.orchestrator.config.supervised import RftConfig
 from temper.orchestrator.evaluation.budget_curve import (
     BudgetPoint,
     Condition,
@@ -24,7 +26,7 @@ from temper.orchestrator.evaluation.budget_curve import (
     median_free_thinking,
     overshoots,
 )
-from temper.orchestrator.evaluation.evaluator import EvalConfig, further_passes
+from temper.orchestrator.evaluation.evaluator import further_passes
 from temper.orchestrator.evaluation.intervals import wilson_interval
 from temper.orchestrator.evaluation.paired import TaskScore
 from temper.orchestrator.evaluation.record import read_evaluations
@@ -40,8 +42,7 @@ from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages import eval as eval_stage
 from temper.orchestrator.stages import rft
-from temper.orchestrator.stages.eval import evaluate, next_order
-from temper.orchestrator.stages.rft import RftConfig
+from temper.orchestrator.stages.run_eval import evaluate, next_order
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.orchestrator.tracking.tracker import Tracker
 from temper.rewards.score import CORRECT, Score

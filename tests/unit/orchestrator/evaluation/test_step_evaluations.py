@@ -34,9 +34,10 @@ from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import scores
+from temper.rollout.config import RolloutConfig
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from temper.rollout.episodes.resume import PartialGroup
-from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Offered, Push
 from temper.rollout.weights.manifest import WeightManifest

@@ -21,6 +21,7 @@ from temper.learner.batches.builder import BuildBatches
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.config.supervised import RftConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, StuckError
 from temper.orchestrator.loop.mixture import Mixture
@@ -35,7 +36,6 @@ from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.stages import rft, rl
 from temper.orchestrator.stages.loop_stage import LoopStage
-from temper.orchestrator.stages.rft import RftConfig
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.engines.protocol import EngineStats

@@ -15,11 +15,12 @@ from temper.learner.batches.samples import samples_from_groups
 from temper.learner.config import LearnerConfig
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.config import ShapingConfig
 from temper.orchestrator.loop.length_penalty import EnvPenalty
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.shaping import ShapingConfig, earned_rewards, shaped
+from temper.orchestrator.loop.shaping import earned_rewards, shaped
 from temper.orchestrator.pipeline.config import load_config
-from temper.orchestrator.stages.rl import has_advantage
+from temper.orchestrator.stages.run_rl import has_advantage
 from temper.rewards.length_shaping import overlong_penalty
 from temper.rewards.rounding import has_different_rewards
 from temper.rewards.score import CORRECT, Score

@@ -10,12 +10,11 @@ from unit.orchestrator.loop.test_loop import ToldRun, ToldTrainer, told_folder
 
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.losses.config import LossConfig
-from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.loop import DistillConfig, RlConfig
 from temper.orchestrator.evaluation.record import Event, read_run
+from temper.orchestrator.loop.config import Band, BandsConfig
 from temper.orchestrator.loop.watches import (
     REMEDIES,
-    Band,
-    BandsConfig,
     BandWatch,
     FailureWatch,
     NothingTrained,
@@ -29,7 +28,6 @@ from temper.orchestrator.run.metrics_log import ALARM, MetricsLog, read_metrics
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.context import skipped_steps
 from temper.orchestrator.stages import rl
-from temper.orchestrator.stages.distill import DistillConfig
 from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.tools.inspect.report.report import write_report
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from temper.envs.binding import EnvConfig
+from temper.envs.config import EnvConfig
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.supervised import DpoConfig, RftConfig
 from temper.orchestrator.pipeline.config import flat_config, load_config, save_config
 from temper.orchestrator.pipeline.plan import single_instance
-from temper.orchestrator.stages.dpo import DpoConfig
-from temper.orchestrator.stages.rft import RftConfig
 from temper.orchestrator.stages.stage import all_stages
 from temper.rollout.sampling import Sampling
 

@@ -10,6 +10,7 @@ from support import tiny_models
 from support.event_rows import read_event_log
 
 from temper.orchestrator.__main__ import main
+from temper.orchestrator.config.supervised import SftConfig
 from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.pipeline.config import load_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
@@ -20,7 +21,6 @@ from temper.orchestrator.run.checkpoint import DamagedCheckpointError, begin, co
 from temper.orchestrator.run.event_log import EventLog
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.loop_state import GROUPS_FILE, STATE_FILE, LoopState
-from temper.orchestrator.stages.sft import SftConfig
 from temper.orchestrator.tools.inspect.report.report import summary
 
 DEMO = Path("configs/demo.yaml")

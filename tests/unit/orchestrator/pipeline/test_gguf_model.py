@@ -11,9 +11,16 @@ from support.gguf_file import write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from temper.orchestrator.config.model_source import ModelSource
-from temper.orchestrator.pipeline.config import load_resolved_config
+from temper.orchestrator.pipeline.config import read_run_settings
+from temper.orchestrator.pipeline.finding import Level
 from temper.orchestrator.pipeline.gguf_model import with_converted_model
+from temper.orchestrator.pipeline.preview import preview_of
+from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.preflight.doctor.checks import examine
+from temper.orchestrator.tools.preflight.doctor.target import read_target
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.plan import plan_of
 
 pytest.importorskip("gguf")
 IDS = torch.tensor([[1, 5, 9, 44, 200]])
@@ -110,3 +117,37 @@ def test_a_part_of_a_split_model_is_refused_and_tied_embeddings_are_whole(origin
     tied = written(original, tmp_path / "tied.gguf", without="lm_head.")
     made = with_converted_model(settings(tied, tmp_path / "runs"))["model"]["path"]
     assert AutoModelForCausalLM.from_pretrained(made).config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("name", ["tiny.gguf", "."])
+def test_a_preview_knows_the_shape_and_converts_nothing(original: Path, tmp_path: Path, name: str) -> None:
+    """`doctor` warns, since nothing of the converted model can be checked. A plan counts it as the model itself."""
+    file = written(original, tmp_path / "models" / "tiny.gguf")
+    run = tmp_path / "run.yaml"
+    run.write_text(f"{{name: mine, runs_dir: {tmp_path}, envs: {{math: {{}}}}, model: {{path: {file.parent / name}}}}}")
+    found, config = preview_of(read_run_settings(run, []))
+    assert found.conversions[0].startswith(f"{file} ({parameters(original):,} ")
+    assert not found.downloads
+    assert config is not None
+    model = next(one for one in examine(read_target(run, [])) if one.where == "model")
+    assert model.level is Level.WARNING
+    assert f"{parameters(original):,}" in model.what
+    plan = plan_of(run, [], gpus="1x24G", assumptions=Assumptions())
+    assert plan.model.parameters == parameters(original)
+    assert not (tmp_path / "mine").exists()
+    converted = load_resolved_config(run, [])
+    again, config = preview_of(read_run_settings(run, []))
+    assert not again.conversions
+    assert config is not None
+    assert config.model.path == converted.model.path
+
+
+def test_a_preview_of_a_broken_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF no more")
+    given = {"name": "mine", "envs": {"math": {}}, "model": {"path": str(tmp_path / "broken.gguf")}}
+    with pytest.raises(ValueError, match="broken"):
+        preview_of(given)
+
+
+def parameters(original: Path) -> int:
+    return AutoModelForCausalLM.from_pretrained(original).num_parameters()

@@ -10,9 +10,10 @@ from support.run_folders import with_checkpoint
 
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.cluster.ray_cluster import ray
-from temper.orchestrator.pipeline.config import load_config, load_resolved_config, read_run_settings
+from temper.orchestrator.pipeline.config import load_config, read_run_settings
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.preview import lines, preview, preview_of
+from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from support import tiny_models
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.thinking_mode import NestedThinkingMix, ThinkingMix
 from temper.envs.data.config import DataConfig
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.loop import RlConfig
-from temper.orchestrator.data.sft import SftDataConfig
+from temper.orchestrator.config.supervised import DpoConfig, SftConfig, SftDataConfig
 from temper.orchestrator.pipeline.config import Config, load_config, usual_sections
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.finding import Finding, Level
@@ -35,10 +36,8 @@ from temper.orchestrator.pipeline.start_checks import (
     needs_of,
 )
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.stages.dpo import DpoConfig
-from temper.orchestrator.stages.sft import SftConfig
 from temper.rollout.budget.config import ThinkingConfig
-from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.config import RolloutConfig
 from temper.rollout.weights.weight_files import require_whole
 
 DEMO = Path("configs/demo.yaml")

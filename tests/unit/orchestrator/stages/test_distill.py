@@ -21,10 +21,10 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.update import compute_loss
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
+from temper.orchestrator.config.loop import DistillConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.pipeline.config import Config, load_config
 from temper.orchestrator.pipeline.plan import instances
-from temper.orchestrator.stages.distill import DistillConfig
 from temper.orchestrator.stages.stage import StartCheck
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.tokenizer import load_tokenizer

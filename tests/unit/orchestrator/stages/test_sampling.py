@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from unit.orchestrator.evaluation.test_budget_curve import EVALUATION, RolloutPool, done
 
-from temper.orchestrator.evaluation.evaluator import EvalConfig
+from temper.orchestrator.config.evaluation import EvalConfig
+from temper.orchestrator.config.supervised import RftConfig
 from temper.orchestrator.loop.deadline import StuckError
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages import rft
-from temper.orchestrator.stages.eval import evaluate
-from temper.orchestrator.stages.rft import RftConfig
+from temper.orchestrator.stages.run_eval import evaluate
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Group, Ticket

@@ -11,6 +11,7 @@ from unit.orchestrator.session.test_session import HealthyLearner, on_a_run
 from temper.envs.core.process import LearnerDied
 from temper.learner.batches.micro_batches import TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample
+from temper.orchestrator.config.supervised import SftConfig
 from temper.orchestrator.loop.deadline import StopRequested
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
@@ -19,7 +20,6 @@ from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
-from temper.orchestrator.stages.sft import SftConfig
 from temper.orchestrator.stages.stage import StageInstance, all_stages
 from temper.orchestrator.stages.supervised_loop import train_supervised
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from support import tiny_models
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.envs.source import open_source
 from temper.learner.batches.samples import TrainingSample
@@ -19,13 +20,13 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
+from temper.rollout.config import EpisodeLimits, RolloutConfig
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
-from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialGroup, partial_group_from_json, partial_group_to_json
-from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Resumption, Ticket, Trajectory, WeightVersion

@@ -18,7 +18,8 @@ from support.pushes import loaded, offered
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from unit.rollout.engines.test_thinking import limits_hold
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.clock import Clock
 from temper.envs.core.process import WorkerDied
 from temper.envs.core.task import EnvRef, Task
@@ -32,14 +33,14 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
+from temper.rollout.config import EpisodeLimits, RolloutConfig
 from temper.rollout.engines.config import Dtype, EngineConfig
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.rollout_arguments import rollout_arguments
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.engines.vllm_worker import _filled
-from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion

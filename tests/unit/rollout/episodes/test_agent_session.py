@@ -16,9 +16,10 @@ from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.agent_session import TurnTree
-from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.episode import EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialEpisode
 from temper.rollout.episodes.turn_sampler import TurnSampler

@@ -13,8 +13,9 @@ from support.bound import bound
 from support.replay_engine import Recording, ReplayEngine, read_recording
 from transformers import PreTrainedTokenizerBase
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import environment, make_env
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import SandboxError
 from temper.envs.core.task import Task
 from temper.envs.env_episode import MakeEnv
@@ -22,8 +23,9 @@ from temper.envs.source import open_source
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.episode import EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import tokens_of

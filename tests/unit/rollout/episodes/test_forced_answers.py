@@ -9,15 +9,17 @@ from support.interruptions import written_and_read
 from support.replay_engine import ReplayEngine
 from support.scripted_engine import RENDERER, TAGS, TOKENIZER, completion, runner_of
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import Mode, NestedThinkingMix, Thinking, up_to
 from temper.envs.source import open_source
 from temper.learner.batches.samples import samples_from_groups
 from temper.orchestrator.evaluation.budget_curve import at_budget
 from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.episode import Attempt, EpisodeRunner
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion

@@ -17,9 +17,10 @@ from unit.rollout.episodes.test_clocks import Waiting
 
 from temper.envs.core.process import WorkerDied
 from temper.envs.core.task import EnvRef, Task
+from temper.rollout.config import RolloutConfig
 from temper.rollout.engines.engine_process import EngineProcess, cpu_s
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.trajectory import Ticket, WeightVersion
 
 T = TypeVar("T")

@@ -20,8 +20,9 @@ from unit.envs.remote.test_nemo_gym import task_of as remote_task
 from unit.envs.retail.test_retail import CANCEL, DETAILS, row, say
 from unit.envs.retail.test_retail import task_of as shop_task
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
 from temper.envs.catalog import configure_env, environment
+from temper.envs.config import EnvConfig
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import turn_text

@@ -30,8 +30,9 @@ from temper.envs.core.task import EnvRef
 from temper.envs.core.thinking_mode import up_to
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit
+from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.episode import Attempt, EpisodeLimits
+from temper.rollout.episodes.episode import Attempt
 from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, partial_group_from_json, partial_group_to_json
 from temper.rollout.trajectory import Resumption, Stop, Trajectory
 

@@ -20,7 +20,8 @@ from support.scripted_endpoint import LONGEST, ScriptedEndpoint
 from support.scripted_engine import RENDERER, TOKENIZER, ScriptedEngine, completion
 from vllm.sampling_params import SamplingParams
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking, up_to
@@ -32,10 +33,10 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import RefusedRequest
+from temper.rollout.config import EpisodeLimits, RolloutConfig
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.episodes.agent_session import AgentReply, AgentRequest
-from temper.rollout.episodes.episode import EpisodeLimits
-from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.serving.agent_endpoint import (
     SESSION,
     EpisodeEngine,

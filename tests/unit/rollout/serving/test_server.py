@@ -21,7 +21,8 @@ from openai import BadRequestError, OpenAI
 from support import tiny_models
 from support.chat_server import ChatServerDouble
 
-from temper.envs.binding import EnvConfig, bind
+from temper.envs.binding import bind
+from temper.envs.config import EnvConfig
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.source import open_source

@@ -14,29 +14,18 @@ from transformers import AutoConfig
 
 from temper.envs.core.setting import Kind, kind_of
 from temper.learner.config import LearnerConfig, LoraConfig
-from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config, make_model, parameter_count
 from temper.learner.models.shape import read_shape, shape_of
 from temper.orchestrator.cluster.bundles import build_request
-from temper.orchestrator.cluster.hardware import (
-    Hardware,
-    Machine,
-    limit_gpus,
-    parse_gpu_sizes,
-    query_torch,
-    this_machine,
-)
+from temper.orchestrator.cluster.hardware import limit_gpus, parse_gpu_sizes, query_torch, this_machine
+from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.config.run_config import ProfileName
-from temper.orchestrator.config.text import overridden, read_text
+from temper.orchestrator.config.text import get_value, overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.estimate.model import PlannedModel, counted
-from temper.orchestrator.pipeline.profiles.inputs import (
-    PROFILED,
-    default_value,
-    get_value,
-    profile_name,
-    with_profile_gpus,
-)
+from temper.orchestrator.pipeline.profiles.inputs import PROFILED, default_value, profile_name, with_profile_gpus
 from temper.orchestrator.pipeline.profiles.resolve import choose_settings, profile_notes, resolve_profile, with_choices
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages

@@ -19,9 +19,10 @@ from transformers import AutoTokenizer
 
 from temper.envs.core.errors import EpisodeTimeout
 from temper.envs.sandbox.seal_probe import KERNEL
-from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.cluster.node_facts import NodeFacts, NodeReport, checksum, listen, query_nodes, reach
 from temper.orchestrator.cluster.placement import PlacementRequest
 from temper.orchestrator.cluster.ray_cluster import ray

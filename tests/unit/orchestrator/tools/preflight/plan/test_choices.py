@@ -17,7 +17,7 @@ from temper.orchestrator.tools.preflight.plan.cards import CARDS, named_site
 from temper.orchestrator.tools.preflight.plan.limits import run_limits
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.orchestrator.tools.preflight.plan.step_time import step_time, work_of
-from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.config import EpisodeLimits
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec, MambaSpec
 
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig, ZeroStage
-from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import make_model
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.pipeline.estimate.memory import pages_of, rank_memory
 from temper.orchestrator.pipeline.estimate.model import counted, read_config

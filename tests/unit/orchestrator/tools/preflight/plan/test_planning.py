@@ -20,7 +20,8 @@ from temper.learner.config import LearnerConfig, LoraConfig
 from temper.learner.engine.optimizer import freeze
 from temper.learner.models import mamba_scan
 from temper.learner.models.adapters import add_adapters
-from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model
+from temper.learner.models.config import FreshModelConfig
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config, make_model
 from temper.learner.models.loading import read_model
 from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
 from temper.orchestrator.__main__ import main

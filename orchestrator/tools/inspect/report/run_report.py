@@ -2,7 +2,7 @@
 
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.stage import Role, Stage, StageInstance
+from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.tools.inspect.report.report import write_report
 
 
@@ -13,6 +13,3 @@ async def run_report(run: Run, settings: None, instance: StageInstance) -> None:
     for path in (paths.html, paths.json, *paths.pictures, *trajectories):
         run.tracker.artifact(path)
     run.progress.note(f"{instance.name}: {paths.html}")
-
-
-STAGE = Stage(name="report", role=Role.REPORT, run=run_report)

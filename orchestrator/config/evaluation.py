@@ -1,0 +1,62 @@
+"""Settings of an evaluation."""
+
+import math
+from dataclasses import dataclass, field
+
+from temper.envs.core.bounds import fraction, positive
+from temper.envs.core.setting import free, scheduled
+from temper.rollout.sampling import Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """Evaluation on held-out tasks."""
+
+    tasks: int | None = scheduled(64)
+    """Held-out tasks of each environment. null is all rows of its data in order, and 64 for generated tasks."""
+    samples: int = scheduled(4)
+    """Answers to each task: the k of avg@k and pass@k."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """Sampling of the answers."""
+    timeout_s: float = free(3600.0, unit="seconds")
+    """Longest wait for the next answered task, in seconds. Supervision finds hung processes much earlier."""
+    max_failures: float = free(0.5, unit="share")
+    """Highest share of failed episodes of one environment over its last 64, or over all. Above it the stage ends."""
+    budgets: list[int] = scheduled([], unit="tokens")
+    """Thinking budgets in tokens. Unlimited reasoning is also ended at each and answered. Announced budgets, episodes of
+    several turns and `rollout.thinking.scope` "episode" take a pass for each. `temper report --compare --runs` needs the
+    same budgets in all runs."""
+    budget_shares: list[float] = scheduled([], unit="share")
+    """Further budgets, as shares of the environment's median unlimited reasoning in the same evaluation. They differ by
+    model, so runs cannot be compared by them."""
+    no_thinking: bool = scheduled(False)
+    """Whether to answer the tasks with thinking off too."""
+    low_effort: bool = scheduled(False)
+    """Whether to answer the tasks with a low-effort prompt too."""
+
+    def __post_init__(self) -> None:
+        if (self.tasks is not None and self.tasks < 1) or self.samples < 1:
+            raise ValueError(
+                f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1; eval.tasks=null takes all rows"
+            )
+        self.sampling.require_varied(self.samples, setting="eval.sampling", count="eval.samples")
+        positive("eval.timeout_s", self.timeout_s)
+        fraction("eval.max_failures", self.max_failures)
+        for budget in self.budgets:
+            if budget < 0:
+                raise ValueError(f"eval.budgets has {budget}: a budget must be 0 or more tokens")
+        for share in self.budget_shares:
+            if not 0 < share < math.inf:
+                raise ValueError(
+                    f"eval.budget_shares has {share}: a share of the median reasoning length must be above 0"
+                )
+
+    @property
+    def limits_thinking(self) -> bool:
+        """Whether it ends reasoning at a budget."""
+        return bool(self.budgets or self.budget_shares)
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether there are points besides unlimited thinking."""
+        return bool(self.budgets or self.budget_shares or self.no_thinking or self.low_effort)
