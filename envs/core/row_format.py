@@ -130,10 +130,10 @@ def _format_of(formats: Sequence[RowFormat], row: Row, name: str | None) -> RowF
         if known.matches(row):
             return known
     names = ", ".join(known.name for known in formats)
-    needed = [names for known in formats if (names := _needed(known))]
+    choices = [needed for known in formats if (needed := _needed(known))] or [("question", "answer")]
     raise MissingField(
         f"the row has the fields {sorted(row)}, which match no known format ({names}); rename them in the data settings "
-        f"with {columns_line(needed or [('question', 'answer')], row)}"
+        f"with {columns_line(choices, row)}"
     )
 
 
