@@ -37,7 +37,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("code", {"text": "Double.", "code": "def f(x): return 2 * x"}, "test_list"),
     ("instruction_following", {"prompt": "P", "kwargs": [{}]}, "instruction_id_list"),
 ]
-NO_GOLDS = (None, math.nan, math.inf, -math.inf, "", " ", [], [None])
+NO_GOLDS: tuple[Any, ...] = (None, math.nan, math.inf, -math.inf, "", " ", [], [None])
 
 
 @pytest.mark.parametrize(("env", "row", "name"), FIELDS, ids=[f"{env}-{name}" for env, _, name in FIELDS])
