@@ -25,7 +25,8 @@ ROLES = {
 """The role of each name that OpenAI, ShareGPT and LLaMA-Factory use."""
 CALLER = "function_call"
 """ShareGPT's role of an assistant's message whose text is a call as JSON."""
-TEXT_TYPES = (None, "text", "input_text", "output_text")
+TEXT_TYPES = ("text", "input_text", "output_text")
+"""Types of content parts that hold text."""
 SYSTEM_COLUMNS = ("system", "system_prompt")
 """Columns of a row with the text of its first message."""
 TRAIN = "train"
@@ -126,7 +127,7 @@ def _part(part: Any) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or kind not in TEXT_TYPES or not isinstance(part.get("text"), str):
+    if not isinstance(part, dict) or kind not in (None, *TEXT_TYPES) or not isinstance(part.get("text"), str):
         raise ValueError(
             f"`content` has a part of the type {kind!r}, {shown(part)}, but only text is trained; remove the part or the row"
         )
@@ -134,9 +135,7 @@ def _part(part: Any) -> str:
 
 
 def _message(given: Any, name: str, tools: Sequence[Tool]) -> Message:
-    if not isinstance(given, dict):
-        raise ValueError(f"`{name}` must hold objects with `role` and `content`, not {shown(given)}")
-    message = {key: value for key, value in given.items() if value is not None}
+    message = {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else {}
     role = message.pop("role" if "role" in message else "from", None)
     content = message.pop("content" if "content" in message else "value", None)
     calls = message.pop("tool_calls", [])
