@@ -4,7 +4,6 @@ An unlisted id is the name of a Python module that defines `ENVIRONMENT`. This a
 file.
 """
 
-import difflib
 import importlib
 import importlib.util
 import random
@@ -17,6 +16,7 @@ from typing import Any
 import gymnasium
 
 from temper.envs.coding import env as coding
+from temper.envs.core.bounds import suggest_names
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.games import env as games
@@ -98,11 +98,9 @@ def _own(module: str) -> EnvDefinition:
         return env
     if module in REMOVED:
         raise ValueError(f"the environment {module!r} is removed; {REMOVED[module]}")
-    nearest = difflib.get_close_matches(module, ENVIRONMENTS, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise ValueError(
         f"unknown environment {module!r}; use one of {', '.join(ENVIRONMENTS)}, "
-        f"or the name of a module of the current folder that defines ENVIRONMENT{hint}"
+        f"or the name of a module of the current folder that defines ENVIRONMENT{suggest_names(module, ENVIRONMENTS)}"
     )
 
 

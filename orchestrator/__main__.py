@@ -2,12 +2,12 @@
 
 import argparse
 import sys
-from difflib import get_close_matches
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from temper.envs.core.bounds import suggest_names
 from temper.orchestrator.cli.arguments import Help, Parser
 from temper.orchestrator.cli.config_command import add_config_command
 from temper.orchestrator.cli.debug_commands import add_debug_commands
@@ -128,8 +128,7 @@ def _executed(arguments: list[str] | None) -> int:
     commands = parser()
     given, later = commands.parse_known_args(joined(sys.argv[1:] if arguments is None else arguments))
     if wrong := [text for text in later if not ("overrides" in given and is_override(text))]:
-        near = get_close_matches(wrong[0], given.parser._option_string_actions, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = suggest_names(wrong[0], given.parser._option_string_actions)
         given.parser.error(f"unrecognized arguments: {' '.join(wrong)}{hint}")
     if later:  # settings behind options
         given.overrides = [*given.overrides, *later]

@@ -17,6 +17,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from temper.envs.core.messages import TEXT_TYPES
 from temper.envs.core.turn_text import CLOSE_CALL, CLOSE_THINKING, OPEN_CALL, OPEN_THINKING, writable
 from temper.rollout.formats.find import CALL_SYNTAXES, THINKING_TAGS, ending_ids
 from temper.rollout.formats.messages import (
@@ -46,8 +47,6 @@ USUAL = re.compile(
 )
 """Control tokens of common formats. A model may know them, even if a run gives it another template."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
-TEXT_PARTS = ("text", "input_text", "output_text")
-"""Types of content parts that hold text."""
 
 
 class Escaper:
@@ -138,7 +137,7 @@ class Escaper:
         if isinstance(part, str):
             return self.assistant_text(part)
         escaped = self.data(part)
-        if isinstance(part, dict) and part.get("type") in TEXT_PARTS and isinstance(part.get("text"), str):
+        if isinstance(part, dict) and part.get("type") in TEXT_TYPES and isinstance(part.get("text"), str):
             return {**escaped, "text": self.assistant_text(part["text"])}
         return escaped
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from temper.envs.core.row_format import shown
+from temper.envs.core.row_fields import shown
 
 Pair = tuple[Any, Any]
 MAX_UNPACKED = 512 * 2**20

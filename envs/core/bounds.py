@@ -61,6 +61,12 @@ def no_variable(name: str, path: str) -> None:
         )
 
 
+def suggest_names(name: str, known: Iterable[str], *, most: int = 1) -> str:
+    """Return the end of an error message for an unknown name: the nearest known ones, or an empty text."""
+    near = difflib.get_close_matches(name, known, n=most)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
 def only_known(given: Iterable[str], known: Sequence[str], what: str) -> None:
     """Raise `ValueError` for the first unknown name, with the nearest known one. `what` names the setting."""
     for name in given:

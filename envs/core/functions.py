@@ -1,7 +1,6 @@
 """Functions of the user that settings name: `module.function`, or `file.py:function`."""
 
 import asyncio
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -13,6 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from temper.envs.core.bounds import suggest_names
 
 
 @cache
@@ -38,8 +39,7 @@ def _near_name(error: Exception, function: str) -> str:
     """Return a hint at a similar name in the module that lacks this one, or an empty text."""
     module = error.obj if isinstance(error, AttributeError) and error.name == function else None
     names = [name for name, value in vars(module).items() if callable(value)] if module is not None else []
-    near = difflib.get_close_matches(function, names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return suggest_names(function, names)
 
 
 def _from_file(path: Path) -> ModuleType:

@@ -25,7 +25,8 @@ ROLES = {
 """The role of each name that OpenAI, ShareGPT and LLaMA-Factory use."""
 CALLER = "function_call"
 """ShareGPT's role of an assistant's message whose text is a call as JSON."""
-TEXT_TYPES = (None, "text", "input_text", "output_text")
+TEXT_TYPES = ("text", "input_text", "output_text")
+"""Types of content parts that hold text."""
 SYSTEM_COLUMNS = ("system", "system_prompt")
 """Columns of a row with the text of its first message."""
 TRAIN = "train"
@@ -41,7 +42,7 @@ def checked_messages(row: dict[str, Any], *, name: str = "messages") -> list[Mes
 def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
     """Return the tools of a row, a list or its JSON text, without null fields. Raise `ValueError` for invalid ones."""
     tools = row.get("tools") or []
-    listed = from_json(tools) if isinstance(tools, str) else tools
+    listed = from_json(tools)
     if not isinstance(listed, list) or not all(_is_named(tool) or _has_function(tool) for tool in listed):
         raise ValueError(f"`tools` must be a list of objects with `function` and its `name`, not {shown(tools)}")
     return tuple(strip_nulls(tool) for tool in listed)
@@ -53,7 +54,7 @@ def read_messages(value: Any, *, name: str, tools: Sequence[Tool] = ()) -> list[
     Arguments of calls become objects. Nulls that padding left in them are removed by the schemas of `tools`. Raise
     `ValueError` with the offending value.
     """
-    given = from_json(value) if isinstance(value, str) else value
+    given = from_json(value)
     if not isinstance(given, list) or not given:
         raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {shown(value)}")
     if writable(given) != given:
@@ -126,7 +127,7 @@ def _part(part: Any) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or kind not in TEXT_TYPES or not isinstance(part.get("text"), str):
+    if not isinstance(part, dict) or kind not in (None, *TEXT_TYPES) or not isinstance(part.get("text"), str):
         raise ValueError(
             f"`content` has a part of the type {kind!r}, {shown(part)}, but only text is trained; remove the part or the row"
         )
@@ -134,9 +135,7 @@ def _part(part: Any) -> str:
 
 
 def _message(given: Any, name: str, tools: Sequence[Tool]) -> Message:
-    if not isinstance(given, dict):
-        raise ValueError(f"`{name}` must hold objects with `role` and `content`, not {shown(given)}")
-    message = {key: value for key, value in given.items() if value is not None}
+    message = {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else {}
     role = message.pop("role" if "role" in message else "from", None)
     content = message.pop("content" if "content" in message else "value", None)
     calls = message.pop("tool_calls", [])
@@ -177,7 +176,7 @@ def _trained(message: Message) -> bool | None:
 
 def _calls_in(text: Any) -> list[dict[str, Any]]:
     """Return the calls of ShareGPT's `function_call`: the JSON of one, or of a list."""
-    read = from_json(text) if isinstance(text, str) else text
+    read = from_json(text)
     listed = read if isinstance(read, list) else [read]
     if not listed or not all(_is_named(one) for one in listed):
         raise ValueError(f"`{CALLER}` must be the JSON of a call with `name` and `arguments`, not {shown(text)}")
@@ -215,9 +214,9 @@ def _is_named(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("name"), str)
 
 
-def from_json(text: str) -> Any:
-    """Return the value of a JSON text, or None if it is invalid."""
+def from_json(value: Any) -> Any:
+    """Return the value of a JSON text, or None if it is invalid. Return any other value unchanged."""
     try:
-        return json.loads(text)
+        return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return None

@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import shutil
 import signal
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -50,6 +51,12 @@ def wrap_in_shell(command: Sequence[str]) -> list[str]:
     The command then sees the end of its input, and can remove its containers.
     """
     return ["sh", "-c", 'trap : INT; "$@"; exit', "sh", *command]
+
+
+def require_python(python: str, package: str) -> None:
+    """Raise `ValueError` if the option `python` of an environment names no program. `package` is needed there."""
+    if shutil.which(python) is None:
+        raise ValueError(f"options.python={python!r} is not an executable; set the path of a Python that has {package}")
 
 
 def kill_group(leader: int) -> None:

@@ -1,10 +1,11 @@
 """Fields that other projects obey and Temper does not. A row that sets one is refused, so that nothing is dropped silently."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SHOWN = 60
+MAX_SHOWN = 80
 """Characters of an offending value in a message."""
 MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 
@@ -77,6 +78,6 @@ def is_given(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Return the beginning of an offending value."""
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    """Return the beginning of an offending value as JSON: `null`, `NaN`, `""`."""
+    text = json.dumps(value, default=repr, ensure_ascii=False).encode(errors="backslashreplace").decode()
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

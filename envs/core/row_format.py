@@ -1,19 +1,17 @@
 """Row formats of public data sets: detection, and conversion to tasks."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from temper.envs.core.messages import is_messages, join_system, read_prompt, with_system
-from temper.envs.core.row_fields import PROMPT_FIELDS, refuse_fields
+from temper.envs.core.row_fields import PROMPT_FIELDS, refuse_fields, shown
 from temper.envs.core.task import Message, Task
 
 Row = dict[str, Any]
 QUESTIONS = ("question", "problem", "prompt", "input", "question_stem", "Question")
 T = TypeVar("T")
-MAX_SHOWN = 80
 
 
 class LeftOut(ValueError):
@@ -25,12 +23,6 @@ class MissingField(ValueError):
 
 
 KINDS: Mapping[type, str] = {str: "be text", list: "be a list", dict: "be an object"}
-
-
-def shown(value: Any) -> str:
-    """Return a value of a row as JSON, shortened for a message: `null`, `NaN`, `""`."""
-    text = json.dumps(value, default=repr, ensure_ascii=False)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def field(row: Row, name: str, kind: type[T]) -> T:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from temper.envs.core.row_format import shown
+from temper.envs.core.row_fields import shown
 from temper.envs.core.task import Task
 from temper.envs.data.split import digest
 from temper.envs.own_reward import ROW

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any
 
 from temper.envs.core.prompts import QUESTION, USUAL, Prompts
-from temper.envs.core.row_format import RowFormat, field, gold, has_fields, shown
+from temper.envs.core.row_fields import shown
+from temper.envs.core.row_format import RowFormat, field, gold, has_fields
 from temper.envs.core.task import Task
 from temper.envs.mathematics.grader import shared_grader
 from temper.envs.task_env import last_user_text

@@ -1,9 +1,9 @@
 """The benchmarks by name. To add one, define a `Preset` in a file of its family and add one line here."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from temper.envs.core.bounds import suggest_names
 from temper.envs.presets import coding, mathematics, questions, retail, tool_use
 from temper.envs.presets.preset import Preset
 
@@ -30,9 +30,7 @@ PRESETS: dict[str, Preset] = {
 def preset_of(name: str) -> Preset:
     if name in PRESETS:
         return PRESETS[name]
-    nearest = difflib.get_close_matches(name, PRESETS, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise ValueError(f"unknown preset {name!r}; use one of {', '.join(PRESETS)}{hint}")
+    raise ValueError(f"unknown preset {name!r}; use one of {', '.join(PRESETS)}{suggest_names(name, PRESETS)}")
 
 
 def with_preset(env: str, given: Any) -> Any:

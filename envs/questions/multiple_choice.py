@@ -18,7 +18,8 @@ from typing import Any
 
 from temper.envs.core.bounds import only_known
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.row_format import Row, RowFormat, field, gold, has_fields, shown
+from temper.envs.core.row_fields import shown
+from temper.envs.core.row_format import Row, RowFormat, field, gold, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn

@@ -19,7 +19,8 @@ from typing import Any
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import GraderError
 from temper.envs.core.messages import is_messages, read_prompt
-from temper.envs.core.row_format import Row, RowFormat, field, has_fields, shown
+from temper.envs.core.row_fields import shown
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn

@@ -2,7 +2,6 @@
 
 import json
 import select
-import shutil
 import socket
 import subprocess
 import threading
@@ -19,7 +18,7 @@ from temper.envs.core.bounds import only_known
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
-from temper.envs.core.process import kill_group, wrap_in_shell
+from temper.envs.core.process import kill_group, require_python, wrap_in_shell
 from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.task import Task
 from temper.envs.remote.client import Server, read_number
@@ -118,10 +117,7 @@ def with_agent(definition: EnvDefinition, options: Mapping[str, Any]) -> EnvDefi
 
 @cache
 def _check_agent(python: str, agent: str) -> None:
-    if shutil.which(python) is None:
-        raise ValueError(
-            f"options.python={python!r} is not an executable; set the path of a Python that has nemo-gym 0.4.0"
-        )
+    require_python(python, "nemo-gym 0.4.0")
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
     try:
         command = [python, "-I", "-c", find, f"responses_api_agents.{agent}.app"]

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import threading
@@ -23,7 +22,7 @@ from temper.envs.core.bounds import only_known, whole
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault, describe_error
-from temper.envs.core.process import kill_group, wrap_in_shell
+from temper.envs.core.process import kill_group, require_python, wrap_in_shell
 from temper.envs.core.task import Message, Task
 from temper.envs.task_env import TaskEnv
 
@@ -54,10 +53,7 @@ class TasksetProcess:
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._ended, self._played = False, 0
         self._started: Future[dict[str, Any]] = Future()
-        if shutil.which(options["python"]) is None:
-            raise ValueError(
-                f"options.python={options['python']!r} is not an executable; set the path of a Python that has verifiers"
-            )
+        require_python(options["python"], "verifiers")
         self._process = subprocess.Popen(
             wrap_in_shell([options["python"], str(CHILD)]),
             env=_variables(options),

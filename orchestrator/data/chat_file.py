@@ -21,7 +21,7 @@ from temper.envs.core.task import CHAT, Message, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
 from temper.envs.core.turn_text import CLOSE_THINKING, OPEN_THINKING, answer_text
 from temper.envs.data.config import DataConfig, OnError
-from temper.orchestrator.data.chat_data import Dialogue, has_reasoning
+from temper.orchestrator.data.chat_data import Dialogue, has_reasoning, without_reasoning
 from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
 
 EFFORTS = (None, "low", "medium", "high")
@@ -108,7 +108,7 @@ def parse_chat(row: dict[str, Any], number: int, *, reads_reasoning: bool = True
         tools=checked_tools(row),
         thinking=_thinking_of(row, thinks=thinks),
     )
-    return Dialogue(task=task, reply=tuple(reply))
+    return Dialogue(task=task, reply=tuple(reply) if thinks else without_reasoning(reply))
 
 
 def form_of(row: dict[str, Any]) -> tuple[str, ...]:
@@ -184,16 +184,16 @@ def thinks_of(row: dict[str, Any], reply: Sequence[Message]) -> bool:
     Raise `ValueError` for other variables of the template, and if reasoning is asked for but missing.
     """
     given = row.get("chat_template_kwargs")
-    kwargs = from_json(given) if isinstance(given, str) and given else given
-    if not isinstance(kwargs, dict | None):
+    kwargs = from_json(given) if is_given(given) else {}
+    if not isinstance(kwargs, dict):
         raise ValueError(f"`chat_template_kwargs` must be an object, not {shown(given)}")
-    others = [name for name, value in (kwargs or {}).items() if name != ENABLE and is_given(value)]
+    others = [name for name, value in kwargs.items() if name != ENABLE and is_given(value)]
     if others:
         raise ValueError(
             f"`chat_template_kwargs.{others[0]}` of the row would be ignored; only `{ENABLE}` is read, so write other "
             f"text into a message"
         )
-    asked, has = (kwargs or {}).get(ENABLE), any(map(has_reasoning, reply))
+    asked, has = kwargs.get(ENABLE), any(map(has_reasoning, reply))
     if not isinstance(asked, bool | None):
         raise ValueError(f"`chat_template_kwargs.{ENABLE}` must be true or false, not {shown(asked)}")
     if asked and not has:

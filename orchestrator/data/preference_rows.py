@@ -10,7 +10,7 @@ from temper.envs.core.task import CHAT, Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
-from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
+from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer, has_reasoning, without_reasoning
 from temper.orchestrator.data.chat_file import (
     CONVERSATIONS,
     MESSAGES,
@@ -69,22 +69,24 @@ def parse_preference(row: dict[str, Any], number: int, *, reads_reasoning: bool 
     chosen, rejected = (_answer(row, name, reads_reasoning=reads_reasoning) for name in SIDES)
     if chosen == rejected:
         raise ValueError(f"`chosen` and `rejected` are the same answer, {shown(row['chosen'])}")
-    thinks = {name: bool(said.get("reasoning_content")) for name, said in zip(SIDES, (chosen, rejected), strict=True)}
-    if len(set(thinks.values())) > 1:
-        have, lacks = sorted(thinks, key=lambda name: not thinks[name])
+    reasons = {name: has_reasoning(said) for name, said in zip(SIDES, (chosen, rejected), strict=True)}
+    if len(set(reasons.values())) > 1:
+        have, lacks = sorted(reasons, key=lambda name: not reasons[name])
         raise ValueError(
             f"`{have}` has reasoning and `{lacks}` has none, {shown(row[lacks])}; both follow the same prompt, so both or "
             f"neither must have it"
         )
+    thinks = thinks_of(row, (chosen,))
     task = Task(
         env=CHAT,
         key=str(number),
         messages=messages,
         spec={},
         tools=checked_tools(row),
-        thinking=UNLIMITED if thinks_of(row, (chosen,)) else OFF,
+        thinking=UNLIMITED if thinks else OFF,
     )
-    return Preference(chosen=Dialogue(task=task, reply=(chosen,)), rejected=Dialogue(task=task, reply=(rejected,)))
+    replies = ((said,) if thinks else without_reasoning((said,)) for said in (chosen, rejected))
+    return Preference(**{name: Dialogue(task=task, reply=reply) for name, reply in zip(SIDES, replies, strict=True)})
 
 
 def _named_alike(row: dict[str, Any]) -> dict[str, Any]:

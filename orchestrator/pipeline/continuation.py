@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from temper.envs.binding import EnvConfig
+from temper.envs.config import EnvConfig
 from temper.envs.core.setting import Kind, kind_of
 from temper.orchestrator.config.keys import is_removed, new_key
 from temper.orchestrator.config.text import flat_text, written

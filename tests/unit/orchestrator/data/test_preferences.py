@@ -96,7 +96,7 @@ def test_answers_that_are_dialogues_share_what_stands_before_them() -> None:
         (whole | {"rejected": other}, "`chosen` and `rejected`"),
         (whole | {"rejected": ASKED}, "`chosen` and `rejected`"),
         ({"chosen": ASKED, "rejected": other[:1]}, "`messages`"),
-        ({"messages": ASKED, "chosen": ASKED, "rejected": other[:1]}, "`chosen`.*{'role': 'user'"),
+        ({"messages": ASKED, "chosen": ASKED, "rejected": other[:1]}, "`chosen`.*{.role.: .user."),
         (whole | {"rejected": "41"}, "`messages`"),
         (whole | {"chosen": []}, "`chosen`"),
         ({"prompt": " ", "chosen": "42", "rejected": "41"}, "`messages`"),
@@ -163,6 +163,13 @@ def test_a_pair_over_the_limit_is_refused_or_skipped_and_counted_never_cut(tmp_p
     assert pair.chosen.trained_T[-1]
 
 
+def test_reasoning_of_a_pair_that_switches_thinking_off_is_not_trained() -> None:
+    preference = parse_preference(ROW | {"chat_template_kwargs": {"enable_thinking": False}}, 0)
+    assert preference.chosen.task.thinking == OFF
+    pair = preference.pair(tokens_of())
+    assert [texts(one)[1] for one in (pair.chosen, pair.rejected)] == ["42<|im_end|>", "41<|im_end|>"]
+
+
 def test_answers_that_become_the_same_tokens_are_no_pair(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = str(tokenizer.chat_template).replace(
@@ -170,26 +177,26 @@ def test_answers_that_become_the_same_tokens_are_no_pair(tmp_path: Path) -> None
     )
     trimmed = RowIntake(DialogueTokenizer.of(tokenizer, ThinkingConfig()), max_tokens=None, setting="dpo.max_tokens")
     path = saved(tmp_path / "pairs.jsonl", {"messages": ASKED, "chosen": "42", "rejected": "42\n"})
-    with pytest.raises(ValueError, match="pairs.jsonl:1: `chosen` and `rejected`.*'42'"):
+    with pytest.raises(ValueError, match="pairs.jsonl:1: `chosen` and `rejected`.*42"):
         read_preferences(path, trimmed, on_error="raise")
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"messages": None}, "`messages`.*None"),
+        ({"messages": None}, "`messages`.*null"),
         ({"messages": []}, r"\[\]"),
-        ({"messages": ["6*7=?"]}, r"'6\*7=\?'"),
-        ({"messages": [{"role": "user"}]}, "{'role': 'user'}"),
-        ({"messages": [*ASKED, {"role": "assistant", "content": "42"}]}, "`messages`.*'42'"),
+        ({"messages": ["6*7=?"]}, r"6\*7=\?"),
+        ({"messages": [{"role": "user"}]}, "{.role.: .user.}"),
+        ({"messages": [*ASKED, {"role": "assistant", "content": "42"}]}, "`messages`.*42"),
         ({"chosen": 42}, "`chosen`.*42"),
-        ({"rejected": " "}, "`rejected`.*' '"),
-        ({"rejected": ROW["chosen"]}, "the same answer, '<think>"),
-        ({"rejected": "41"}, "`chosen` has reasoning.*'41'"),
-        ({"chosen": "42"}, "`rejected` has reasoning.*'42'"),
-        ({"chosen": "<think>so 42"}, "`chosen`.*'<think>so 42'"),
-        ({"chosen": "so</think>4</think>2"}, "'so</think>4"),
-        ({"chosen": ["x" * 100]}, r"\['x+\.\.\."),
+        ({"rejected": " "}, '`rejected`.*" "'),
+        ({"rejected": ROW["chosen"]}, "the same answer, .<think>"),
+        ({"rejected": "41"}, "`chosen` has reasoning.*41"),
+        ({"chosen": "42"}, "`rejected` has reasoning.*42"),
+        ({"chosen": "<think>so 42"}, "`chosen`.*<think>so 42"),
+        ({"chosen": "so</think>4</think>2"}, "so</think>4"),
+        ({"chosen": ["x" * 100]}, r"\[.x+\.\.\."),
     ],
 )
 def test_a_malformed_row_is_named_with_file_line_and_value_or_skipped(
