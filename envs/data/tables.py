@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.lib
 import pyarrow.parquet
 
-from temper.envs.core.row_fields import MEDIA
+from temper.envs.core.row_fields import MEDIA, is_given
 from temper.envs.core.row_format import Row
 from temper.envs.data.config import DataConfig
 from temper.envs.data.folder import patterns, split_files
@@ -40,7 +40,7 @@ def table_rows(path: Path) -> Iterator[Row]:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(BATCH_ROWS):
                 for row in batch.to_pylist():
-                    media = {name: NO_TEXT for name in MEDIA if row.get(name) not in (None, [], "", {})}
+                    media = {name: NO_TEXT for name in MEDIA if is_given(row.get(name))}
                     yield {name: _plain(value) for name, value in row.items()} | media
     except (ValueError, OSError, pyarrow.lib.ArrowException) as error:
         raise ValueError(f"{path} can't be read: {error}") from error

@@ -389,3 +389,24 @@ def test_skipping_is_not_advised_if_it_would_drop_every_row(tmp_path: Path) -> N
         chats(path, on_error="skip")
     with pytest.raises(ValueError, match="on_error=skip"):
         chats(saved(tmp_path / "some.jsonl", {"instruction": "Q"}, ROW))
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"messages": [ASKED | {"value": "Other?"}, SAID]}, "`value`"),
+        ({"messages": [ASKED | {"from": "gpt"}, SAID]}, "`from`"),
+        ({"messages": [ASKED, {"role": "assistant", "content": None, "function_call": {"name": "f"}}]}, "tool_calls"),
+        ({"messages": [ASKED, {"role": "assistant", "content": None, "refusal": "No."}]}, "refusal"),
+        ({"prompt": "Q", "completion": "A", "label": "False"}, "label"),
+    ],
+)
+def test_nothing_of_a_message_is_dropped_silently(row: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        parse_chat(row, 0)
+
+
+def test_a_completion_of_json_is_a_text_if_it_is_no_messages() -> None:
+    text = json.dumps([{"role": "admin", "name": "Ann"}])
+    assert parse_chat({"prompt": "Roles?", "completion": text}, 0).reply[0]["content"] == text
+    assert parse_chat({"prompt": "Roles?", "completion": json.dumps([SAID])}, 0).reply[0]["content"] == "42"
