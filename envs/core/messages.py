@@ -56,7 +56,11 @@ def read_messages(value: Any, *, name: str, tools: Sequence[Tool] = ()) -> list[
     given = from_json(value) if isinstance(value, str) else value
     if not isinstance(given, list) or not given:
         raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {shown(value)}")
-    if writable(given) != given:
+    try:
+        is_text = writable(given) == given
+    except ValueError as error:
+        raise ValueError(f"`{name}` can't be kept as JSON: {error} in {shown(given)}") from error
+    if not is_text:
         raise ValueError(f"`{name}` contain half a surrogate pair, which is invalid text: {shown(given)}")
     return [_message(one, name, tools) for one in given]
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +150,11 @@ def test_turns_without_reasoning_are_context_of_those_with_it(tmp_path: Path, fa
 
 
 def test_a_row_of_which_nothing_is_trained_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path / "chats.jsonl", said(THOUGHT))
-    intake = RowIntake(TOKENS, max_tokens=None, setting="sft.max_tokens")
-    row = parse_chat(json.loads(path.read_text()), 0)
-    with pytest.raises(ValueError, match="turns with reasoning"):
-        intake.require_fits(replace(row, task=replace(row.task, thinking=OFF)))
+    row = said(THOUGHT | {"train": False}, ASKED, SAID)
+    with pytest.raises(ValueError, match="turns without reasoning"):
+        chats(saved(tmp_path / "chats.jsonl", row))
+    row |= {"chat_template_kwargs": {"enable_thinking": False}}
+    assert trained(row) == "42<|im_end|>"
 
 
 def test_separators_of_unicode_a_mark_of_byte_order_and_a_line_over_the_limit_are_no_trouble(
@@ -388,7 +387,7 @@ def test_skipping_is_not_advised_if_it_would_drop_every_row(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="instruction"):
         chats(path, on_error="skip")
     with pytest.raises(ValueError, match="on_error=skip"):
-        chats(saved(tmp_path / "some.jsonl", {"instruction": "Q"}, ROW))
+        chats(saved(tmp_path / "some.jsonl", ROW, {"instruction": "Q"}))
 
 
 @pytest.mark.parametrize(
@@ -396,6 +395,7 @@ def test_skipping_is_not_advised_if_it_would_drop_every_row(tmp_path: Path) -> N
     [
         ({"messages": [ASKED | {"value": "Other?"}, SAID]}, "`value`"),
         ({"messages": [ASKED | {"from": "gpt"}, SAID]}, "`from`"),
+        ({"messages": [ASKED, SAID | {"weight": float("nan")}]}, "`messages`"),
         ({"messages": [ASKED, {"role": "assistant", "content": None, "function_call": {"name": "f"}}]}, "tool_calls"),
         ({"messages": [ASKED, {"role": "assistant", "content": None, "refusal": "No."}]}, "refusal"),
         ({"prompt": "Q", "completion": "A", "label": "False"}, "label"),
