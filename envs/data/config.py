@@ -104,6 +104,10 @@ def near_names(path: Path) -> str:
 def why_no_name(path: str) -> str:
     """Return the end of an error message if a path looks like a hub name but is not one, otherwise an empty text."""
     owner = path.partition("/")[0]
-    if not HUB_NAME.fullmatch(path) or not Path(owner).is_dir():
+    if not HUB_NAME.fullmatch(path):
+        return ""
+    if owner.lower() in LOCAL_FOLDERS and not Path(owner).is_dir():
+        return f" (no hub name begins with {owner}, a usual name of a folder; download its files with hf download)"
+    if not Path(owner).is_dir():
         return ""
     return f" (the local folder {owner} hides the hub name; download its data with hf download)"

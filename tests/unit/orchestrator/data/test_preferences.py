@@ -177,7 +177,7 @@ def test_answers_that_become_the_same_tokens_are_no_pair(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"messages": None}, "`messages`.*None"),
+        ({"messages": None}, "`messages`"),
         ({"messages": []}, r"\[\]"),
         ({"messages": ["6*7=?"]}, r"'6\*7=\?'"),
         ({"messages": [{"role": "user"}]}, "{'role': 'user'}"),
@@ -284,3 +284,9 @@ def test_streamed_pairs_are_read_as_they_are_needed(tmp_path: Path) -> None:
     assert streamed.counts == {}
     said = [streamed.item(index).chosen.reply[0]["content"] for index in range(10)]
     assert sorted(said[:5]) == sorted(said[5:]) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_pair_without_a_prompt_is_refused_with_the_columns() -> None:
+    row = {"question": "6*7=?", "chosen": "42", "rejected": "43"}
+    with pytest.raises(ValueError, match="columns: {prompt: question}"):
+        parse_preference(row, 0)
