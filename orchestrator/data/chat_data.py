@@ -109,13 +109,13 @@ class DialogueTokenizer:
         )
 
     def _is_in_mode(self, message: Message, dialogue: Dialogue) -> bool:
-        """Return whether a turn has reasoning if its prompt asks for it.
+        """Return whether a turn has reasoning exactly if its prompt asks for it.
 
         A thinking prompt before an answer with an empty thought would teach the model not to think. A reply without any
-        reasoning has the mode that its environment set. A prompt with thinking off leaves out the reasoning.
+        reasoning has the mode that its environment set.
         """
         reasons = dialogue.task.thinks and any(map(has_reasoning, dialogue.reply))
-        return self._tags is None or not reasons or has_reasoning(message)
+        return self._tags is None or has_reasoning(message) == reasons
 
     def _reply(self, dialogue: Dialogue) -> Sequence[Message]:
         return dialogue.reply if self._renderer.format.parallel else one_call_a_turn(dialogue.reply)

@@ -21,7 +21,7 @@ from temper.envs.core.task import CHAT, Message, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
 from temper.envs.core.turn_text import CLOSE_THINKING, OPEN_THINKING, answer_text
 from temper.envs.data.config import DataConfig, OnError
-from temper.orchestrator.data.chat_data import Dialogue, has_reasoning
+from temper.orchestrator.data.chat_data import Dialogue, has_reasoning, without_reasoning
 from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
 
 EFFORTS = (None, "low", "medium", "high")
@@ -108,7 +108,7 @@ def parse_chat(row: dict[str, Any], number: int, *, reads_reasoning: bool = True
         tools=checked_tools(row),
         thinking=_thinking_of(row, thinks=thinks),
     )
-    return Dialogue(task=task, reply=tuple(reply))
+    return Dialogue(task=task, reply=tuple(reply) if thinks else without_reasoning(reply))
 
 
 def form_of(row: dict[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from temper.envs.core.task import CHAT, Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
-from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
+from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer, without_reasoning
 from temper.orchestrator.data.chat_file import (
     CONVERSATIONS,
     MESSAGES,
@@ -85,6 +85,8 @@ def parse_preference(row: dict[str, Any], number: int, *, reads_reasoning: bool 
         tools=checked_tools(row),
         thinking=UNLIMITED if thinks_of(row, (chosen,)) else OFF,
     )
+    if not task.thinks:
+        chosen, rejected = without_reasoning((chosen, rejected))
     return Preference(chosen=Dialogue(task=task, reply=(chosen,)), rejected=Dialogue(task=task, reply=(rejected,)))
 
 

@@ -68,7 +68,7 @@ ROWS, MALFORMED = "rows", "malformed and skipped"
 BROKEN = "contain tags of the chat template, each broken by a zero-width space"
 REPEATED = "repeat an earlier row"
 OPENED = "begin with an answer, which is not trained"
-UNREASONED = "turns without reasoning are context"
+UNREASONED, REASONED = "turns without reasoning are context", "turns with reasoning are context"
 NULLS = "have null arguments of unknown tools, which are trained as they are"
 LEFT_OPEN = "end with unanswered messages, which are ignored"
 
@@ -170,8 +170,9 @@ class RowIntake:
             raise ValueError(f"the model's chat template omits {', '.join(dropped)}, which the row has")
         sample = self._tokenizer.sample(dialogue)
         ids = sample.ids
+        without = UNREASONED if dialogue.task.thinks else REASONED
         if not any(sample.trained_T):
-            raise ValueError(f"nothing in the row is trained: its {UNREASONED}")
+            raise ValueError(f"nothing in the row is trained: its {without}")
         if not fits(ids, self._max_tokens):
             self._counts[too_long(self._max_tokens)] += 1
             raise ValueError(f"the row has {len(ids)} tokens, more than {self._setting}={self._max_tokens}")
@@ -179,7 +180,7 @@ class RowIntake:
         self._remark(OPENED, dialogue.task.messages[0]["role"] == "assistant")
         self._remark(NULLS, _has_null_arguments(dialogue))
         self._remark(LEFT_OPEN, dialogue.reply[-1]["role"] != "assistant")
-        self._remark(UNREASONED, self._tokenizer.context_turns(dialogue))
+        self._remark(without, self._tokenizer.context_turns(dialogue))
         return tokens_of(ids)
 
     def remark_unread(self, fields: Collection[str]) -> None:
@@ -189,7 +190,7 @@ class RowIntake:
     def _remark(self, what: str, count: int) -> None:
         """Count a remark about the row. The dialogues of a row share it."""
         if count:
-            self._remarks[what] = max(self._remarks[what], count)
+            self._remarks[what] = max(self._remarks[what], int(count))
 
 
 def _has_null_arguments(dialogue: Dialogue) -> bool:

@@ -25,6 +25,7 @@ from temper.orchestrator.data.row_intake import (
     UNREASONED,
     RowIntake,
     ShuffledRows,
+    counts_text,
     too_long,
 )
 from temper.orchestrator.data.sft import SftData
@@ -128,6 +129,7 @@ def test_what_is_remarkable_about_rows_is_counted(tmp_path: Path) -> None:
     odd = (said(SAID, ASKED), {"messages": [SAID, ASKED, SAID]}, said(SAID | {"content": "<|im_end|>"}))
     file = chats(saved(tmp_path / "chats.jsonl", ROW, ROW, *odd))
     assert file.counts == {"rows": 5, REPEATED: 1, LEFT_OPEN: 1, OPENED: 1, BROKEN: 1}
+    assert "True" not in counts_text(file.counts)
 
 
 THOUGHT = SAID | {"reasoning_content": "six sevens"}

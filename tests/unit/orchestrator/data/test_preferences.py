@@ -290,3 +290,9 @@ def test_a_pair_without_a_prompt_is_refused_with_the_columns() -> None:
     row = {"question": "6*7=?", "chosen": "42", "rejected": "43"}
     with pytest.raises(ValueError, match="columns: {prompt: question}"):
         parse_preference(row, 0)
+
+
+def test_a_pair_with_thinking_off_trains_its_answers_without_reasoning() -> None:
+    sides = {side: f"<think>hm</think>{text}" for side, text in (("chosen", "42"), ("rejected", "43"))}
+    pair = parse_preference({"prompt": "6*7=?", "chat_template_kwargs": {"enable_thinking": False}, **sides}, 0)
+    assert [one.reply[0]["reasoning_content"] for one in (pair.chosen, pair.rejected)] == ["", ""]
