@@ -97,7 +97,7 @@ def near_names(path: Path) -> str:
         names = [one.name for one in path.parent.iterdir()]
     except OSError:
         names = []
-    near = get_close_matches(path.name, names, n=3)
+    near = [name for name in get_close_matches(path.name, names, n=3) if name != path.name]
     return f"; did you mean {' or '.join(str(path.with_name(name)) for name in near)}?" if near else ""
 
 

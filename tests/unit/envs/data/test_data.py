@@ -15,7 +15,7 @@ import pytest
 
 from temper.envs.core.row_fields import is_given
 from temper.envs.core.row_format import Row
-from temper.envs.data.config import DataConfig
+from temper.envs.data.config import DataConfig, near_names
 from temper.envs.data.rows import is_on_hub, open_rows, read_rows, require_data
 from temper.orchestrator.config.schema import data_option
 
@@ -307,6 +307,7 @@ def test_a_name_on_the_hub_is_told_from_a_file_that_is_not_there(tmp_path: Path)
         assert not is_on_hub(DataConfig(path=path)), path
     with pytest.raises(FileNotFoundError, match=r"begins with models.*hf download"):
         require_data(DataConfig(path="models/gsm8k"))
+    assert near_names(tmp_path) == "", "a folder in place of a file does not suggest itself"
 
 
 def test_rows_are_read_as_they_are_needed(tmp_path: Path) -> None:
