@@ -77,6 +77,10 @@ JOINED = re.compile(r"[^.]{0,40}\bor\b.{0,40}|\s*(?:[,;/&]|,? ?and|to)\s*", re.I
 CALCULATES = re.compile(r"\s*[-+*/^=<>\\]")
 LISTED = re.compile(r"[\s,;:/&.()\[\]#-]*")
 """The text between the numbers of a list."""
+FIRST = re.compile(r"\A\s*1[.:)]\s")
+"""The number of the only entry, or of the first one, of a list."""
+DIFFERENCE = re.compile(r"\d ?- ?\d|\d / \d")
+"""A calculation without other signs than those of a list."""
 MACRO_NAME = re.compile(r"\\[A-Za-z]+")
 NUMBER = re.compile(
     r"(?<![\w.])-?(?:\\?\$ ?)?-?"
@@ -242,7 +246,11 @@ def _contradicts(text: str, stated: list[re.Match[str]], value: object) -> bool:
 
 def _lists_numbers(text: str) -> bool:
     """Return whether the text is only a list of numbers that differ: guesses without a choice."""
-    return bool(LISTED.fullmatch(NUMBER.sub("", text))) and len(set(map(plain_number, NUMBER.findall(text)))) > 1
+    entries = FIRST.sub("", text)
+    *before, last = _lines(entries) or [""]
+    if NUMBER.fullmatch(bare(last)) and any(map(DIFFERENCE.search, before)):
+        return False  # a calculation with its result
+    return bool(LISTED.fullmatch(NUMBER.sub("", entries))) and len(set(map(plain_number, NUMBER.findall(entries)))) > 1
 
 
 def _lines(text: str) -> list[str]:

@@ -46,6 +46,8 @@ USUAL = re.compile(
     r"<\|(?:pad|endoftext|(?:begin|end)_of_text|im_(?:start|sep|end)|(?:start|end)_header_id|eo[tm]_id|user|assistant|system|tool|end)\|>"
 )
 """Control tokens of common formats. A model may know them, even if a run gives it another template."""
+REMOVED = re.compile(r"""\.replace\(\s*(["'])(.+?)\1\s*,\s*(["'])\3\s*\)""")
+"""A text that a template removes from messages, such as `/think`."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -68,6 +70,7 @@ class Escaper:
         vocabulary = {tag: token for tag, token in tokenizer.get_vocab().items() if tag in tags}
         if tokenizer.unk_token != tokenizer.eos_token:  # an unknown token is no forged tag
             vocabulary.pop(str(tokenizer.unk_token), None)
+        self._removed = tuple(dict.fromkeys(found[1] for found in REMOVED.findall(template)))
         self._longest = max(map(len, tags))
         self._tags = Tags(pattern=_any_of(tags), ids=frozenset(vocabulary.values()))
         turn_ids = frozenset(vocabulary[tag] for tag in turns & vocabulary.keys())
@@ -91,9 +94,10 @@ class Escaper:
     def _escape(self, text: str, tags: "Tags") -> str:
         text = writable(text)
         broken = _break_tags(text, tags.pattern)
-        if tags.ids.isdisjoint(self._encode(broken)):
+        if tags.ids.isdisjoint(self._encode(broken)) and not self._leaves_tag(broken, tags):
             return broken
-        # the tokenizer normalizes characters of the text into a tag, for example full-width letters
+        # the tokenizer normalizes characters of the text into a tag, for example full-width letters, or the template removes
+        # a text inside a tag
         apart = BREAK.join(text)
         if not tags.ids.isdisjoint(self._encode(apart)):
             raise ValueError(f"{text[:80]!r} can't be escaped: the tokenizer encodes it as a tag of the chat template")
@@ -140,6 +144,15 @@ class Escaper:
         if isinstance(part, dict) and part.get("type") in TEXT_TYPES and isinstance(part.get("text"), str):
             return {**escaped, "text": self.assistant_text(part["text"])}
         return escaped
+
+    def _leaves_tag(self, text: str, tags: "Tags") -> bool:
+        """Return whether a tag is left after the template's removals, which may themselves leave a text to remove."""
+        while any(word in text for word in self._removed):
+            for word in self._removed:
+                text = text.replace(word, "")
+                if tags.pattern.search(text) or not tags.ids.isdisjoint(self._encode(text)):
+                    return True
+        return False
 
     def _arguments(self, text: str) -> str:
         try:

@@ -57,16 +57,21 @@ def read_messages(value: Any, *, name: str, tools: Sequence[Tool] = ()) -> list[
     given = from_json(value)
     if not isinstance(given, list) or not given:
         raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {shown(value)}")
-    if writable(given) != given:
+    try:
+        is_text = writable(given) == given
+    except ValueError as error:
+        raise ValueError(f"`{name}` can't be kept as JSON: {error} in {shown(given)}") from error
+    if not is_text:
         raise ValueError(f"`{name}` contain half a surrogate pair, which is invalid text: {shown(given)}")
     return [_message(one, name, tools) for one in given]
 
 
 def is_messages(value: Any) -> bool:
-    """Return whether a value is a list of messages, or the JSON text of one."""
-    if isinstance(value, str):
-        value = from_json(value) if value.lstrip().startswith("[") else None
-    return isinstance(value, list) and bool(value) and all(_is_message(one) for one in value)
+    """Return whether a value is a list of messages, or the JSON text of one with known roles. Other JSON is a text."""
+    if not isinstance(value, str):
+        return isinstance(value, list) and bool(value) and all(_is_message(one) for one in value)
+    read = from_json(value) if value.lstrip().startswith("[") else None
+    return is_messages(read) and all(one.get("role", one.get("from")) in (*ROLES, CALLER) for one in read)
 
 
 def read_prompt(value: Any, *, name: str) -> list[Message]:
@@ -136,6 +141,10 @@ def _part(part: Any) -> str:
 
 def _message(given: Any, name: str, tools: Sequence[Tool]) -> Message:
     message = {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else {}
+    for one, other in (("role", "from"), ("content", "value")):
+        if one in message and other in message:
+            raise ValueError(f"a message has `{one}` and `{other}`, {shown(given)}; remove one of them")
+    refuse_fields(message, MESSAGE_FIELDS, "a message")
     role = message.pop("role" if "role" in message else "from", None)
     content = message.pop("content" if "content" in message else "value", None)
     calls = message.pop("tool_calls", [])
@@ -147,7 +156,6 @@ def _message(given: Any, name: str, tools: Sequence[Tool]) -> Message:
         )
     if role not in ROLES:
         raise ValueError(f"a message has the role {role!r}; the roles are {', '.join((*ROLES, CALLER))}")
-    refuse_fields(message, MESSAGE_FIELDS, "a message")
     trained = _trained(message)
     if trained and ROLES[role] != ASSISTANT:
         raise ValueError(

@@ -97,13 +97,17 @@ def near_names(path: Path) -> str:
         names = [one.name for one in path.parent.iterdir()]
     except OSError:
         names = []
-    near = get_close_matches(path.name, names, n=3)
+    near = [name for name in get_close_matches(path.name, names, n=3) if name != path.name]
     return f"; did you mean {' or '.join(str(path.with_name(name)) for name in near)}?" if near else ""
 
 
 def why_no_name(path: str) -> str:
     """Return the end of an error message if a path looks like a hub name but is not one, otherwise an empty text."""
     owner = path.partition("/")[0]
-    if not HUB_NAME.fullmatch(path) or not Path(owner).is_dir():
+    if not HUB_NAME.fullmatch(path):
+        return ""
+    if owner.lower() in LOCAL_FOLDERS and not Path(owner).is_dir():
+        return f" (no hub name begins with {owner}, a usual name of a folder; download its files with hf download)"
+    if not Path(owner).is_dir():
         return ""
     return f" (the local folder {owner} hides the hub name; download its data with hf download)"

@@ -15,6 +15,8 @@ from temper.envs.data.jsonl import PlacedRow, jsonl_rows, require_lines
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 ABSENT = object()
+UNREAD = "unread"
+"""The name to which `columns` moves a column that only some rows may have, so that it is not read."""
 TABLES = (".parquet", ".csv", ".tsv", ".json")
 """Endings of tables. A `.json` file is one only if it holds a list. All other files are JSONL."""
 COMPRESSED = {
@@ -188,7 +190,8 @@ def select_row(placed: PlacedRow, data: DataConfig) -> PlacedRow | None:
 
 
 def _renamed(row: Row, columns: dict[str, str]) -> Row:
-    given = {needed: _value(row, name, f"columns.{needed}") for needed, name in columns.items()}
+    kept = {needed: name for needed, name in columns.items() if needed != UNREAD or has_column(row, name)}
+    given = {needed: _value(row, name, f"columns.{needed}") for needed, name in kept.items()}
     moved = set(columns.values())
     return {name: value for name, value in row.items() if name not in moved} | given
 

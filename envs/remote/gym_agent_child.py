@@ -14,8 +14,10 @@ import socket
 import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from socketserver import ForkingTCPServer, StreamRequestHandler
+from threading import Thread
 from typing import Any
 
 HOST = "127.0.0.1"
@@ -37,16 +39,12 @@ class Player:
         self._kinds = {"model": SimpleModelServer, "agent": agent}
         self._resources = {"host": host, "port": port}
 
-    async def play(
-        self, row: dict[str, Any], variables: dict[str, str], episode: socket.socket | None = None
-    ) -> dict[str, Any]:
+    async def play(self, row: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
         """Return the reward of an episode, or its error."""
         from nemo_gym import server_utils as gym
         from omegaconf import OmegaConf
         from uvicorn import Config, Server
 
-        if episode:
-            asyncio.get_running_loop().add_reader(episode, os._exit, 1)  # it is over
         model = {"openai_base_url": variables["OPENAI_BASE_URL"], "openai_api_key": variables["OPENAI_API_KEY"]}
         agent: dict[str, Any] = {"model_server": {"type": "responses_api_models", "name": "model"}}
         agent |= {"resources_server": {"type": "resources_servers", "name": "resources"}}
@@ -81,12 +79,19 @@ class Episode(StreamRequestHandler):
         self.server.socket.close()  # it is the parent's
         try:
             row, variables = json.loads(self.rfile.readline())
-            answer = asyncio.run(self.server.player.play(row, variables, self.connection))
+            Thread(target=self._end_with_connection, daemon=True).start()
+            answer = asyncio.run(self.server.player.play(row, variables))
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         if "error" in answer:
             answer["error"] = answer["error"][:LONGEST_ERROR]
         self.wfile.write(json.dumps(answer).encode())
+
+    def _end_with_connection(self) -> None:
+        """End this process when the episode is over, also if the agent blocks its event loop."""
+        with suppress(OSError):
+            self.connection.recv(1)
+        os._exit(1)
 
 
 class Episodes(ForkingTCPServer):

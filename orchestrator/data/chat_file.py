@@ -145,7 +145,7 @@ def read_dialogue(row: dict[str, Any]) -> tuple[list[Message], int]:
     if form != PAIR:
         messages = with_system(checked_messages(row, name=form[0]), row)
         return messages, 1
-    if row.get("label") is False:
+    if str(row.get("label")).lower() == "false":  # a text in CSV
         raise ValueError("`label` is false, so the completion is a bad one (KTO); set `filter: {label: true}`")
     if is_given(row.get("input")):
         raise ValueError("`input` of the row would be ignored; join it to `prompt`, or set `columns: {unread: input}`")

@@ -6,6 +6,7 @@ from typing import Any
 
 from temper.envs.core.messages import TRAIN, checked_messages, checked_tools, is_messages, read_messages, with_system
 from temper.envs.core.row_fields import SUPERVISED_FIELDS, refuse_fields, shown
+from temper.envs.core.row_format import columns_line
 from temper.envs.core.task import CHAT, Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
@@ -135,6 +136,11 @@ def _prompt(row: dict[str, Any]) -> tuple[Message, ...]:
     """Return the prompt of a row: its `messages`, or its `prompt`. A text is the user's message."""
     asked = row.get(PROMPT)
     has_prompt = MESSAGES not in row and (isinstance(asked, list) or (isinstance(asked, str) and asked.strip()))
+    if not has_prompt and MESSAGES not in row and PROMPT not in row:
+        raise ValueError(
+            f"the row has the fields {sorted(row)}, but needs `{PROMPT}` or `{MESSAGES}`; set "
+            f"{columns_line([(PROMPT,)], row)}"
+        )
     messages = prompt_messages(row, PROMPT if has_prompt else MESSAGES)
     if messages[-1]["role"] == "assistant":
         raise ValueError(f"`messages` is the prompt and must not end with the assistant's {shown(messages[-1])}")

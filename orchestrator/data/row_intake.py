@@ -190,7 +190,7 @@ class RowIntake:
     def _remark(self, what: str, count: int) -> None:
         """Count a remark about the row. The dialogues of a row share it."""
         if count:
-            self._remarks[what] = max(self._remarks[what], count)
+            self._remarks[what] = max(self._remarks[what], int(count))
 
 
 def _has_null_arguments(dialogue: Dialogue) -> bool:

@@ -55,7 +55,8 @@ def _difference_text(found: TaskComparison) -> str:
     margin = max(high - found.difference, found.difference - low)
     before, after = f"{found.first:.2f}", f"{found.second:.2f}"
     chance = ", may be chance" if low <= 0 <= high and before != after else ""
-    shown = f"({round(found.difference, 2) + 0.0:+.2f} +- {margin:.2f}{chance})"
+    among = f", over the {found.tasks} tasks that both scored" if found.left_out else ""
+    shown = f"({round(found.difference, 2) + 0.0:+.2f} +- {margin:.2f}{chance}{among})"
     return f"unchanged at {after} {shown}" if before == after else f"{before} to {after} {shown}"
 
 

@@ -220,7 +220,7 @@ def _move_aside(files: Sequence[Path], directory: Path) -> None:
             number += 1
             target = target.with_name(f"{path.name}.{number}")
         target.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(target)
+        shutil.move(path, target)  # a linked checkpoint may be on another disk
         logger.warning("%s is not of its checkpoint; it is now %s", path, target)
 
 
@@ -327,6 +327,9 @@ def _remove(directory: Path) -> None:
 
     On NFS a file that another process has open stays as `.nfs*`, and its folder too. The next save tries again.
     """
+    if directory.is_symlink():  # a user moved the checkpoint elsewhere and keeps it there
+        directory.unlink()
+        return
     _move_aside(_foreign(directory), directory)
     shutil.rmtree(directory, ignore_errors=True)
     if left := find_files(directory):

@@ -243,3 +243,9 @@ def test_a_text_that_only_lists_numbers_has_no_answer(guesses: str) -> None:
     assert final_answer(guesses) is None
     assert final_answer(f"{guesses}\nSo it is 72.") == "72"
     assert final_answer("72\n72.0") == "72.0"
+
+
+@pytest.mark.parametrize("text", ["17 - 5\n12", "17-5\n12", "24 / 2\n12", "1. 12", "1) 12", "1.\n12"])
+def test_a_calculation_or_a_single_entry_is_no_list(text: str) -> None:
+    assert final_answer(text) == "12"
+    assert final_answer("70-72") is None

@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from temper.envs.core.row_fields import is_given
 from temper.envs.core.row_format import Row
-from temper.envs.data.config import DataConfig
-from temper.envs.data.rows import is_on_hub, open_rows, read_rows
+from temper.envs.data.config import DataConfig, near_names
+from temper.envs.data.rows import is_on_hub, open_rows, read_rows, require_data
 from temper.orchestrator.config.schema import data_option
 
 REAL = Path("../shared/data/gsm8k_train.jsonl")
@@ -299,6 +301,10 @@ def test_a_name_on_the_hub_is_told_from_a_file_that_is_not_there(tmp_path: Path)
         str(tmp_path),
     ):
         assert not is_on_hub(DataConfig(path=path)), path
+    with pytest.raises(FileNotFoundError, match=r"begins with models.*hf download"):
+        require_data(DataConfig(path="models/gsm8k"))
+    (tmp_path / "rows").mkdir()
+    assert near_names(tmp_path / "rows") == ""
 
 
 def test_rows_are_read_as_they_are_needed(tmp_path: Path) -> None:
@@ -307,3 +313,22 @@ def test_rows_are_read_as_they_are_needed(tmp_path: Path) -> None:
     assert next(reading).row == ROWS[0]
     Path(path).write_text("")
     assert next(reading).place.endswith("rows.jsonl:2")  # of what was read ahead
+
+
+def test_an_image_column_without_an_image_is_empty(tmp_path: Path) -> None:
+    nothing = {"bytes": None, "path": None}
+    images = [nothing, None, {"bytes": b"x", "path": None}]
+    pyarrow.parquet.write_table(
+        pa.table({"image": images, "images": [[one] for one in images]}), tmp_path / "rows.parquet"
+    )
+    rows = [placed.row or {} for placed in open_rows(DataConfig(path=str(tmp_path / "rows.parquet")))]
+    assert [is_given(row.get(name)) for name in ("image", "images") for row in rows] == [False, False, True] * 2
+
+
+def test_a_dropped_column_may_be_absent_from_rows(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"a": 1, "images": ["x"]}\n{"a": 2}\n')
+    data = DataConfig(path=str(tmp_path / "rows.jsonl"), columns={"unread": "images"})
+    rows, _ = read_rows(data, parse=lambda row, _: row, on_error="raise")
+    assert [("images" in row, row["a"]) for row in rows] == [(False, 1), (False, 2)]
+    with pytest.raises(ValueError, match=r"columns\.b"):
+        read_rows(replace(data, columns={"b": "images"}), parse=lambda row, _: row, on_error="raise")

@@ -1,7 +1,10 @@
 """The process of an agent of NeMo-Gym: rewards, errors and its end. A stand-in plays it. tests/judges has the real package."""
 
+import socket
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,23 @@ from temper.envs.agents import AgentEpisode
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import configure_env
 from temper.envs.core.errors import EnvironmentFault
-from temper.envs.remote.gym_agent import _PROCESSES, play
+from temper.envs.remote.gym_agent import _PROCESSES, CHILD, play
 
+BLOCKED = f"""
+import os, sys, time
+sys.path.insert(0, {str(CHILD.parent)!r})
+from gym_agent_child import Episodes
+
+class Player:
+    async def play(self, row, variables):
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+
+episodes = Episodes(Player())
+print(episodes.server_address[1], flush=True)
+episodes.serve_forever(0.1)
+"""
+"""A server of episodes with an agent that blocks its event loop."""
 STAND_IN = f"""#!{sys.executable}
 import json, os, socket, sys, threading
 if "-c" in sys.argv:
@@ -111,3 +129,17 @@ def test_the_agent_scores_its_own_episodes(options: dict[str, Any]) -> None:
     assert bind("gym", EnvConfig(kind="nemo_gym", options=options)).ref.settings.agent is not None
     with pytest.raises(ValueError, match="length_limit"):
         bind("gym", EnvConfig(kind="nemo_gym", options=options, length_limit=9))
+
+
+def test_an_agent_that_blocks_ends_with_its_episode() -> None:
+    command = [sys.executable, "-c", BLOCKED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        with socket.create_connection(("127.0.0.1", int(server.stdout.readline()))) as episode:
+            episode.sendall(b"[{}, {}]\n")
+            agent = int(server.stdout.readline())
+        deadline = time.monotonic() + 20
+        while (is_left := Path(f"/proc/{agent}").exists()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        server.kill()
+    assert not is_left

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from temper.orchestrator.data.row_intake import (
     UNREASONED,
     RowIntake,
     ShuffledRows,
+    counts_text,
     too_long,
 )
 from temper.orchestrator.data.sft import SftData
@@ -130,6 +130,7 @@ def test_what_is_remarkable_about_rows_is_counted(tmp_path: Path) -> None:
     odd = (said(SAID, ASKED), {"messages": [SAID, ASKED, SAID]}, said(SAID | {"content": "<|im_end|>"}))
     file = chats(saved(tmp_path / "chats.jsonl", ROW, ROW, *odd))
     assert file.counts == {"rows": 5, REPEATED: 1, LEFT_OPEN: 1, OPENED: 1, BROKEN: 1}
+    assert "True" not in counts_text(file.counts)
 
 
 THOUGHT = SAID | {"reasoning_content": "six sevens"}
@@ -152,11 +153,11 @@ def test_turns_without_reasoning_are_context_of_those_with_it(tmp_path: Path, fa
 
 
 def test_a_row_of_which_nothing_is_trained_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path / "chats.jsonl", said(THOUGHT))
-    intake = RowIntake(TOKENS, max_tokens=None, setting="sft.max_tokens")
-    row = parse_chat(json.loads(path.read_text()), 0)
-    with pytest.raises(ValueError, match="turns with reasoning"):
-        intake.require_fits(replace(row, task=replace(row.task, thinking=OFF)))
+    row = said(THOUGHT | {"train": False}, ASKED, SAID)
+    with pytest.raises(ValueError, match="turns without reasoning"):
+        chats(saved(tmp_path / "chats.jsonl", row))
+    row |= {"chat_template_kwargs": {"enable_thinking": False}}
+    assert trained(row) == "42<|im_end|>"
 
 
 def test_separators_of_unicode_a_mark_of_byte_order_and_a_line_over_the_limit_are_no_trouble(
@@ -379,3 +380,36 @@ def test_unread_fields_are_counted_once(tmp_path: Path) -> None:
         (2, "have fields that are not read (source)"),
         (1, "have fields that are not read (messages.time)"),
     ]
+
+
+def test_skipping_is_not_advised_if_it_would_drop_every_row(tmp_path: Path) -> None:
+    path = saved(tmp_path / "chats.jsonl", *[{"instruction": "Q", "output": "A"}] * 3)
+    with pytest.raises(ValueError, match="instruction") as error:
+        chats(path)
+    assert "on_error" not in str(error.value)
+    with pytest.raises(ValueError, match="instruction"):
+        chats(path, on_error="skip")
+    with pytest.raises(ValueError, match="on_error=skip"):
+        chats(saved(tmp_path / "some.jsonl", ROW, {"instruction": "Q"}))
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"messages": [ASKED | {"value": "Other?"}, SAID]}, "`value`"),
+        ({"messages": [ASKED | {"from": "gpt"}, SAID]}, "`from`"),
+        ({"messages": [ASKED, SAID | {"weight": float("nan")}]}, "`messages`"),
+        ({"messages": [ASKED, {"role": "assistant", "content": None, "function_call": {"name": "f"}}]}, "tool_calls"),
+        ({"messages": [ASKED, {"role": "assistant", "content": None, "refusal": "No."}]}, "refusal"),
+        ({"prompt": "Q", "completion": "A", "label": "False"}, "label"),
+    ],
+)
+def test_nothing_of_a_message_is_dropped_silently(row: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        parse_chat(row, 0)
+
+
+def test_a_completion_of_json_is_a_text_if_it_is_no_messages() -> None:
+    text = json.dumps([{"role": "admin", "name": "Ann"}])
+    assert parse_chat({"prompt": "Roles?", "completion": text}, 0).reply[0]["content"] == text
+    assert parse_chat({"prompt": "Roles?", "completion": json.dumps([SAID])}, 0).reply[0]["content"] == "42"

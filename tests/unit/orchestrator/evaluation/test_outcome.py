@@ -116,3 +116,9 @@ def test_a_broken_file_does_not_fail_the_end_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "rl.json").write_text("{")
     assert "rl.json" in read_outcome(tmp_path)
+
+
+def test_a_change_over_a_part_of_the_tasks_says_over_how_many() -> None:
+    first, second = evaluation("init", 0, {"math": [1, 1, 4, 4]}), evaluation("rl", 1, {"math": [3, 3]})
+    assert "the 2 tasks" in describe_outcome(record(first, second))
+    assert "tasks" not in describe_outcome(record(second, replace(second, label="rl-2", model="rl-2")))

@@ -280,3 +280,16 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_older_ones(tmp_path):
         fill(RuntimeError("something else"))
     assert latest(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
+
+
+def test_a_checkpoint_that_a_user_moved_and_linked_stays_where_it_is(tmp_path):
+    stage, far = tmp_path / "rl", tmp_path / "far"
+    shutil.move(write(stage, 1), far)
+    (far / "note.txt").write_text("mine")
+    place(stage, 1).symlink_to(far)
+    assert latest(stage) == place(stage, 1)
+    for step in (2, 3, 4):
+        write(stage, step)
+    assert sorted(path.name for path in stage.iterdir()) == ["000003", "000004"]
+    assert is_whole(far)
+    assert (far / "note.txt").read_text() == "mine"
