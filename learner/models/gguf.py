@@ -1,5 +1,6 @@
 """GGUF files as model directories. transformers reads them with the package `gguf`."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -37,6 +38,14 @@ def convert_gguf(file: Path, directory: Path) -> None:
     del model.config.quantization_config
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    _drop_tokens_beyond(model.get_input_embeddings().num_embeddings, directory / "tokenizer.json")
+
+
+def _drop_tokens_beyond(size: int, file: Path) -> None:
+    """Remove the tokens without a row in the embedding. transformers adds `<|endoftext|>` to a vocabulary that lacks it."""
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["id"] < size]
+    file.write_text(json.dumps(tokenizer, ensure_ascii=False, indent=2), encoding="utf-8")
 
 
 def _dtype(file: Path) -> torch.dtype:

@@ -32,7 +32,7 @@ LAST = (
 """The stages. The last is a second `sft`."""
 ENDLESS = 1000
 """Steps, so that a run is stopped or killed in their middle even on a busy machine."""
-JUDGED = 'binary_score(parsed.answer == task.spec["answer"]'
+JUDGED = "binary_score(right"
 """The score expression of the documents' environment."""
 
 

@@ -141,7 +141,7 @@ def plain_loop(directory: Path) -> PreTrainedModel:
         with torch.no_grad():
             known = {tokens_of(sequence.ids): logprobs(model, sequence) for part in parts(seed) for sequence in part}
         for part in epoch_parts(seed):
-            optimizer.param_groups[0]["lr"] = OPTIM.learning_rate * (1 - count / (2 * UPDATES - 1))
+            optimizer.param_groups[0]["lr"] = OPTIM.learning_rate * (1 - count / (2 * UPDATES))
             total = torch.stack(
                 [ppo_loss(model, reference, sequence, known[tokens_of(sequence.ids)]) for sequence in part]
             ).sum()
@@ -191,7 +191,7 @@ def test_the_ratio_leaves_1_and_the_clip_acts_where_a_batch_makes_several_update
 
 def test_the_schedule_counts_updates_and_a_checkpoint_between_steps_continues_bit_for_bit(trained):
     assert trained["done"] == UPDATES
-    rates = [OPTIM.learning_rate * (1 - count / (2 * UPDATES - 1)) for count in (UPDATES - 1, 2 * UPDATES - 1)]
+    rates = [OPTIM.learning_rate * (1 - count / (2 * UPDATES)) for count in (UPDATES - 1, 2 * UPDATES - 1)]
     assert [trained[step]["learning_rate"] for step in ("first", "second")] == pytest.approx(rates)
     assert all(torch.equal(tensor, trained["again"][name]) for name, tensor in trained["weights"].items())
 

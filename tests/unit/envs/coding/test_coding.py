@@ -271,7 +271,7 @@ def test_a_check_with_a_request_in_words_is_no_completion() -> None:
         ({"question": "q", "input_output": '{"inputs": ["1"], "outputs": []}'}, "as many inputs as outputs"),
         ({"question": "q", "tests": [{"input": "1"}]}, "'tests'"),
         ({"tests": [{"input": "1", "output": "1"}]}, "text of the problem"),
-        ({"question": "q", "tests": [{"input": {}, "output": "1"}]}, "input must be text"),
+        ({"question": "q", "tests": [{"input": {}, "output": "1"}]}, "input"),
         ({"question": "q"}, "no known format"),
     ],
 )
