@@ -173,7 +173,9 @@ def test_missing_and_empty_files_are_refused_with_a_remedy(write: Writer, tmp_pa
         open_source(bind("math", EnvConfig(data=write(rows(1)))), split="heldout", seed=0)
 
 
-def remarks_of(rows: Sequence[Mapping[str, object]], write: Writer, env: str = "math", **settings: object) -> tuple[str, ...]:
+def remarks_of(
+    rows: Sequence[Mapping[str, object]], write: Writer, env: str = "math", **settings: object
+) -> tuple[str, ...]:
     data = write("\n".join(map(json.dumps, rows)).encode())
     return all_rows(bind(env, EnvConfig(data=data, **settings)), data).remarks  # type: ignore[arg-type]
 
