@@ -70,7 +70,7 @@ def is_messages(value: Any) -> bool:
     """Return whether a value is a list of messages, or the JSON text of one with known roles. Other JSON is a text."""
     if not isinstance(value, str):
         return isinstance(value, list) and bool(value) and all(_is_message(one) for one in value)
-    read = from_json(value) if value.lstrip().startswith("[") else None
+    read = from_json(value) if value.lstrip().startswith("[") else []
     return is_messages(read) and all(one.get("role", one.get("from")) in (*ROLES, CALLER) for one in read)
 
 
