@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 
 from temper.envs.coding import env as coding
-from temper.envs.core.bounds import suggest_names
+from temper.envs.core.bounds import suggest_name
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.games import env as games
@@ -100,7 +100,7 @@ def _own(module: str) -> EnvDefinition:
         raise ValueError(f"the environment {module!r} is removed; {REMOVED[module]}")
     raise ValueError(
         f"unknown environment {module!r}; use one of {', '.join(ENVIRONMENTS)}, "
-        f"or the name of a module of the current folder that defines ENVIRONMENT{suggest_names(module, ENVIRONMENTS)}"
+        f"or the name of a module of the current folder that defines ENVIRONMENT{suggest_name(module, ENVIRONMENTS)}"
     )
 
 

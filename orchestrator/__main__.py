@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from temper.envs.core.bounds import suggest_names
+from temper.envs.core.bounds import suggest_name
 from temper.orchestrator.cli.arguments import Help, Parser
 from temper.orchestrator.cli.config_command import add_config_command
 from temper.orchestrator.cli.debug_commands import add_debug_commands
@@ -128,7 +128,7 @@ def _executed(arguments: list[str] | None) -> int:
     commands = parser()
     given, later = commands.parse_known_args(joined(sys.argv[1:] if arguments is None else arguments))
     if wrong := [text for text in later if not ("overrides" in given and is_override(text))]:
-        hint = suggest_names(wrong[0], given.parser._option_string_actions)
+        hint = suggest_name(wrong[0], given.parser._option_string_actions)
         given.parser.error(f"unrecognized arguments: {' '.join(wrong)}{hint}")
     if later:  # settings behind options
         given.overrides = [*given.overrides, *later]

@@ -4,7 +4,7 @@ The spec of a task holds one of
 
 - `tests`: `args` and `expected` of a function, compared with types, or by JSON's rules with `json`. With `wrapped`, a list
   of one result also stands for the result.
-  A method of a class `Solution` stands for a missing function, and with `method` for any.
+  A method of a class `Solution` replaces a missing function, and with `method` any function.
 - `stdio`: `input` and `output` of a program.
 - `checks`: sources that judge the program's definitions (`temper.envs.coding.checks`), after a common `setup`.
 - `check`: a source with a function `check(candidate)`: one test, or one per judging statement. `setup` may keep the

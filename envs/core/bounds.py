@@ -61,16 +61,15 @@ def no_variable(name: str, path: str) -> None:
         )
 
 
-def suggest_names(name: str, known: Iterable[str], *, most: int = 1) -> str:
-    """Return the end of an error message for an unknown name: the nearest known ones, or an empty text."""
-    near = difflib.get_close_matches(name, known, n=most)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error message for an unknown name: the nearest known one, or an empty text."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def only_known(given: Iterable[str], known: Sequence[str], what: str) -> None:
     """Raise `ValueError` for the first unknown name, with the nearest known one. `what` names the setting."""
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise ValueError(f"{what}: unknown {name!r}; {hint}")
+            hint = suggest_name(str(name), known) or f"; there are {', '.join(known)}"
+            raise ValueError(f"{what}: unknown {name!r}{hint}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from temper.envs.core.bounds import suggest_names
+from temper.envs.core.bounds import suggest_name
 
 
 @cache
@@ -39,7 +39,7 @@ def _near_name(error: Exception, function: str) -> str:
     """Return a hint at a similar name in the module that lacks this one, or an empty text."""
     module = error.obj if isinstance(error, AttributeError) and error.name == function else None
     names = [name for name, value in vars(module).items() if callable(value)] if module is not None else []
-    return suggest_names(function, names)
+    return suggest_name(function, names)
 
 
 def _from_file(path: Path) -> ModuleType:

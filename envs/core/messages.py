@@ -31,7 +31,7 @@ SYSTEM_COLUMNS = ("system", "system_prompt")
 """Columns of a row with the text of its first message."""
 TRAIN = "train"
 FLAGS = (TRAIN, "loss", "loss_mask", "trainable", "weight")
-"""Fields of a message that say whether it is trained. An untrained message keeps `train: False`."""
+"""Fields that mark a message as trained or not. An untrained message keeps `train: False`."""
 
 
 def checked_messages(row: dict[str, Any], *, name: str = "messages") -> list[Message]:

@@ -11,7 +11,7 @@ NAMED = ("properties", "patternProperties", "$defs", "definitions")
 
 
 def strip_nulls(schema: Any, *, is_schema: bool = True) -> Any:
-    """Return a tool or a JSON schema without the fields that are null. The items of lists stay, such as those of `enum`.
+    """Return a tool or a JSON schema without the fields that are null. Nulls in lists stay, for example in `enum`.
 
     Set `is_schema` to False for a mapping of names to schemas.
     """

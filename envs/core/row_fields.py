@@ -12,7 +12,7 @@ MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignField:
-    """What to do about a field."""
+    """The remedy for a field that Temper does not obey."""
 
     remedy: str
     harmless: tuple[Any, ...] = ()
@@ -38,7 +38,7 @@ MESSAGE_FIELDS = {
     "refusal": _use("write it as `content`"),
     **dict.fromkeys(("prefix", "prefill"), _use("write the whole answer as one message", False)),
 }
-"""Refused fields of a message. `envs/core/messages.py` reads the flags that say whether it is trained."""
+"""Refused fields of a message. `envs/core/messages.py` reads the flags of trained messages."""
 PROMPT_FIELDS = {
     **dict.fromkeys(MEDIA, _unread(_TEXT_ONLY)),
     "chat_template_kwargs": _unread("set `envs.NAME.thinking`"),

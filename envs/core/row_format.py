@@ -44,7 +44,7 @@ def gold(value: Any, name: str) -> str:
 
 
 def golds(value: Any, name: str) -> list[str]:
-    """Return the accepted answers of a list, or of a single answer, once each. Empty ones beside others are left out."""
+    """Return the accepted answers of a list, or of a single answer, once each. Empty ones are left out if there are others."""
     values = value if isinstance(value, list) else [value]
     filled = [one for one in values if not isinstance(one, str) or one.strip()]
     if not filled:

@@ -106,8 +106,8 @@ def why_no_name(path: str) -> str:
     owner = path.partition("/")[0]
     if not HUB_NAME.fullmatch(path):
         return ""
-    if owner.lower() in LOCAL_FOLDERS and not Path(owner).is_dir():
+    if Path(owner).is_dir():
+        return f" (the local folder {owner} hides the hub name; download its data with hf download)"
+    if owner.lower() in LOCAL_FOLDERS:
         return f" (no hub name begins with {owner}, a usual name of a folder; download its files with hf download)"
-    if not Path(owner).is_dir():
-        return ""
-    return f" (the local folder {owner} hides the hub name; download its data with hf download)"
+    return ""

@@ -22,7 +22,7 @@ from temper.envs.data.jsonl import MAX_LINE_BYTES
 
 csv.field_size_limit(MAX_LINE_BYTES)
 NO_TEXT = "not read"
-"""Stands for the content of a column of images or the like, so that readers can refuse it by name."""
+"""Replaces the content of a column of images or other media, so that readers can refuse the column by name."""
 PLAIN = (str, int, float, bool)
 BATCH_ROWS = 16
 """Rows of a Parquet file in memory at a time, as Python values."""

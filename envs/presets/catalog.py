@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from temper.envs.core.bounds import suggest_names
+from temper.envs.core.bounds import suggest_name
 from temper.envs.presets import coding, mathematics, questions, retail, tool_use
 from temper.envs.presets.preset import Preset
 
@@ -30,7 +30,7 @@ PRESETS: dict[str, Preset] = {
 def preset_of(name: str) -> Preset:
     if name in PRESETS:
         return PRESETS[name]
-    raise ValueError(f"unknown preset {name!r}; use one of {', '.join(PRESETS)}{suggest_names(name, PRESETS)}")
+    raise ValueError(f"unknown preset {name!r}; use one of {', '.join(PRESETS)}{suggest_name(name, PRESETS)}")
 
 
 def with_preset(env: str, given: Any) -> Any:

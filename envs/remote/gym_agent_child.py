@@ -71,7 +71,7 @@ class Player:
 
 
 class Episode(StreamRequestHandler):
-    """One connection, in a process of its own."""
+    """One connection, in a separate process."""
 
     server: "Episodes"
 

@@ -176,7 +176,7 @@ def inner_matrices(model: PreTrainedModel) -> list[tuple[torch.Tensor, torch.Siz
 
 
 def learning_rate(step: int, *, optim: OptimConfig, total_steps: int) -> float:
-    """Return the learning rate of step `step` (from 0) of `total_steps`. A later step has the last one's.
+    """Return the learning rate of step `step` (from 0) of `total_steps`. Later steps keep the rate of the last step.
 
     A schedule ends after the last step, because a step with the rate 0 would change nothing. Cosine: Loshchilov and Hutter,
     "SGDR", eq. 5, 2017.

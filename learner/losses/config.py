@@ -24,7 +24,7 @@ USUAL_CLIPS = {
     "decoupled": (0.2, 0.28),
     "reinforce": (1.0, inf),
 }
-"""Default `clip_low` and `clip_high` by surrogate. A custom one uses those of ppo."""
+"""Default `clip_low` and `clip_high` by surrogate. A custom surrogate uses ppo's defaults."""
 DECOUPLED_RANGE = (0.0, 5.0)
 """Default token_range of the decoupled surrogate, as trainer / rollout."""
 

@@ -8,12 +8,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from temper.envs.core.bounds import suggest_name
 from temper.orchestrator.run.driver import OURS, VLLM_LEVEL
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.screen import fit_text
@@ -62,9 +62,9 @@ class Parser(argparse.ArgumentParser):
         super().exit(status, message if whole else fit_text(str(message), get_terminal_size().columns))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        near = get_close_matches(str(value), map(str, action.choices or ()), n=1)
-        if near and value not in (action.choices or ()):
-            raise argparse.ArgumentError(action, f"there is no {value!r}; did you mean {near[0]!r}?")
+        choices = action.choices or ()
+        if value not in choices and (hint := suggest_name(str(value), map(str, choices))):
+            raise argparse.ArgumentError(action, f"there is no {value!r}{hint}")
         super()._check_value(action, value)
 
 

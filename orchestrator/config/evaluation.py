@@ -23,9 +23,9 @@ class EvalConfig:
     max_failures: float = free(0.5, unit="share")
     """Highest share of failed episodes of one environment over its last 64, or over all. Above it the stage ends."""
     budgets: list[int] = scheduled([], unit="tokens")
-    """Thinking budgets in tokens. Unlimited reasoning is also ended at each and answered. Announced budgets, episodes of
-    several turns and `rollout.thinking.scope` "episode" take a pass for each. `temper report --compare --runs` needs the
-    same budgets in all runs."""
+    """Thinking budgets in tokens. Each also ends the unlimited reasoning, so all share one pass. A budget takes its own pass if
+    prompts announce it, if an episode has several turns, or if `rollout.thinking.scope` is "episode". `temper report
+    --compare --runs` needs the same budgets in all runs."""
     budget_shares: list[float] = scheduled([], unit="share")
     """Further budgets, as shares of the environment's median unlimited reasoning in the same evaluation. They differ by
     model, so runs cannot be compared by them."""

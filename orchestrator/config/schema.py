@@ -188,7 +188,7 @@ def _bounded(config: type) -> SchemaValidator:
 
 
 def _with_bounds(node: Any, units: Mapping[str, str] | None = None, unit: str = "") -> Any:
-    """Return a schema with the bounds of each number. `units` are those of the fields around, `unit` is the field's."""
+    """Return a schema with the bounds of each number. `units` has the units of all fields, and `unit` the field's own."""
     if isinstance(node, list):
         return [_with_bounds(inner, units, unit) for inner in node]
     if not isinstance(node, dict):

@@ -81,8 +81,8 @@ def chat_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: i
 def parse_chat(row: dict[str, Any], number: int, *, reads_reasoning: bool = True) -> Dialogue:
     """Read one row: `messages` or ShareGPT's `conversations`, or `prompt` and `completion`, with optional `tools`.
 
-    The messages before the first answer, or the `prompt`, are the prompt. A first message of the assistant belongs to it.
-    Without `reads_reasoning` the tags are plain text. Raise `ValueError` for a malformed row.
+    The prompt is the field `prompt`, or the messages before the first answer, but a first message of the assistant belongs
+    to it too. Without `reads_reasoning` the tags are plain text. Raise `ValueError` for a malformed row.
     """
     refuse_fields(row, SUPERVISED_FIELDS, "the row")
     messages, start = read_dialogue(row)

@@ -1,6 +1,5 @@
 """vLLM's arguments for rollouts."""
 
-import difflib
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from vllm import AsyncEngineArgs
 from vllm.config import WeightTransferConfig
 from vllm.triton_utils import HAS_TRITON
 
+from temper.envs.core.bounds import suggest_name
 from temper.rollout.budget.rule import CLOSING
 from temper.rollout.engines.config import OURS, SET_BY, EngineConfig
 from temper.rollout.engines.runners.batch_thinking_processor import BatchThinkingProcessor
@@ -42,8 +42,7 @@ def rollout_arguments(
     assert OURS | set(SET_BY) <= known
     for name in config.extra:
         if name not in known:
-            like = difflib.get_close_matches(name, known, n=1)
-            raise ValueError(f"rollout.engine.extra.{name}: vLLM has no such setting{f'; {like[0]}?' if like else ''}")
+            raise ValueError(f"rollout.engine.extra.{name}: vLLM has no such setting{suggest_name(name, known)}")
     runner = choose_runner(
         config.runner, triton=HAS_TRITON, records_pipeline=record_experts and config.pipeline_parallel > 1
     )

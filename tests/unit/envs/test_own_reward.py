@@ -116,7 +116,7 @@ def test_a_function_can_be_named_by_its_file(data: DataConfig, tmp_path: Path) -
     [
         ({"reward": "nowhere.f"}, "nowhere.f"),
         ({"reward": f"{MINE}.nothing_there"}, "nothing_there"),
-        ({"reward": f"{MINE}.partz"}, "did you mean parts"),
+        ({"reward": f"{MINE}.partz"}, "did you mean 'parts'"),
         ({"reward": "f"}, "module.function"),
         ({"reward": f"{MINE}.over_a_batch"}, "answer, row"),
         ({"kind": "tool_use", "reward": f"{MINE}.length"}, "reward"),

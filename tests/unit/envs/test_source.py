@@ -67,7 +67,7 @@ def test_prompts_and_demonstrations_stay_small(env_id: str) -> None:
 
 
 def test_an_unknown_environment_is_named_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"'maths'.*did you mean math"):
+    with pytest.raises(ValueError, match=r"'maths'.*did you mean 'math'"):
         environment("maths")
 
 

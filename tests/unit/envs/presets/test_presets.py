@@ -257,7 +257,7 @@ def test_what_is_given_wins_and_a_file_has_no_configuration() -> None:
 
 
 def test_unknown_sets_and_other_environments_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"envs\.it: unknown preset 'gsm9k'.*did you mean gsm8k"):
+    with pytest.raises(ValueError, match=r"envs\.it: unknown preset 'gsm9k'.*did you mean 'gsm8k'"):
         with_preset("it", {"preset": "gsm9k"})
     with pytest.raises(ValueError, match="kind="):
         with_preset("it", {"preset": "gsm8k", "kind": "code"})

@@ -1,4 +1,4 @@
-"""What YAML, variables and names of folders make of a text, and what no run can use."""
+"""Texts as YAML, variables and folder names read them, and texts that a run refuses."""
 
 from pathlib import Path
 
