@@ -2,12 +2,13 @@
 
 `python -m bench.budget_study configs/budget_study.yaml --arms free,random,nested --seeds 1,2` trains the missing arms,
 then prints the tables and the tests of each environment. You can stop it at any time. The same command continues.
-Results are small files in `--results`. An arm that has one is not trained again, on any machine.
+Results are files in `--results` with the accuracy of each task. An arm that has one is not trained again.
 """
 
 import argparse
+import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
@@ -38,8 +39,6 @@ ARMS: dict[str, list[str]] = {
     "adaptive": [NESTED, "rl.shaping.accuracy_margin=0.02"],
 }
 """Settings of the arms. `sft` is the model before `rl`."""
-EARLIER = ("nested_mean", "adaptive_mean")
-"""`nested` and `adaptive` at commits before the credit was a weighted sum. Only their results are kept."""
 SFT, BASE = "sft", "budget-sft"
 BASES = ("free", "fixed", "random")
 """Arms that the others are compared with."""
@@ -47,7 +46,7 @@ TESTED = (8, 48)
 """Lowest and highest budget of the test at every budget."""
 RESAMPLES = 2000
 
-RESULTS = Path("docs/budget_study")
+RESULTS = Path("runs/budget_study")
 FREE = "free"
 """The unlimited budget in a file of results."""
 
@@ -187,8 +186,6 @@ def differences(one: EnvMeasures, other: EnvMeasures, budgets: Sequence[int | No
 
 def train(config: str, arm: str, seed: int) -> Path:
     """Return the evaluation of an arm, after training it if it is missing."""
-    if arm in EARLIER:
-        raise ValueError(f"arm {arm} of seed {seed} has no result, and this version can't train it; leave it out")
     base = base_run(config, f"{BASE}-{seed}", ["init", "sft", "eval"], [f"seed={seed}"])
     if arm == SFT:
         return base / "eval" / "sft.json"
@@ -251,6 +248,18 @@ def frontier_panel(env: str, found: dict[str, list[EnvMeasures]]) -> Panel:
     return Panel(title=env, measure="accuracy", lines=lines)
 
 
+def write_csv(file: Path, found: Mapping[tuple[str, int], "ArmResult"]) -> None:
+    """Write a row for each arm, seed, environment and budget: accuracy, mean tokens and the number of tasks."""
+    with file.open("w", newline="") as opened:
+        out = csv.writer(opened, lineterminator="\n")
+        out.writerow(["arm", "seed", "environment", "budget", "accuracy", "tokens", "n"])
+        for (arm, seed), result in found.items():
+            for env, measures in result.envs.items():
+                for budget, scores in measures.scores.items():
+                    numbers = [f"{measures.accuracy(budget):.4f}", measures.tokens[budget], len(scores)]
+                    out.writerow([arm, seed, env, FREE if budget is None else budget, *numbers])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
     """One arm of a seed. `sampled_tokens` counts the tokens that the engines sampled in `rl`."""
@@ -285,9 +294,8 @@ def _result(config: str, folder: Path, arm: str, seed: int) -> ArmResult:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
-    parser.add_argument(
-        "--arms", default=",".join((SFT, *ARMS, *EARLIER)), help="comma-separated (default: %(default)s)"
-    )
+    parser.add_argument("--arms", default=",".join((SFT, *ARMS)), help="comma-separated (default: %(default)s)")
+    parser.add_argument("--csv", type=Path, help="CSV file for the accuracies")
     parser.add_argument("--picture", type=Path, help="SVG file for accuracy against tokens spent")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results (default: %(default)s)")
     parser.add_argument("--seeds", default="1,2,3", help="comma-separated (default: %(default)s)")
@@ -295,6 +303,8 @@ def main() -> None:
     seeds, arms = [int(seed) for seed in given.seeds.split(",")], given.arms.split(",")
     order = [(arm, seed) for seed in seeds for arm in arms]
     found = {pair: _result(given.config, given.results, *pair) for pair in order}
+    if given.csv is not None:
+        write_csv(given.csv, found)
     for arm in [arm for arm in arms if arm != SFT]:
         tokens = [f"{found[arm, seed].sampled_tokens / 1e6:.2f} M" for seed in seeds]
         print(f"{arm}: tokens sampled in training by seed: {', '.join(tokens)}")
