@@ -28,7 +28,7 @@ DENSE, HYBRID, EXPERTS = 0.3, 0.18, 0.1
 """Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5
 on 8 H100s (2026). The others are assumed: Mamba layers without `causal-conv1d` reach 0.15 to 0.22."""
 FASTEST, SLOWEST = 0.9, 2.0
-"""The time of published runs as a multiple of the estimate (docs/hardware.md)."""
+"""The time of a run as a multiple of the estimate, by published runs and usual rates (docs/hardware.md)."""
 PREFIX_UNIT = 16
 """Granularity of prefix matches in tokens (`prefix_match_unit` of vLLM, a page of keys in models without states)."""
 STATE_TRAFFIC = 28
