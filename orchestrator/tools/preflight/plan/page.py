@@ -20,7 +20,7 @@ SUMS = {
     "rank": ("states", "peak"),
     "engine": ("peak",),
     "host": ("peak", "saving"),
-    "time": ("limited_by", "sampled_per_s", "hours", "tokens"),
+    "time": ("limited_by", "longest_s", "sampled_per_s", "hours", "tokens"),
 }
 """Calculated properties that JSON has in addition to the fields of a part."""
 
