@@ -61,7 +61,7 @@ fork the run, or set another name=.
 A stage may appear twice in `stages`: the second `rl` is rl-2, and `- rl: {name: rl_tools, steps: 100}` has separate settings.
 Set them with rl-2.steps=100 or rl_tools.steps=100. rl.steps applies to all of them.
 """
-TWO_WORDS = ("report --compare", "doctor --plan", "doctor --simulate")
+TWO_WORDS = ("report --compare", "doctor --plan")
 """Commands that the first word's own parser does not read."""
 
 

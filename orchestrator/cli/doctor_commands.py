@@ -1,4 +1,4 @@
-"""The commands `doctor`, `doctor --plan` and `doctor --simulate`: faults, resources and speed of a run before it starts."""
+"""The commands `doctor` and `doctor --plan`: faults and resources of a run before it starts."""
 
 import argparse
 import json
@@ -34,15 +34,6 @@ A plan reads only the model's config.json, from a folder (model.path=DIR) or fro
 or machine. It lists its assumptions at the end. docs/hardware.md describes the figures. The exit status is 1 if the run would
 exceed a limit.
 """
-SIMULATE_EPILOG = """examples:
-  temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G
-  temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G --engines 1,2,4,8,16 --max-lag 0,1,2
-  temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G --engines 1,8,64,512 --grow
-  temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G --tail 0 --json
-
-Every combination of the values is simulated. Durations are planned for the named GPUs, as in `temper doctor --plan`. The real
-loop, buffer and pool make the decisions. docs/results.md describes the columns and the limits of the simulation.
-"""
 
 
 def add_doctor_commands(commands: "Commands") -> None:
@@ -56,38 +47,6 @@ def add_doctor_commands(commands: "Commands") -> None:
     command.add_argument("--gpus", metavar="8xH100-80G", help="number and type of GPUs. 2x8xH100-80G is two machines")
     command.add_argument("--assume", action="append", default=[], metavar="NAME=VALUE", help="override an assumption")
     add_json(command)
-    _add_simulate(commands)
-
-
-def _add_simulate(commands: "Commands") -> None:
-    text = "simulate a run in virtual time: the effect of more engines, more lag and longer tails"
-    command = add_command(commands, "doctor --simulate", _simulate, text, epilog=SIMULATE_EPILOG)
-    add_config(command)
-    command.add_argument("--gpus", metavar="8xH100-80G", help="number and type of GPUs")
-    command.add_argument(
-        "--assume", action="append", default=[], metavar="NAME=VALUE", help="override an assumption of the plan"
-    )
-    command.add_argument(
-        "--engines", type=_whole, metavar="N,N", help="numbers of engines (default: the configuration's)"
-    )
-    command.add_argument("--max-lag", type=_whole, metavar="N,N", help="values of max_lag")
-    command.add_argument(
-        "--tail",
-        type=float,
-        default=0.7,
-        metavar="X",
-        help="standard deviation of the log of answer lengths (default: 0.7)",
-    )
-    command.add_argument("--grow", action="store_true", help="scale groups per step and ranks with the engines")
-    command.add_argument(
-        "--steps", type=int, default=8, metavar="N", help="steps to count after the warm-up steps (default: 8)"
-    )
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the lengths (default: 0)")
-    add_json(command)
-
-
-def _whole(text: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in text.split(","))
 
 
 def _doctor(given: argparse.Namespace) -> int:
@@ -107,16 +66,12 @@ def _doctor(given: argparse.Namespace) -> int:
     return 1 if any(one.level is Level.FAILURE for one in found) else 0
 
 
-def _check_first(given: argparse.Namespace) -> None:
+def _plan(given: argparse.Namespace) -> int:
     from temper.orchestrator.tools.preflight.plan.cards import parse_gpus
 
     if given.gpus is not None:
         parse_gpus(given.gpus)
     check_quickly(given.config, given.overrides, data=False)
-
-
-def _plan(given: argparse.Namespace) -> int:
-    _check_first(given)
     from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
     from temper.orchestrator.tools.preflight.plan.limits import run_limits
     from temper.orchestrator.tools.preflight.plan.page import as_json, page
@@ -130,25 +85,3 @@ def _plan(given: argparse.Namespace) -> int:
     else:
         print_text(Console(), "\n".join(page(plan)))
     return 0 if all(limit.holds for limit in run_limits(plan)) else 1
-
-
-def _simulate(given: argparse.Namespace) -> int:
-    _check_first(given)
-    from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-    from temper.orchestrator.tools.preflight.simulation.page import format_simulation
-    from temper.orchestrator.tools.preflight.simulation.scenario import scenarios
-
-    cases = scenarios(
-        given.config,
-        given.overrides,
-        gpus=given.gpus,
-        assumptions=Assumptions().with_overrides(given.assume),
-        engines=given.engines,
-        lags=given.max_lag,
-        tail=given.tail,
-        grow=given.grow,
-        steps=given.steps,
-        seed=given.seed,
-    )
-    print(format_simulation(cases, as_json=given.json))
-    return 0

@@ -119,7 +119,6 @@ FRESH = {
     "budget_study": (*TWO["sft"], *TWO["rl"], "eval.budgets=[2]", "rl.thinking.nested_budgets=[2]"),
     "questions": (*TWO["sft"], *TWO["rl"]),
     "hybrid_10m": (*TWO["sft"], *TWO["rl"], TINY),
-    "scaling": (*TWO["rl"], TINY, "learner.ranks=1", "rollout.workers=1", "rollout.engine.max_model_len=2048"),
 }
 """Settings that make each configuration for a fresh model small. Another test runs the demo."""
 

@@ -1,15 +1,25 @@
-"""Plans of public models, which read only their `config.json`."""
+"""Plans of public models, counted from their `config.json`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from support.public_models import PUBLIC
+from transformers import AutoConfig
+
+from temper.learner.config import LearnerConfig, LoraConfig
 from temper.orchestrator.cluster.machines import Hardware, Machine
+from temper.orchestrator.config.text import get_value, overridden, resolved
+from temper.orchestrator.pipeline.config import make_config, read_run_settings
+from temper.orchestrator.pipeline.estimate.model import PlannedModel, counted, frozen_models, reference_parameters
+from temper.orchestrator.pipeline.profiles.inputs import ProfiledSettings
+from temper.orchestrator.pipeline.profiles.resolve import choose_settings, with_choices
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site, named_site
 from temper.orchestrator.tools.preflight.plan.limits import Limit, run_limits
-from temper.orchestrator.tools.preflight.plan.plan import Plan, plan_of, planned_config
+from temper.orchestrator.tools.preflight.plan.plan import Plan, planned_config, site_of
 
 EIGHT, TWO = Path("configs/recipes/eight_gpus.yaml"), Path("configs/recipes/two_hosts.yaml")
 NANO_9B, NANO_30B = "nvidia/NVIDIA-Nemotron-Nano-9B-v2", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
@@ -22,11 +32,37 @@ def known(part: T | None) -> T:
     return part
 
 
-def plan_on(gpus: str, model: Path, *given: str, recipe: Path = EIGHT, assumed: Sequence[str] = ("shm_gib=1",)) -> Plan:
-    """The plan of a recipe on named GPUs, with the model of a folder."""
-    return plan_of(
-        recipe, [f"model.path={model}", *given], gpus=gpus, assumptions=Assumptions().with_overrides(assumed)
-    )
+@cache
+def public_model(name: str, *, bf16: bool = False, lora: int = 0, ema: bool = False) -> PlannedModel:
+    """A public model, trained in whole or by adapters of this rank. It is counted once, which takes seconds."""
+    learner = LearnerConfig(zero_stage=1 if bf16 else 0, bf16=bf16, lora=LoraConfig(rank=lora))
+    return counted(AutoConfig.for_model(**PUBLIC[name][0]), learner, name=name, ema=ema)
+
+
+def plan_on(
+    gpus: str,
+    name: str,
+    *given: str,
+    recipe: Path | Mapping[str, Any] = EIGHT,
+    assumed: Sequence[str] = ("shm_gib=1",),
+    refuse: bool = False,
+) -> Plan:
+    """The plan of a recipe or of settings on named GPUs, with a public model. `refuse` is of `choose_settings`."""
+    assumptions = Assumptions().with_overrides(assumed)
+    site = site_of(gpus, assumptions)
+    overrides = [f"model.path={name}", *given]
+    plain = read_run_settings(recipe, overrides) if isinstance(recipe, Path) else overridden({**recipe}, overrides)
+
+    def count(given: Mapping[str, Any], settings: ProfiledSettings) -> tuple[PlannedModel, int]:
+        lora = int(get_value(given, "learner.lora.rank") or 0)
+        model = public_model(name, lora=lora)
+        return model, reference_parameters(frozen_models(settings.trained(), model), model, adapters=lora > 0)
+
+    shape = public_model(name).shape
+    found = choose_settings(resolved(plain), "auto", site.hardware, shape, count=count, refuse=refuse)
+    config = make_config(with_choices(plain, found))
+    model = public_model(name, bf16=config.learner.bf16, lora=config.learner.lora.rank, ema=config.keeps_ema)
+    return Plan(config, model, site, assumptions)
 
 
 def demo_on(memory_gib: float, *given: str, gpu_gib: float = 0.0) -> Plan:

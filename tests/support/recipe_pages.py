@@ -24,6 +24,7 @@ from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site
 from temper.orchestrator.tools.preflight.plan.limits import run_limits, size
+from temper.orchestrator.tools.preflight.plan.page import hours_text
 from temper.orchestrator.tools.preflight.plan.plan import Plan, planned_config, site_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ RECIPES = (
     *(f"configs/recipes/smollm2/{name}.yaml" for name in ("sums", "instructions", "tools")),
     "configs/hybrid_10m.yaml",
     *(f"configs/recipes/{name}.yaml" for name in ("one_gpu_small", "one_gpu", "served", "sft", "dpo", "distill")),
-    *("configs/scaling.yaml", *(f"configs/recipes/{name}.yaml" for name in ("eight_gpus", "experts", "two_hosts"))),
+    *(f"configs/recipes/{name}.yaml" for name in ("eight_gpus", "experts", "two_hosts")),
 )
 """In the order of the page: from the smallest hardware to the largest."""
 BADGE = re.compile(
@@ -54,7 +55,7 @@ temper run configs/demo.yaml
 It runs the first recipe. A badge shows the state of each:
 
 - **run**: trained to the end on the named hardware, with a link to the results.
-- **planned**: not run on this hardware yet. The figures are a [plan](hardware.md#planning), and no GPU was measured.
+- **planned**: not run on this hardware yet. The figures are a [plan](hardware.md#planning), so the hours are a range.
 
 `make test-long` takes two steps of each recipe for GPUs on a CPU, with a small model of the same family. The profile sets the
 settings that a file omits ([hardware](hardware.md)), so each recipe runs on other GPUs too. Answers are assumed
@@ -179,9 +180,7 @@ def _figures(path: Path, plan: Plan) -> str:
         _of(plan.host.peak, plan.host_free_memory),
         size(plan.model.checkpoint_bytes),
         "-" if time is None else f"{time.step_s:,.0f} s",
-        "-"
-        if time is None
-        else f"{time.tokens / 1e6:,.0f} M tokens, {time.hours:,.1f} h, {time.hours * plan.gpus:,.1f} GPU hours",
+        "-" if time is None else f"{time.tokens / 1e6:,.0f} M tokens, {hours_text(time)}",
     ]
     return f"| {path.stem} | {' | '.join(cells)} |"
 

@@ -367,8 +367,6 @@ class Pages:
     attention_groups: int
     state_pages: int
     """Pages of a sequence for its states, at any length."""
-    cached_states: bool = False
-    """Whether half of these are for the prefixes that others may begin with."""
 
     def of_sequence(self, length: int) -> int:
         """Return the bytes of a sequence of so many tokens."""
@@ -445,7 +443,6 @@ def pages_of(model: "PlannedModel", *, width: int, tensor: int, gpu: bool, cache
         tokens=block if tokens else 0,
         attention_groups=-(-len(tokens) // group),
         state_pages=copies * -(-len(states) // group),
-        cached_states=cached_prefixes,
     )
 
 

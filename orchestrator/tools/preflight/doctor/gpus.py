@@ -82,15 +82,13 @@ def check_driver(driver: str | None, *, cuda: str | None, gpus: int) -> Finding:
 
 
 def inspect_kernels(target: CheckTarget) -> Iterator[Finding]:
-    if not target.shape.state_bytes:
-        yield ok("the model has no Mamba layers, so it needs no extra kernels")
-    elif target.joins:
+    if target.joins:
         yield ok(SKIPPED)
     elif not target.hardware.gpus:
-        yield ok("the model has Mamba layers, which need no extra kernels on CPUs")
+        yield ok("no GPU, so no extra kernels are needed")
     else:
         check_kernels(target.model_config, device="cuda")
-        yield ok("the kernels of the model's Mamba layers are installed")
+        yield ok("the kernels of the model's recurrent layers, if it has any, are installed")
 
 
 def check_kernels(config: PretrainedConfig, *, device: Device) -> None:

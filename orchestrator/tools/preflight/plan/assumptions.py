@@ -40,7 +40,7 @@ class Assumptions:
     kept_groups: float = 1.0
     """Share of the groups that are trained on. Groups without signal are sampled in vain."""
     flops_learning: float = 0.0
-    """Share of a GPU's bfloat16 peak that the learner reaches. 0 uses 0.3, or 0.1 for a model with experts."""
+    """Share of a GPU's bfloat16 peak that the learner reaches. 0 uses the share of the kind of model (`step_time`)."""
     flops_prefill: float = 0.5
     """The same of engines over prompts."""
     bandwidth_decoding: float = 0.7
@@ -61,8 +61,6 @@ class Assumptions:
     """Milliseconds to pack and load a pushed tensor, without its bytes. Each expert has separate tensors."""
     connect_s: float = 2.0
     """Seconds to connect a group of a broadcast, before the first push."""
-    storage_gbs: float = 20.0
-    """Rate at which the storage that all machines share serves the model to all starting engines together, in GB/s."""
 
     def with_overrides(self, pairs: Sequence[str]) -> "Assumptions":
         """Return them with `name=value` pairs over them. Raise `ValueError` for an unknown name or an impossible number."""

@@ -97,9 +97,9 @@ def _rank_remedy(plan: Plan) -> str:
         learner = replace(learner, **changes)
         changed |= changes
         if plan.rank_with(learner).peak <= plan.rank_free_memory:
-            return describe_limit(changed)
+            return _settings_text(changed)
     gib = math.ceil(plan.site.hardware.gpu_gib * plan.rank_with(learner).peak / max(1, plan.rank_free_memory))
-    return f"GPUs of {gib} GiB" + (f" with {describe_limit(changed)}" if changed else "")
+    return f"GPUs of {gib} GiB" + (f" with {_settings_text(changed)}" if changed else "")
 
 
 def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, Any]]:
@@ -118,7 +118,7 @@ def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, 
         yield {"offload": "cpu"}
 
 
-def describe_limit(changes: dict[str, Any]) -> str:
+def _settings_text(changes: dict[str, Any]) -> str:
     values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in changes.items()}
     return " ".join(f"learner.{key}={value}" for key, value in values.items())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from temper.orchestrator.tools.preflight.plan.limits import Limit, advised_limits, run_limits, size
 from temper.orchestrator.tools.preflight.plan.plan import Plan
+from temper.orchestrator.tools.preflight.plan.step_time import StepTime
 
 PARTS = (
     *("hardware", "gpus", "model", "rank", "rank_free_memory", "engine", "longest", "sequences", "mean_length", "host"),
@@ -19,7 +20,7 @@ SUMS = {
     "rank": ("states", "peak"),
     "engine": ("peak",),
     "host": ("peak", "saving"),
-    "time": ("limited_by", "sampled_per_s", "hours", "tokens"),
+    "time": ("limited_by", "longest_s", "sampled_per_s", "hours", "tokens"),
 }
 """Calculated properties that JSON has in addition to the fields of a part."""
 
@@ -84,29 +85,34 @@ def _time(plan: Plan) -> Iterator[str]:
     if time is None:
         yield "seconds      not known: only for rl and distill, on GPUs that --gpus names and that hold the model"
         return
-    rates, work = time.rates, time.work
+    work = time.work
     phases = f", phases {_s(time.phase_s)}" if time.phase_s else ""
     yield (
         f"a step       {_s(time.step_s)} of {work.stage}: generate {_s(time.generate_s)}, load {_s(time.load_s)}, "
         f"learn {_s(time.learn_s)}, publish {_s(time.publish_s)}{phases}; limited by {time.limited_by}"
     )
     yield (
-        f"tokens {work.sampled:,.0f} sampled and {work.trained:,.0f} trained per step; {rates.sampled_per_s:,.0f} a "
-        f"second by an engine, {rates.trained_per_s:,.0f} by the learner"
+        f"tokens       {work.sampled:,.0f} sampled and {work.trained:,.0f} trained per step; {time.engine_per_s:,.0f} a "
+        f"second by an engine, {time.learner_per_s:,.0f} by the learner"
     )
     yield (
-        f"learner      {rates.flops_used:.0%} of the peak, recomputed layers included; the first push takes "
-        f"{_s(rates.first_push_s)} more; the longest answer takes {_s(time.longest_s)}"
+        f"learner      {time.flops_used:.0%} of the peak, recomputed layers included; the first push takes "
+        f"{_s(time.first_push_s)} more; the longest answer takes {_s(time.longest_s)}"
     )
-    pushes = (f"{transport} {_s(publish)} + {_s(load)}" for transport, (publish, load) in rates.pushes.items())
+    pushes = (f"{transport} {_s(publish)} + {_s(load)}" for transport, (publish, load) in time.pushes.items())
     yield (
         f"a push       {plan.push.nbytes / 1e9:,.1f} GB in {plan.model.push_tensors:,} tensors, learner + engines: "
         f"{', '.join(pushes)}"
     )
-    hours = f"{time.hours:,.1f} h, {time.hours * plan.gpus:,.0f} GPU hours, {time.tokens:,.0f} sampled tokens"
-    yield f"all steps    {work.steps:,} of {work.stage}: {hours}"
+    yield f"all steps    {work.steps:,} of {work.stage}: {hours_text(time)}, {time.tokens:,.0f} sampled tokens"
     if plan.left_out:
         yield f"             not in seconds and hours: {', '.join(plan.left_out)}"
+
+
+def hours_text(time: StepTime) -> str:
+    """Return the range of the hours of all steps, with a decimal below ten: `26 to 59 h`."""
+    fewest, most = time.hours
+    return f"{fewest:,.{int(fewest < 10)}f} to {most:,.{int(most < 10)}f} h"
 
 
 def _s(seconds: float) -> str:

@@ -196,7 +196,7 @@ class Plan:
 
     @cached_property
     def fleet(self) -> Fleet | None:
-        """The inputs of all rates. None without a loop, without named GPUs, or if an engine holds no sequence."""
+        """The inputs of all seconds. None without a loop, without named GPUs, or if an engine holds no sequence."""
         loop, engine, work = self.loop, self.engine, self.work
         if loop is None or work is None or engine is None or self.site.card is None:
             return None

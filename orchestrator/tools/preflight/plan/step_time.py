@@ -24,9 +24,11 @@ from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.weights.config import BROADCAST, CUDA_IPC, SHARED_MEMORY, TRANSPORTS
 
-DENSE, EXPERTS = 0.3, 0.1
+DENSE, HYBRID, EXPERTS = 0.3, 0.18, 0.1
 """Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5
-on 8 H100s (2026). The other is assumed."""
+on 8 H100s (2026). The others are assumed: Mamba layers without `causal-conv1d` reach 0.15 to 0.22."""
+FASTEST, SLOWEST = 0.9, 2.0
+"""The time of a run as a multiple of the estimate, by published runs and usual rates (docs/hardware.md)."""
 PREFIX_UNIT = 16
 """Granularity of prefix matches in tokens (`prefix_match_unit` of vLLM, a page of keys in models without states)."""
 STATE_TRAFFIC = 28
@@ -101,35 +103,9 @@ def mean_lengths(limits: EpisodeLimits, assumed: Assumptions, *, turns: int | No
     return prompt, min(most, assumed.answer_tokens or assumed.answer_share * most), most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Tokens per second of one engine and of all ranks, and the seconds of a push."""
-
-    sampled_per_s: float
-    """Tokens that an engine samples a second, with the time of prompts."""
-    token_s: float
-    """Seconds between two tokens of a sequence."""
-    trained_per_s: float
-    """Tokens that all ranks train per second. Further epochs count again."""
-    updates_s: float
-    """Seconds of the optimiser's updates, including transfers of offloaded states."""
-    publish_s: float
-    """Seconds of a push on the learner's side."""
-    load_s: float
-    """Seconds of a push at the engines, during which they do not generate."""
-    source: str
-    """The name of the GPUs."""
-    first_push_s: float
-    """Further seconds of the first push, to connect engines and ranks."""
-    flops_used: float
-    """Share of the peak of the learner's GPUs that its operations are, with layers computed again."""
-    pushes: dict[str, tuple[float, float]]
-    """Seconds of a push at the learner and at the engines, by transport."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """The hardware, the model, the settings and the work of a step, from which rates follow."""
+    """The hardware, the model, the settings and the work of a step, from which its seconds follow."""
 
     card: Card
     model: PlannedModel
@@ -152,28 +128,21 @@ class Fleet:
     assumed: Assumptions
 
     @property
-    def rates(self) -> Rates:
-        """Rates of one engine and of the learner."""
-        publish_s, load_s = self.push_seconds(self.push.transport)
-        learn_s = self.learn_s
+    def pushes(self) -> dict[str, tuple[float, float]]:
+        """`push_seconds` of each transport that the machines allow."""
+        possible = (transport for transport in TRANSPORTS if transport != CUDA_IPC or self.gpus == 1)
+        return {transport: self.push_seconds(transport) for transport in possible}
+
+    @property
+    def first_push_s(self) -> float:
+        """Seconds to connect the groups of a broadcast, before the first push."""
         groups = min(MOST_SENDERS, self.learner.ranks) if self.push.transport == BROADCAST else 0
-        token_s = self.pass_s(self.batch)
-        return Rates(
-            sampled_per_s=1 / (token_s / self.batch + self.prompt_s),
-            token_s=token_s,
-            trained_per_s=self.work.epochs * self.work.trained / learn_s,
-            updates_s=self.updates * self._update_s,
-            publish_s=publish_s,
-            load_s=load_s,
-            source=self.card.name,
-            first_push_s=groups * self.assumed.connect_s,
-            flops_used=self._products_s * self._learning_share / learn_s,
-            pushes={
-                transport: self.push_seconds(transport)
-                for transport in TRANSPORTS
-                if transport != CUDA_IPC or self.gpus == 1
-            },
-        )
+        return groups * self.assumed.connect_s
+
+    @property
+    def flops_used(self) -> float:
+        """Share of the peak that the learner reaches, transfers included."""
+        return self._products_s * self._learning_share / self.learn_s
 
     def _flops(self, share: float, gpus: int) -> float:
         return share * self.card.peak_tflops * 1e12 * gpus
@@ -236,7 +205,9 @@ class Fleet:
     @property
     def _learning_share(self) -> float:
         """Share of the peak that the learner's passes reach."""
-        return self.assumed.flops_learning or (EXPERTS if "routed experts" in self.model.parts else DENSE)
+        hybrid = any(layer.mamba for layer in self.model.layers)
+        usual = EXPERTS if "routed experts" in self.model.parts else HYBRID if hybrid else DENSE
+        return self.assumed.flops_learning or usual
 
     @property
     def _products_s(self) -> float:
@@ -294,10 +265,11 @@ class Fleet:
         return self.assumed.link_share * (min(link, network) if adapters else link)
 
     @property
-    def _update_s(self) -> float:
+    def updates_s(self) -> float:
+        """Seconds of the optimiser's updates, including transfers of offloaded states."""
         share = self.model.trained / (self.learner.ranks if self.learner.zero_stage else 1)
-        away = self.learner.offload != "none"
-        return STATE_TRAFFIC * share / ((self.assumed.host_copy_gbs if away else self.card.bandwidth_gbs) * 1e9)
+        rate_gbs = self.card.bandwidth_gbs if self.learner.offload == "none" else self.assumed.host_copy_gbs
+        return self.updates * STATE_TRAFFIC * share / (rate_gbs * 1e9)
 
     def push_seconds(self, transport: str) -> tuple[float, float]:
         """Return the seconds of a push at the learner and at the engines.
@@ -320,17 +292,28 @@ class Fleet:
 class StepTime:
     """Seconds of a step by part. Both sides overlap if `max_lag` is above 0."""
 
-    rates: Rates
     work: Work
     generate_s: float
     learn_s: float
     publish_s: float
+    """Seconds of a push on the learner's side."""
     load_s: float
+    """Seconds of a push at the engines, during which they do not generate."""
     phase_s: float
     """Seconds to hand over shared devices between learner and engines."""
     step_s: float
-    longest_s: float
-    """Seconds of the longest answer."""
+    token_s: float
+    """Seconds between two tokens of a sequence."""
+    engine_per_s: float
+    """Tokens that an engine samples a second, with the time of prompts."""
+    learner_per_s: float
+    """Tokens that all ranks train per second. Further epochs count again."""
+    flops_used: float
+    """Share of the peak of the learner's GPUs that its operations are, with layers computed again."""
+    first_push_s: float
+    """Further seconds of the first push, to connect engines and ranks."""
+    pushes: dict[str, tuple[float, float]]
+    """Seconds of a push at the learner and at the engines, by transport."""
 
     @property
     def limited_by(self) -> str:
@@ -338,14 +321,20 @@ class StepTime:
         return "generating" if self.generate_s + self.load_s >= self.learn_s + self.publish_s else "learning"
 
     @property
+    def longest_s(self) -> float:
+        """Seconds of the longest answer."""
+        return self.work.longest_answer * self.token_s
+
+    @property
     def sampled_per_s(self) -> float:
         """Sampled tokens a second, over all engines and the whole step."""
         return self.work.sampled / self.step_s
 
     @property
-    def hours(self) -> float:
-        """Hours of all steps, without evaluations and starts."""
-        return self.work.steps * self.step_s / 3600
+    def hours(self) -> tuple[float, float]:
+        """The fewest and the most hours of all steps, without evaluations and starts."""
+        estimate = self.work.steps * self.step_s / 3600
+        return FASTEST * estimate, SLOWEST * estimate
 
     @property
     def tokens(self) -> float:
@@ -355,21 +344,26 @@ class StepTime:
 
 def step_time(fleet: Fleet, *, one_device: bool = False, phase_s: float = 0.0) -> StepTime:
     """Return the seconds of a step. `one_device`: learner and engine are halves of one GPU."""
-    rates, work = fleet.rates, fleet.work
-    longest_s = work.longest_answer * rates.token_s
-    together = work.sampled / fleet.engines / rates.sampled_per_s
-    generate_s = together if work.lag else max(together, longest_s)
-    learn_s = work.epochs * work.trained / rates.trained_per_s + rates.updates_s
-    first, second = generate_s + rates.load_s, learn_s + rates.publish_s
+    work, token_s = fleet.work, fleet.pass_s(fleet.batch)
+    engine_per_s = 1 / (token_s / fleet.batch + fleet.prompt_s)
+    publish_s, load_s = fleet.push_seconds(fleet.push.transport)
+    together = work.sampled / fleet.engines / engine_per_s
+    generate_s = together if work.lag else max(together, work.longest_answer * token_s)
+    learn_s = fleet.learn_s + fleet.updates_s
+    first, second = generate_s + load_s, learn_s + publish_s
     overlaps = work.lag and not one_device
     return StepTime(
-        rates=rates,
         work=work,
         generate_s=generate_s,
         learn_s=learn_s,
-        publish_s=rates.publish_s,
-        load_s=rates.load_s,
+        publish_s=publish_s,
+        load_s=load_s,
         phase_s=phase_s,
         step_s=max(first, second) if overlaps else first + second + phase_s,
-        longest_s=longest_s,
+        token_s=token_s,
+        engine_per_s=engine_per_s,
+        learner_per_s=work.epochs * work.trained / fleet.learn_s,
+        flops_used=fleet.flops_used,
+        first_push_s=fleet.first_push_s,
+        pushes=fleet.pushes,
     )

@@ -44,7 +44,7 @@ def test_examples_of_a_command_parse(name: str) -> None:
     ("arguments", "named"),
     [
         (["run"], "FILE"),
-        (["doctor", "--simulate", "--json"], "FILE"),
+        (["doctor", "--plan", "--json"], "FILE"),
         (["run", "configs/demo.yaml", "rl.steps=3", "--drry-run"], "--drry-run"),
         (["run", "configs/demo.yaml", "--quiet", "rl..steps=3", "seed=2"], "rl..steps=3"),
     ],

@@ -8,11 +8,11 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+from support.virtual_time import run_virtually
 
 from temper.envs.core.clock import loop_time
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, StopRequested, StuckError, in_thread, together, within
 from temper.orchestrator.pipeline.config import load_config
-from temper.orchestrator.tools.preflight.simulation.virtual_time import run_virtually
 
 SHORT = Deadline(seconds=0.05, setting="rl.timeout_s")
 LONG = Deadline(seconds=5, setting="rl.timeout_s")

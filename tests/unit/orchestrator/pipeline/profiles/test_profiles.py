@@ -1,19 +1,15 @@
 """Profiles: values resolved from hardware and model, user overrides, and values kept on resume."""
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support import tiny_models
-from support.public_models import PUBLIC
+from support.plans import public_model
 from support.run_folders import with_checkpoint
-from transformers import AutoConfig
 
 from temper.envs.core.setting import Kind, kind_of
-from temper.learner.config import LearnerConfig, LoraConfig
 from temper.learner.models.config import FreshModelConfig
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config, make_model, parameter_count
 from temper.learner.models.shape import read_shape, shape_of
@@ -24,23 +20,13 @@ from temper.orchestrator.config.run_config import ProfileName
 from temper.orchestrator.config.text import get_value, overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
-from temper.orchestrator.pipeline.estimate.model import PlannedModel, counted
 from temper.orchestrator.pipeline.profiles.inputs import PROFILED, default_value, profile_name, with_profile_gpus
 from temper.orchestrator.pipeline.profiles.resolve import choose_settings, profile_notes, resolve_profile, with_choices
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
-from temper.rollout.weights.weight_files import require_whole
 
 DEMO = Path("configs/demo.yaml")
 CPUS = Hardware(machines=(Machine(gpus=0, gpu_gib=0.0, memory_gib=24.0, cpus=2),))
-
-
-@cache
-def counted_as(name: str, lora: int = 0) -> PlannedModel:
-    """A public model, trained in whole or by adapters."""
-    learner = LearnerConfig(lora=LoraConfig(rank=lora))
-    config = AutoConfig.for_model(**PUBLIC[name][0])
-    return counted(config, learner, name=name)
 
 
 NANO, QWEN, MOE, LLAMA_70B = (
@@ -69,7 +55,7 @@ def chosen(
     """The configuration that the profile of a hardware makes of a public model."""
     plain = overridden(ENVS | given, list(overrides))
     lora = int(get_value(plain, "learner.lora.rank") or 0)
-    planned = counted_as(QWEN if model == TINY else model, lora)
+    planned = public_model(QWEN if model == TINY else model, lora=lora)
     count = 700_000 if model == TINY else planned.parameters
     shape = replace(planned.shape, parameters=count)
     found = choose_settings(plain, name, hardware, shape, count=lambda *_: (planned, 0), refuse=refuse)
@@ -121,12 +107,6 @@ def test_a_model_too_large_for_one_gpu_has_engines_of_several() -> None:
     assert three.rollout.engine.tensor_parallel == 2  # no machine has four GPUs
 
 
-def test_shared_gpus_have_a_rank_and_an_engine_each() -> None:
-    config = chosen(gpus(4, 80.0), QWEN, "placement=colocated", "rl.max_lag=0", "distill.max_lag=0")
-    assert (config.learner.ranks, config.rollout.workers) == (4, 4)
-    assert config.rollout.engine.gpu_memory_utilization == 0.85
-
-
 @pytest.mark.parametrize(("gib", "stage"), [(80.0, 2), (141.0, 1)])
 def test_shared_experts_have_the_lowest_stage_that_fits(gib: float, stage: int) -> None:
     """8 of 16 ranks share 29 of 31 billion parameters. At stage 1 a rank has 6 bytes of each of its own."""
@@ -134,44 +114,43 @@ def test_shared_experts_have_the_lowest_stage_that_fits(gib: float, stage: int) 
     assert chosen(large, MOE, "learner.expert_parallel=8", refuse=True).learner.zero_stage == stage
 
 
-def test_what_a_run_does_not_do_gets_no_gpu() -> None:
-    alone = chosen(gpus(8, 80.0), QWEN, stages=["init", "sft"])
-    assert alone.learner.ranks == 8
-    asked = chosen(gpus(8, 80.0), QWEN, stages=["init", "eval"])
-    assert (asked.rollout.workers, asked.rollout.engine.gpu_memory_utilization) == (8, 0.9)
-    few = chosen(gpus(8, 80.0), QWEN, "sft.batch_size=12", stages=["init", "sft"])
-    assert few.learner.ranks == 4  # 8 ranks can't share 12 sequences
+EIGHT, SIX, LARGE = gpus(8, 80.0), gpus(6, 80.0), gpus(8, 80.0, machines=16)
+COLOCATED = ("placement=colocated", "rl.max_lag=0", "distill.max_lag=0")
 
 
-def test_batches_of_stages_that_a_run_does_not_have_leave_the_ranks_as_many() -> None:
-    large = gpus(8, 80.0, machines=16)
-    assert chosen(large, QWEN, stages=["init", "rl"]).learner.ranks == 64  # the default of `dpo.batch_size` is 32
-    assert chosen(large, QWEN, stages=["init", "dpo", "rl"]).learner.ranks == 32
-    entry = {"sft": {"name": "small", "batch_size": 16}}
-    assert chosen(large, QWEN, "sft.batch_size=64", stages=["init", entry, "rl"]).learner.ranks == 16
+@pytest.mark.parametrize(
+    ("hardware", "overrides", "shares"),
+    [
+        (EIGHT, ("stages=[init,sft]",), (8, 1, 0)),
+        (EIGHT, ("stages=[init,eval]",), (1, 8, 0)),
+        (EIGHT, ("stages=[init,sft]", "sft.batch_size=12"), (4, 1, 4)),  # 8 ranks can't share 12 sequences
+        (EIGHT, ("stages=[init,{dpo: {data: pairs.jsonl}}]",), (8, 1, 0)),  # pairs of a file need no engines
+        (EIGHT, ("stages=[init,dpo]", "dpo.data=pairs.jsonl"), (8, 1, 0)),
+        (EIGHT, ("stages=[init,dpo]",), (4, 4, 0)),
+        (LARGE, ("stages=[init,rl]",), (64, 64, 0)),
+        (LARGE, ("stages=[init,dpo,rl]",), (32, 96, 0)),  # the default of `dpo.batch_size`
+        (LARGE, ("stages=[init,{sft: {name: small, batch_size: 16}},rl]", "sft.batch_size=64"), (16, 112, 0)),
+        (SIX, (), (2, 4, 0)),
+        (SIX, ("stages=[init,sft]",), (4, 1, 2)),
+        (SIX, COLOCATED, (4, 4, 2)),
+        (gpus(4, 80.0), COLOCATED, (4, 4, 0)),
+        (gpus(1, 80.0), (), (1, 1, 0)),
+        (CPUS, (), (1, 1, 0)),
+    ],
+)
+def test_gpus_are_shared_out_by_what_the_stages_do(
+    hardware: Hardware, overrides: tuple[str, ...], shares: tuple[int, int, int]
+) -> None:
+    """Of the GPUs some have ranks, others engines, and some are idle."""
+    config = chosen(hardware, QWEN, *overrides)
+    assert (config.learner.ranks, config.rollout.workers, config.resolved.idle_gpus) == shares
+    if hardware.gpus > 1:
+        assert config.rollout.engine.gpu_memory_utilization == (0.85 if overrides == COLOCATED else 0.9)
 
 
-def test_what_a_stage_samples_depends_on_its_settings() -> None:
-    pairs = chosen(gpus(8, 80.0), QWEN, stages=["init", {"dpo": {"data": {"path": "pairs.jsonl"}}}])
-    assert pairs.learner.ranks == 8  # dpo on pairs of a file needs no engines
-    section = chosen(gpus(8, 80.0), QWEN, stages=["init", "dpo"], dpo={"data": {"path": "pairs.jsonl"}})
-    assert section.learner.ranks == 8
-    own = chosen(gpus(8, 80.0), QWEN, stages=["init", "dpo"])
-    assert (own.learner.ranks, own.rollout.workers) == (4, 4)
-
-
-def test_gpus_off_powers_of_two_are_shared_out_and_those_left_idle_are_told_of() -> None:
-    def shares(config: Config) -> tuple[int, int, int]:
-        return config.learner.ranks, config.rollout.workers, config.resolved.idle_gpus
-
-    six = gpus(6, 80.0)
-    assert shares(chosen(six, QWEN)) == (2, 4, 0)
-    alone = chosen(six, QWEN, stages=["init", "sft"])
-    assert shares(alone) == (4, 1, 2)
+def test_idle_gpus_are_named_with_the_settings_that_use_them() -> None:
+    alone = chosen(SIX, QWEN, "stages=[init,sft]")
     assert profile_notes(alone, {"sft"})[-1] == "  idle GPUs: 2, with learner.ranks=4 and rollout.workers=1"
-    assert shares(chosen(six, QWEN, "placement=colocated", "rl.max_lag=0", "distill.max_lag=0")) == (4, 4, 2)
-    assert shares(chosen(gpus(1, 80.0), QWEN)) == (1, 1, 0)
-    assert chosen(CPUS, QWEN).resolved.idle_gpus == 0
 
 
 @pytest.mark.parametrize(
@@ -379,14 +358,9 @@ def test_what_nvidia_smi_says_counts_where_the_process_may_use_it() -> None:
 def test_a_model_s_shape_is_read_from_its_configuration(tmp_path: Path) -> None:
     fresh = FreshModelConfig()
     hybrid = read_shape(hybrid_config(fresh, byte_tokenizer()), parameters=parameter_count(fresh))
-    assert (hybrid.blocks, hybrid.hidden, hybrid.positions) == (3.5, 128, 2048)
-    assert hybrid.state_bytes == 2 * 4 * 32 * 32 * 4  # two Mamba-2 layers of 4 heads
-    assert hybrid.cache_bytes == 2 * 2 * 2 * 32 * 2  # keys and values of two layers, 2 heads of 32
+    assert (hybrid.hidden, hybrid.positions) == (128, 2048)
     parameters = make_model(tmp_path / "fresh", fresh, seed=1)
     assert shape_of(tmp_path / "fresh", parameters=parameters) == hybrid
-    dense = tiny_models.qwen3(tmp_path / "dense")
-    shape = shape_of(dense, parameters=require_whole(dense))
-    assert (shape.state_bytes, shape.cache_bytes) == (0, 2 * 2 * 1 * 32 * 2)
 
 
 def test_nothing_is_given_over_a_section_that_is_that_of_another_key() -> None:

@@ -14,6 +14,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def usual(models: Path) -> Plan:
+def usual() -> Plan:
     """Nemotron Nano 9B v2 by its recipe on eight GPUs."""
-    return plan_on("8xH100-80G", models / NANO_9B)
+    return plan_on("8xH100-80G", NANO_9B)

@@ -7,41 +7,24 @@ import pytest
 from support.plans import NANO_9B, NANO_30B, hit, known, plan_on, with_learner
 from support.public_models import PUBLIC
 
-from temper.learner.config import LearnerConfig
-from temper.orchestrator.config.text import overridden
-from temper.orchestrator.pipeline.config import make_config
-from temper.orchestrator.pipeline.estimate.model import PlannedModel, counted, read_config
-from temper.orchestrator.pipeline.profiles.resolve import choose_settings, with_choices
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import CARDS, named_site
+from temper.orchestrator.tools.preflight.plan.cards import CARDS
 from temper.orchestrator.tools.preflight.plan.limits import run_limits
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.orchestrator.tools.preflight.plan.step_time import step_time, work_of
 from temper.rollout.config import EpisodeLimits
 
-
-@pytest.fixture(scope="module")
-def public(models: Path) -> dict[str, PlannedModel]:
-    return {
-        name: counted(read_config(models / name), LearnerConfig(zero_stage=1, bf16=True), name=name) for name in PUBLIC
-    }
-
-
-def profiled(model: PlannedModel, gpus: str, *overrides: str, refuse: bool = False) -> Plan:
-    """The plan of the settings that a profile chooses for a public model."""
-    site = named_site(gpus, host_gib_per_gpu=128.0, shm_gib=1.0)
-    given = overridden({"name": "probe", "stages": ["init", "rl"], "envs": {"math": {}}}, list(overrides))
-    found = choose_settings(given, "auto", site.hardware, model.shape, count=lambda *_: (model, 0), refuse=refuse)
-    return Plan(make_config(with_choices(given, found)), model, site, Assumptions())
+PROBE = {"name": "probe", "stages": ["init", "rl"], "envs": {"math": {}}}
+"""A run that leaves everything to its profile."""
 
 
 @pytest.mark.parametrize("card", [card.name for card in CARDS])
-def test_a_profile_fits_or_is_refused_on_every_card(card: str, public: dict[str, PlannedModel]) -> None:
-    for model in public.values():
-        plan = profiled(model, f"8x{card}")
+def test_a_profile_fits_or_is_refused_on_every_card(card: str) -> None:
+    for name in PUBLIC:
+        plan = plan_on(f"8x{card}", name, recipe=PROBE)
         if not all(limit.holds for limit in run_limits(plan)):
             with pytest.raises(ValueError, match="GiB"):
-                profiled(model, f"8x{card}", refuse=True)
+                plan_on(f"8x{card}", name, recipe=PROBE, refuse=True)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +38,8 @@ def test_a_profile_fits_or_is_refused_on_every_card(card: str, public: dict[str,
         ("Qwen/Qwen3-0.6B", "1xRTX4090-24G", "rl.steps=1"),
     ],
 )
-def test_a_profile_fits_where_smaller_passes_or_more_stages_do(
-    name: str, gpus: str, given: str, public: dict[str, PlannedModel]
-) -> None:
-    plan = profiled(public[name], gpus, *given.split(), refuse=True)
+def test_a_profile_fits_where_smaller_passes_or_more_stages_do(name: str, gpus: str, given: str) -> None:
+    plan = plan_on(gpus, name, *given.split(), recipe=PROBE, refuse=True)
     assert [limit for limit in run_limits(plan) if not limit.holds] == []
 
 
@@ -96,9 +77,9 @@ def test_states_on_a_disk_are_not_in_main_memory(usual: Plan) -> None:
     assert known(memory.rank).offloaded == known(disk.rank).on_disk + known(disk.rank).offloaded
 
 
-def test_devices_in_phases_put_aside_what_one_machine_has_of_each_side(models: Path) -> None:
+def test_devices_in_phases_put_aside_what_one_machine_has_of_each_side() -> None:
     given = ("placement=colocated", "rl.max_lag=0", "learner.ranks=16", "rollout.workers=16")
-    two = plan_on("2x8xH100-80G", models / NANO_9B, *given)
+    two = plan_on("2x8xH100-80G", NANO_9B, *given)
     rank, engine = known(two.rank), known(two.engine)
     assert rank.moved == rank.states - 3 * 2**30
     assert two.host.held == 8 * max(rank.moved, engine.weights)
@@ -140,18 +121,11 @@ def test_halves_of_one_gpu_take_the_time_of_both_sides(usual: Plan) -> None:
     assert time.step_s == pytest.approx(time.generate_s + time.load_s + time.learn_s + time.publish_s)
 
 
-def test_a_further_epoch_takes_as_long_as_the_first(usual: Plan) -> None:
-    fleet = known(usual.fleet)
-    assert fleet.learner.zero_stage == 3
-    assert fleet.scores == 0
-    assert replace(fleet, work=replace(fleet.work, epochs=2)).learn_s == pytest.approx(2 * fleet.learn_s)
-
-
 def test_a_teacher_takes_the_memory_and_the_passes_of_its_own_parameters(models: Path) -> None:
     small, large = "Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B"
     recipe = Path("configs/recipes/distill.yaml")
     plans = [
-        plan_on("2xH100-80G", models / small, f"distill.teacher.path={models / teacher}", recipe=recipe)
+        plan_on("2xH100-80G", small, f"distill.teacher.path={models / teacher}", recipe=recipe)
         for teacher in (small, large)
     ]
     assert [known(one.rank).reference for one in plans] == [2 * PUBLIC[name][1] for name in (small, large)]

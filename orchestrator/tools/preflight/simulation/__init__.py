@@ -1,1 +1,0 @@
-"""A run at any scale in virtual time: the real loop, buffer and pool, with simulated engines and learner."""
