@@ -80,7 +80,7 @@ def test_columns_say_what_answers_and_their_groups_are(run: RunDir) -> None:
 
 
 def test_the_update_sum_of_an_answer_is_the_sum_over_its_tokens_of_advantage_times_factor() -> None:
-    record = {"logprobs": [-1.0] * 3, "advantage": [0.5, -2.0, None], "factor": [1.0, 0.5, 1.0]}
+    record: dict[str, Any] = {"logprobs": [-1.0] * 3, "advantage": [0.5, -2.0, None], "factor": [1.0, 0.5, 1.0]}
     assert update_sum(record) == 1.5
     assert update_sum(record | {"advantage": -0.5, "factor": 2.0}) == 3.0
     assert update_sum({"untrained": "truncated"}) == update_sum(None) == 0.0
