@@ -76,7 +76,6 @@ bench: setup  ## measure rollout, learner, its memory, weight push and loop with
 	@PYTHONPATH=tests $(PY) -m bench $(CONFIG) $(ARGS)
 	@PYTHONPATH=tests $(PY) -m bench.driver
 	@PYTHONPATH=tests $(PY) -m bench.endpoint
-	@PYTHONPATH=tests $(PY) -m bench.cpu
 	@PYTHONPATH=tests $(PY) -m bench.memory
 	@PYTHONPATH=tests $(PY) -m bench.beside_trl
 

@@ -65,12 +65,6 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
     )
 }
 
-REMOVED = {
-    "airline": "use kind: verifiers with a task set of tau-bench",
-    "http": "use kind: nemo_gym without options.protocol, or kind: openenv for a server with `step`",
-}
-"""Environments of earlier versions, with the remedy."""
-
 
 def environment(env_id: str) -> EnvDefinition:
     """Return the environment of an id or module. Raise `ValueError` with the known ids if there is none."""
@@ -96,8 +90,6 @@ def _own(module: str) -> EnvDefinition:
     env = getattr(_imported(module), "ENVIRONMENT", None) if found else None
     if isinstance(env, EnvDefinition):
         return env
-    if module in REMOVED:
-        raise ValueError(f"the environment {module!r} is removed; {REMOVED[module]}")
     raise ValueError(
         f"unknown environment {module!r}; use one of {', '.join(ENVIRONMENTS)}, "
         f"or the name of a module of the current folder that defines ENVIRONMENT{suggest_name(module, ENVIRONMENTS)}"

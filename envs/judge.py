@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 from temper.envs.classifier import shared_classifier
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import EnvironmentFault, GraderError
+from temper.envs.core.http_client import ChatReply, RequestRefused, Server, chat_reply
 from temper.envs.core.judge_config import ADDRESSES, RUN_KEY, JudgeConfig
 from temper.envs.core.task import Task
 from temper.envs.own_reward import copy_row
-from temper.envs.remote.client import ChatReply, RequestRefused, Server, chat_reply
 from temper.rewards.score import JUDGE_COSTS
 
 JUDGED = "judged"

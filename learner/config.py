@@ -1,6 +1,5 @@
 """Settings of the optimiser, and of the learner's ranks. For the loss see `learner/losses/config.py`."""
 
-import logging
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -8,7 +7,6 @@ from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.rollout.weights.config import AUTO, TRANSPORTS, WireDtype
 
-LOG = logging.getLogger(__name__)
 Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["constant", "linear", "cosine"]
 ZeroStage = Literal[0, 1, 2, 3]
@@ -174,9 +172,6 @@ class LearnerConfig:
         self._check_sequence_parallel()
         self._check_expert_parallel()
         self._check_passes()
-        if self.transport == "ray":
-            LOG.warning("learner.transport=ray is no longer supported; using %s", AUTO)
-            object.__setattr__(self, "transport", AUTO)
         one_of("learner.transport", self.transport, (AUTO, *TRANSPORTS))
 
     def _check_partitioning(self) -> None:

@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     add_doctor_commands(commands)
     env = _add_group(commands, "env", "check, create and list environments, and grade answers")
     add_env_commands(env)
-    debug = _add_group(commands, "debug", "explain, audit and replay a run, and compare engine and trainer")
+    debug = _add_group(commands, "debug", "replay a step of a run, and compare engine and trainer")
     add_debug_commands(debug)
     for command in (*commands.choices.values(), *env.choices.values(), *debug.choices.values()):
         command.set_defaults(parser=command)

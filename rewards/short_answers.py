@@ -77,12 +77,13 @@ def simplify(text: str) -> str:
     return SEPARATED.sub(" ", text)
 
 
-def plain(text: str, gap: str = "") -> str:
-    """Return a text as it is compared. `gap` replaces punctuation: empty as in SQuAD, a space as in TriviaQA."""
-    return _without_punctuation(simplify(text), gap)
+def plain(text: str) -> str:
+    """Return a text as SQuAD compares it."""
+    return _without_punctuation(simplify(text), "")
 
 
 def _without_punctuation(text: str, gap: str) -> str:
+    """Return lower-case words without articles. `gap` replaces punctuation: empty as in SQuAD, a space as in TriviaQA."""
     text = text.lower()
     kept = {at for sign in KEPT.finditer(text) for at in range(*sign.span())}
     signs = (gap if unicodedata.category(sign)[0] in "PS" and at not in kept else sign for at, sign in enumerate(text))

@@ -46,11 +46,11 @@ class Played:
 class Simulators:
     """One child process. Requests run one at a time, from any thread, with their own deadlines."""
 
-    def __init__(self, package: Path, *, cpu_s: float = CPU_S, wall_s: float = WALL_S) -> None:
-        """`package` is the folder of `bfcl_eval`. A request may take `cpu_s` of processor time and `wall_s` in all."""
+    def __init__(self, package: Path, *, wall_s: float = WALL_S) -> None:
+        """`package` is the folder of `bfcl_eval`. A request may take `CPU_S` of processor time and `wall_s` in all."""
         self.package = package
         self.wall_s = wall_s
-        self._process = LineProcess(CHILD, "the simulators", (str(package.parent), str(cpu_s)))
+        self._process = LineProcess(CHILD, "the simulators", (str(package.parent), str(CPU_S)))
 
     def play(self, scene: Scene, *, model: Calls, reference: Calls) -> Played | None:
         """Execute the model's and the reference calls, each on fresh simulators.

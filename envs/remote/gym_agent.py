@@ -18,10 +18,10 @@ from temper.envs.core.bounds import only_known
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.http_client import Server, read_number
 from temper.envs.core.process import kill_group, require_python, wrap_in_shell
 from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.task import Task
-from temper.envs.remote.client import Server, read_number
 from temper.envs.remote.responses_api import PARAMS, load
 
 CHILD = Path(__file__).with_name("gym_agent_child.py")

@@ -1,6 +1,6 @@
 """Environments on a resources server of NeMo-Gym.
 
-Options: `url`, and the other fields of `envs.remote.client.Server`, or `agent` and `python` (`gym_agent.py`). Tasks are
+Options: `url`, and the other fields of `envs.core.http_client.Server`, or `agent` and `python` (`gym_agent.py`). Tasks are
 rows of data: `responses_create_params` with `input` (and `tools`), and further fields for the server, which gets the whole row.
 
 An episode begins with `POST /seed_session` with the row. Each tool call is a `POST /<tool>` with its arguments, whose reply
@@ -18,11 +18,11 @@ from typing import Any
 from temper.envs.core.bounds import only_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.http_client import MAX_RESULT_CHARACTERS, Server, Session, read_number
 from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
-from temper.envs.remote.client import MAX_RESULT_CHARACTERS, Server, Session, read_number, writable
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, writable
 from temper.envs.remote.gym_agent import with_agent
 from temper.envs.remote.responses_api import PARAMS, ResponseTurn, load, response
 from temper.envs.task_env import TaskEnv

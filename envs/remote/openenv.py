@@ -2,7 +2,7 @@
 
 Options: `prompt` is the instruction before the first observation. `action` is the field of the action that holds the
 model's answer. Without it the answer must be the action as a JSON object. `observation` is the field that the model sees,
-by default all fields as JSON. `envs.remote.client.Server` describes `url`, `hosts`, `timeout_s`, `max_bytes`,
+by default all fields as JSON. `envs.core.http_client.Server` describes `url`, `hosts`, `timeout_s`, `max_bytes`,
 `key_variable` and `key_header`. Nothing is retried.
 
 Without data the tasks are seeds, which `reset` gets. A row has a `prompt`, and may have `reset`: the arguments of `reset`.
@@ -25,11 +25,11 @@ from websockets.sync.client import connect
 from temper.envs.core.bounds import only_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.http_client import MAX_RESULT_CHARACTERS, Server, read_number
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.remote.client import MAX_RESULT_CHARACTERS, Server, read_number, writable
+from temper.envs.core.turn_text import ParsedTurn, writable
 from temper.envs.task_env import TaskEnv
 from temper.rewards.json_answers import NoJson, json_answer
 from temper.rewards.score import CORRECT, FORMAT, Outcome, Score, error_rate

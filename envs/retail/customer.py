@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from temper.envs.core.bounds import only_known
 from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.http_client import Server, chat_reply
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CLOSE_THINKING
-from temper.envs.remote.client import Server, chat_reply
 
 OPENING = "Hello."
 """The first message of a customer that the options name. It is the same for all rows."""

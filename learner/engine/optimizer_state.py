@@ -140,7 +140,7 @@ class OptimizerState:
         return sorted(key for key, value in held.items() if isinstance(value, torch.Tensor) and value.ndim)
 
     def _keeps(self, parameter: Any, kind: str) -> bool:
-        """Return whether the optimiser has a tensor of this kind. Older checkpoints have AdamW's of Muon's experts."""
+        """Return whether the optimiser has a tensor of this kind. In checkpoints of version 0.2.0, AdamW has Muon's experts."""
         by_muon = id(parameter) in self._optimizer.matrices
         return kind in (MASTER, EMA) or (kind == MOMENTUM) == by_muon
 

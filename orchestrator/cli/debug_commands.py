@@ -1,39 +1,14 @@
-"""The commands `debug ...`: explain, audit and replay a run, and compare engine and trainer."""
+"""The commands `debug ...`: replay a step of a run, and compare engine and trainer."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from temper.orchestrator.cli.arguments import add_command, add_json, add_run, require_run
-from temper.orchestrator.pipeline.finding import Level
-from temper.orchestrator.tools.inspect.viewer.loopback import LOOPBACK
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
 
-SHOWN = 50
-"""Maximum number of printed findings. --json has all."""
-AUDIT_EPILOG = """examples:
-  temper debug audit runs/demo
-  temper debug audit runs/demo --json | jq '.findings[]'
-
-Reads the folder only: event_log.jsonl, metrics.jsonl, evaluations, checkpoints and trajectories. The event log balances
-at every step. No ticket is trained twice or lost. Every step has one row of metrics. Event log, metrics and trajectories
-have the same groups. Each checkpoint is whole and holds the tickets that were in flight.
-The exit status is 1 if something disagrees.
-"""
-PORT = 8310
-EXPLAIN_EPILOG = f"""examples:
-  temper debug explain runs/demo
-  temper debug explain runs/demo --stage rl-2 --json | jq '.change_points[0]'
-  temper view runs/demo --port {PORT}          serve the viewer that the links open
-
-Reads only the run's folder. The run may be running. A metric has a change point if two straight lines fit it and one does not,
-so a steady rise has none. docs/debugging.md explains the output.
-"""
 REPLAY_EPILOG = """examples:
   temper debug replay runs/demo                                         list the steps that can be replayed
   temper debug replay runs/demo --step 26
@@ -64,18 +39,6 @@ def add_debug_commands(commands: "Commands") -> None:
     """Add the commands to the group."""
     _add_parity(commands)
     _add_replay(commands)
-    text = "check that the event log, metrics, checkpoints and trajectories of a run agree"
-    command = add_command(commands, "audit", _audit, text, epilog=AUDIT_EPILOG)
-    add_run(command)
-    add_json(command)
-    text = "find change points of a run's metrics, and the groups behind the update"
-    command = add_command(commands, "explain", _explain, text, epilog=EXPLAIN_EPILOG)
-    add_run(command)
-    command.add_argument("--stage", metavar="NAME", help="the stage (default: the newest that samples and trains)")
-    add_json(command)
-    command.add_argument(
-        "--port", type=int, default=PORT, metavar="N", help=f"port of `temper view` in the links (default: {PORT})"
-    )
 
 
 def _add_parity(commands: "Commands") -> None:
@@ -131,37 +94,6 @@ def _add_replay(commands: "Commands") -> None:
         metavar="SECONDS",
         help="deadline of one step, and minimum of all other deadlines (default: 1800, and the run's deadlines)",
     )
-
-
-def _audit(given: argparse.Namespace) -> int:
-    from temper.orchestrator.tools.debug.audit.audit import audit
-    from temper.orchestrator.tools.finding import findings_to_json
-
-    run = require_run(given.run.resolve())
-    found = audit(run)
-    data = findings_to_json(found)
-    if given.json:
-        print(json.dumps({"run": str(run.root)} | data, indent=1))
-    else:
-        console = Console(highlight=False)
-        for finding in found[:SHOWN]:
-            finding.print(console, width=max(14, len(finding.where) + 1))
-        if len(found) > SHOWN:
-            print(f"... and {len(found) - SHOWN} more (--json has all)")
-        failed = data["failures"]
-        print(f"{run.root}: {f'{failed} inconsistencies' if failed else 'consistent'}")
-    return 1 if any(finding.level is Level.FAILURE for finding in found) else 0
-
-
-def _explain(given: argparse.Namespace) -> int:
-    from temper.orchestrator.tools.inspect.explain.explanation import explain, print_explanation
-
-    found = explain(require_run(given.run), stage=given.stage)
-    if given.json:
-        print(json.dumps(found.as_json(), indent=1))
-    else:
-        print_explanation(found, Console(highlight=False), viewer=f"http://{LOOPBACK}:{given.port}/")
-    return 0
 
 
 def _replay(given: argparse.Namespace) -> int:

@@ -114,7 +114,7 @@ def least_budget(run: Path, share: float) -> int | None:
 
 def require_key(host: str, environment: Mapping[str, str]) -> None:
     """Raise `ValueError` if other machines could reach the server without a key."""
-    from temper.envs.remote.client import is_loopback
+    from temper.envs.core.http_client import is_loopback
 
     if not is_loopback(host) and not environment.get(KEY_VARIABLE):
         raise ValueError(

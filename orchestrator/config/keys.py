@@ -20,30 +20,6 @@ EACH = "*"
 """Key of a section with any number of entries, each under a name of the user."""
 Keys = dict[str, "Keys | None"]
 """Keys of a section by name, None for a value."""
-REMOVED = ("learner.sparse_push", "sft.reasoning.rounds")
-"""Removed settings of earlier versions. They are dropped, so that an older run can resume.
-
-The name of a stage's instance may replace the name of the stage.
-"""
-OLD_KEYS = {
-    "self_sft": "rft",
-    "sft.thoughts": "sft.reasoning",
-    "rollout.thought": "rollout.thinking",
-    "supervision.pulse_s": "supervision.heartbeat_s",
-    "learner.threads_beside": "learner.threads_during_generation",
-    "model.thought_tags": "model.thinking_tags",
-    "eval.no_thought": "eval.no_thinking",
-    "sft.reasoning.thinking.no_thought": "sft.reasoning.thinking.no_thinking",
-    "rl.thinking.no_thought": "rl.thinking.no_thinking",
-    "rl.loss.malformed_thought": "rl.loss.malformed_thinking",
-    "rl.shaping.thought_length": "rl.shaping.thinking_length",
-    "chosen": "resolved",
-    "deadlines.shift_s": "deadlines.phase_s",
-    "rl.max_drops": "rl.max_replaced_groups",
-    "rl.bands.logprob_gap": "rl.bands.mismatch_abs",
-    "rl.bands.signal": "rl.bands.nonzero_advantage",
-}
-"""Renamed settings: old name to new name. The error for an unknown key shows the new name."""
 PEER_KEYS = {
     # TRL
     "num_generations": "rl.group_size",
@@ -177,7 +153,7 @@ def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
         stage = str(name).partition("-")[0]
         if name not in known and stage in _stages():  # such as rl-2
             named[str(name)] = known.get(stage)
-        elif name not in known and not (whole or new_key(str(name)) or peer_key(str(name), given[name])):
+        elif name not in known and not (whole or peer_key(str(name), given[name])):
             named.setdefault(str(name), None)
     _check(given, {**named, **known}, "")
 
@@ -185,7 +161,7 @@ def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
 def _check(given: Mapping[str, Any], known: Keys, under: str) -> None:
     for name, value in given.items():
         key = f"{under}{name}"
-        if name not in known and EACH not in known and not is_removed(key):
+        if name not in known and EACH not in known:
             raise unknown_key(key, value, list(known))
         section = known.get(name, known.get(EACH))
         if section is not None and isinstance(value, Mapping):
@@ -199,7 +175,7 @@ def unknown_key(key: str, value: Any, known: Sequence[str]) -> SettingError:
 
 
 def _hint(key: str, value: Any, known: Sequence[str]) -> str:
-    if new := new_key(key) or peer_key(key, value):
+    if new := peer_key(key, value):
         return f"use {new}"
     section, _, word = key.rpartition(".")
     there = dotted(all_keys())
@@ -212,31 +188,6 @@ def _hint(key: str, value: Any, known: Sequence[str]) -> str:
 
 def _whole(section: str, words: list[str]) -> list[str]:
     return [f"{section}.{word}".removeprefix(".") for word in words]
-
-
-def is_removed(key: str) -> bool:
-    """Return whether a setting is one of `REMOVED`."""
-    return key in REMOVED or key.partition(".")[2] in {removed.partition(".")[2] for removed in REMOVED}
-
-
-def new_key(key: str) -> str | None:
-    """Return the new name of a setting of `OLD_KEYS`, or of one below it, None for any other key.
-
-    The name of a stage's instance may replace the name of the stage.
-    """
-    new = _renamed(key)
-    return None if new is None else new_key(new) or new
-
-
-def _renamed(key: str) -> str | None:
-    owner, _, rest = key.partition(".")
-    for old, new in OLD_KEYS.items():
-        if key == old or key.startswith(f"{old}."):
-            return new + key.removeprefix(old)
-        below = old.partition(".")[2]
-        if below and (rest == below or rest.startswith(f"{below}.")):
-            return f"{owner}.{new.partition('.')[2]}{rest.removeprefix(below)}"
-    return None
 
 
 def peer_key(key: str, value: Any = None) -> str | None:

@@ -16,7 +16,7 @@ from pydantic_core import SchemaValidator
 from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import bounds_of, unit_of
 from temper.envs.data.config import DataConfig
-from temper.orchestrator.config.keys import is_removed, unknown_key
+from temper.orchestrator.config.keys import unknown_key
 from temper.orchestrator.config.text import merged, parsed, resolved
 from temper.orchestrator.run.redaction import redacted
 
@@ -63,16 +63,13 @@ def values(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
 def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, *, under: str = "") -> dict[str, Any]:
     """Return the given settings over `values`, by default over the defaults, with all keys of each section and no shorthand.
 
-    Unknown keys stay, keys of `REMOVED` go. Raise `SettingError` for a plain value in place of a section, a list or a
-    mapping.
+    Unknown keys stay. Raise `SettingError` for a plain value in place of a section, a list or a mapping.
     """
     if not isinstance(given, Mapping):
         raise SettingError(under.removesuffix(".") or "a configuration", given, "must be settings, each with its key")
     hints = _hints(config)
     whole = dict(_defaults(config) if values is None else values)
     for name, value in given.items():
-        if is_removed(f"{under}{name}"):
-            continue
         whole[name] = _completed(hints.get(name, Any), value, whole.get(name), f"{under}{name}")
     return whole
 

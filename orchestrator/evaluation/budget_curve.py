@@ -42,7 +42,7 @@ class BudgetPoint:
     share: float | None = None
     """The budget as a share of the median unlimited reasoning, if requested so."""
     nested: bool | None = None
-    """Whether the answers were nested in unlimited ones, not sampled in a pass. None in older files."""
+    """Whether the answers were nested in unlimited ones, not sampled in a pass. None in files of version 0.2.0."""
     tasks: int
     samples: int
     """Scored answers over all tasks."""
@@ -75,7 +75,7 @@ class BudgetPoint:
     truncated: float
     """Share of truncated episodes."""
     scores: tuple[TaskScore, ...] = ()
-    """The result of each task, for comparisons. Older files have none."""
+    """The result of each task, for comparisons."""
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> "BudgetPoint":

@@ -67,7 +67,7 @@ class Evaluation:
     asked: dict[str, Any] = field(default_factory=dict)
     """Settings of the answers by name, as plain values, if the file has them."""
     sampled_tokens: float = math.nan
-    """Tokens sampled in `seconds`, with forced answers. NaN without a curve and in older files."""
+    """Tokens sampled in `seconds`, with forced answers. NaN without a curve."""
 
     def seconds_per_right_answer(self, point: BudgetPoint) -> float:
         """Return tokens per right answer divided by the evaluation's tokens per second, NaN if one is unknown."""

@@ -7,7 +7,6 @@ from functools import cache
 
 from temper.envs.config import EnvConfig
 from temper.envs.core.setting import Kind, kind_of
-from temper.orchestrator.config.keys import is_removed, new_key
 from temper.orchestrator.config.text import flat_text, written
 from temper.orchestrator.pipeline.config import KINDS, KNOWN, SCHEMA, Config, flat_config, save_config
 from temper.orchestrator.pipeline.data_files import MISSING, content
@@ -41,12 +40,11 @@ def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> di
 def changes(config: Config, before: dict[str, str], now: dict[str, str]) -> dict[Kind, Changes]:
     stages = {one.name: one.stage.name for one in config.instances}
     found: dict[Kind, Changes] = {kind: {} for kind in Kind}
-    before = {new_key(key) or key: value for key, value in before.items()}
     defaults, known = default_settings(), {_section(key) for key in before}
     for key in sorted(before | now):
         if key not in before and _section(key) in known and now[key] == defaults.get(_declared_key(key, stages)):
             continue  # a setting that the version of the last start did not have
-        if before.get(key) != now.get(key) and not is_removed(key):
+        if before.get(key) != now.get(key):
             found[_kind(key, stages)][key] = before.get(key), now.get(key)
     return found
 

@@ -41,8 +41,8 @@ class CheckpointConfig:
     """Steps after each kept checkpoint whose batches are kept for `temper debug replay`, about 20 bytes for each sampled
     token. With `learner.router_replay` each expert choice of a token takes 1 byte more (2 above 255 experts). 0 keeps none."""
     trajectories_every: int = scheduled(TRAJECTORIES_EVERY, unit="steps")
-    """Steps between kept trajectory files for `temper view` and `temper debug explain`, about 90 bytes for each sampled
-    token. The last step, skipped steps and steps with an alarm are always kept."""
+    """Steps between kept trajectory files for `temper view`, about 90 bytes for each sampled token. The last step, skipped
+    steps and steps with an alarm are always kept."""
 
     def __post_init__(self) -> None:
         if self.keep < 1:

@@ -1,12 +1,10 @@
 """Client of an OpenAI-compatible server, with deadlines, retries with backoff, limited concurrency and typed errors.
 
-It follows no redirects, and uses no proxy settings or credentials of this machine. The key is only in a request header,
-never in a message.
+The key is only in a request header, never in a message.
 """
 
 import asyncio
 import json
-import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +12,7 @@ import httpx
 
 from temper.envs.core.bounds import not_negative, positive
 from temper.envs.core.errors import EnvError, EpisodeTimeout, PromptTooLong
-from temper.envs.remote.client import is_loopback
+from temper.envs.core.http_client import ALONE, JSON, next_pause_s, read_address, read_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +35,7 @@ class ChatServer:
     """Largest reply, in bytes."""
 
     def __post_init__(self) -> None:
-        try:
-            url = httpx.URL(self.url)
-        except httpx.InvalidURL as error:
-            raise ValueError(f"url={self.url!r}: {error}") from error
-        if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
-            raise ValueError(f"url={self.url!r} must be like http://127.0.0.1:8000/v1, without user or query")
-        if self.key and url.scheme == "http" and not is_loopback(url.host):
-            raise ValueError(
-                f"url={self.url!r} would send the server's key unencrypted to another machine; use https://, or an empty "
-                f"key"
-            )
+        read_address("url", self.url, has_key=bool(self.key))
         positive("concurrency", self.concurrency)
         positive("timeout_s", self.timeout_s)
         not_negative("retries", self.retries)
@@ -91,11 +79,10 @@ class ChatClient:
         self.server = server
         key = {"Authorization": f"Bearer {server.key}"} if server.key else {}
         self._client = httpx.AsyncClient(
-            headers={"Accept": "application/json", "Content-Type": "application/json"} | key,
+            headers=JSON | key,
             timeout=server.timeout_s,
-            follow_redirects=False,
-            trust_env=False,
             limits=httpx.Limits(max_connections=server.concurrency),
+            **ALONE,
         )
 
     async def __aenter__(self) -> "ChatClient":
@@ -130,7 +117,7 @@ class ChatClient:
             except _Retryable as error:
                 problem, pause = str(error), error.pause_s
             if attempt < server.retries:
-                usual = server.backoff_s * 2**attempt * random.uniform(0.5, 1.0)
+                usual = next_pause_s(server.backoff_s, attempt + 1)
                 await asyncio.sleep(min(LONGEST_PAUSE_S, max(usual, pause or 0.0)))
         raise ServerFault(f"{method} {url}: {problem} (attempts: {server.retries + 1})")
 
@@ -158,11 +145,11 @@ def _answer(request: str, reply: httpx.Response, content: bytes) -> dict[str, An
             raise PromptTooLong(f"{request}: status {status}: {message}")
         raise Refused(f"{request}: status {status}: {message}")
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise _Retryable(f"the reply is not JSON: {_shown(content)!r}") from error
-    if not isinstance(found, dict) or found.get("error"):
-        raise _Retryable(f"the reply is not a JSON object: {_shown(content)!r}")
+        found = read_object(content)
+    except ValueError as error:
+        raise _Retryable(str(error)) from error
+    if found.get("error"):
+        raise _Retryable(f"the reply is an error: {_shown(content)!r}")
     return found
 
 

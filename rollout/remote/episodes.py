@@ -16,7 +16,7 @@ from temper.envs.core.clock import Clock
 from temper.envs.core.errors import FailureKind, PromptTooLong, failure_of
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.env_episode import EnvEpisode, MakeEnv
+from temper.envs.env_episode import EnvEpisode
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
 from temper.rollout.episodes.episode import LIMITS, sample_seed, turn_faults
@@ -53,7 +53,6 @@ class RemoteEpisodes:
         limits: EpisodeLimits,
         seed: int,
         retries: int = 1,
-        make_env: MakeEnv = make_env,
     ) -> None:
         """`retries` is the number of retries of an episode after a transient failure.
 
@@ -64,7 +63,6 @@ class RemoteEpisodes:
         self._limits = limits
         self._seed = seed
         self._retries = retries
-        self._make_env = make_env
         self._places = asyncio.Semaphore(client.server.concurrency)
         self._threads = EnvThreads()
         self.heard = 0.0
@@ -85,7 +83,7 @@ class RemoteEpisodes:
 
     async def _play(self, ticket: Ticket, seed: int) -> Trajectory:
         """Run an episode to its end. A failure outside the model becomes a typed failure."""
-        env = EnvEpisode(ticket.task, make=self._make_env)
+        env = EnvEpisode(ticket.task, make=make_env)
         clock = Clock(self._limits.timeout_s)
         episode = _Episode(task=ticket.task, seed=seed, sampling=ticket.sampling, env=env, clock=clock)
         result, failure, began = StepResult(), None, asyncio.get_running_loop().time()

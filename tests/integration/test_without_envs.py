@@ -150,8 +150,6 @@ def test_two_steps_of_each_are_taken_and_told_of(files_alone: Path, capsys: pyte
         assert [one["name"] for one in told["stages"]] == ["init", "sft", "dpo"]
         for command in (
             ["status", str(run)],
-            ["debug", "explain", str(run)],
-            ["debug", "audit", str(run)],
             ["doctor", "--plan", str(files_alone)],
         ):
             assert main(command) == 0, capsys.readouterr()

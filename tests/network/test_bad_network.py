@@ -213,7 +213,7 @@ def test_a_run_on_a_bad_network_heals() -> None:
 Between two hosts, the median round trip takes {1000 * round_trip_s:.0f} ms, and {lost:.1%} of the echoes are lost. The times
 of a partition count from its end.
 
-The run ends with status 0. Its ledger is balanced: {ledger}. The result of `temper debug audit`: {verdict}.
+The run ends with status 0. Its ledger is balanced: {ledger}. The audit of its folder: {verdict}.
 """
     print(text)
     if page := os.environ.get(PAGE):

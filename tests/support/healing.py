@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from support.audit import failures
 from support.fault_job import Job, rows
 
+from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
 from temper.orchestrator.session.status import ProcessStatus, read_status
 
@@ -95,8 +97,7 @@ def scale(job: Job, number: int) -> float:
 
 
 def audited(run: Path) -> str:
-    """Return the last line of a clean audit. Fail with its table if it found a problem."""
-    command = [sys.executable, "-m", "temper.orchestrator", "debug", "audit", str(run)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip().splitlines()[-1].rpartition(": ")[2]
+    """Return the word for a run without inconsistencies. Fail with their list if there are any."""
+    found = failures(RunDir(run))
+    assert not found, "\n".join(one.line for one in found)
+    return "consistent"

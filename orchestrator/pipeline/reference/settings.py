@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from temper.envs.core.setting import Kind, kind_of, kinds, unit_of
-from temper.orchestrator.config.keys import new_key, peer_key
+from temper.orchestrator.config.keys import peer_key
 from temper.orchestrator.config.schema import Shape, part_of
 from temper.orchestrator.pipeline.config import SCHEMA
 
@@ -178,7 +178,7 @@ def named_setting(key: str, stages: Mapping[str, str]) -> Setting:
     if found is None:
         near = nearest(general)
         hint = f"nearest: {', '.join(near)}" if near else "docs/settings.md has all of them"
-        if new := new_key(key) or peer_key(key):
+        if new := peer_key(key):
             hint = f"use {new}"
         raise ValueError(f"there is no setting {key}; {hint}")
     return found

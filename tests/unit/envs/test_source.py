@@ -71,12 +71,6 @@ def test_an_unknown_environment_is_named_with_the_nearest() -> None:
         environment("maths")
 
 
-@pytest.mark.parametrize(("removed", "remedy"), [("airline", "verifiers"), ("http", "nemo_gym")])
-def test_a_removed_environment_is_named_with_its_successor(removed: str, remedy: str) -> None:
-    with pytest.raises(ValueError, match=f"'{removed}'.*kind: {remedy}"):
-        environment(removed)
-
-
 def test_wrong_settings_are_refused() -> None:
     for wrong, said in (
         (EnvConfig(share=-1), "envs.sums.share=-1: must be 0 or more"),

@@ -117,7 +117,9 @@ def _require_same_budgets(runs: Sequence[RunCurves]) -> None:
         }
         union = set().union(*asked.values())
         sets = {frozenset(budget for budget, _ in points) for points in asked.values()}
-        known = {(budget, nested) for budget, nested in union if nested is not None}  # older files do not say it
+        known = {
+            (budget, nested) for budget, nested in union if nested is not None
+        }  # files of version 0.2.0 do not say it
         if len(sets) > 1 or len(known) > len({budget for budget, _ in known}):
             listed = "; ".join(f"{run}: {_list_budgets(budgets)}" for run, budgets in asked.items())
             wanted = ",".join(map(str, sorted({budget for budget, _ in union})))
@@ -129,7 +131,7 @@ def _require_same_budgets(runs: Sequence[RunCurves]) -> None:
 
 
 def _list_budgets(budgets: Iterable[tuple[int, bool | None]]) -> str:
-    ways = {True: "nested", False: "in a pass", None: "by an older version"}
+    ways = {True: "nested", False: "in a pass", None: "by version 0.2.0"}
     return ", ".join(f"{budget} {ways[nested]}" for budget, nested in sorted(budgets, key=lambda one: one[0]))
 
 

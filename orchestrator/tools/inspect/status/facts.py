@@ -14,13 +14,16 @@ from typing import Any
 import psutil
 import yaml
 
+from temper.orchestrator.loop.buffer import Totals
+from temper.orchestrator.run.event_log import parse_row as parse_event_row
 from temper.orchestrator.run.folder import RunDir, finite
-from temper.orchestrator.run.metrics_log import MetricsRow, parse_row, step_rows
+from temper.orchestrator.run.metrics_log import MetricsRow, step_rows
+from temper.orchestrator.run.metrics_log import parse_row as parse_metrics_row
 from temper.orchestrator.session.status import RunStatus, read_status
 from temper.orchestrator.tools.inspect.viewer.recorded_file import recorded_files
 
 TAIL_BYTES = 8_000_000
-"""Bytes of metrics.jsonl that are read: about its last 2,500 steps."""
+"""Bytes of metrics.jsonl that are read: about its last 2,500 steps. The event log has more steps in as many."""
 LATELY = 10
 """Steps over which a rate is taken."""
 NEWEST = 6
@@ -76,6 +79,8 @@ class RunFacts:
     memory: tuple[ProcessMemory, ...]
     free_memory: int
     """Available bytes of this machine's memory."""
+    totals: Totals | None = None
+    """The tickets of the newest loop up to its last step, by the event log."""
     outcome: str = ""
     """What a run that has ended achieved, in a line."""
     recorded: tuple[str, ...] = ()
@@ -115,6 +120,7 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
         found=_newest_faults(run.faults),
         memory=_memory(status) if running and status is not None else (),
         free_memory=psutil.virtual_memory().available,
+        totals=last_totals(run.event_log),
         outcome="" if running else _outcome(run.root),
         recorded=tuple(file.label for file in recorded_files(run)[:NEWEST]),
     )
@@ -127,19 +133,32 @@ def _outcome(run_dir: Path) -> str:
 
 
 def last_rows(path: Path) -> list[MetricsRow]:
-    """Return the rows at the end of a metrics file, without a torn line."""
+    """Return the rows at the end of a metrics file."""
+    rows = []
+    for line in _last_lines(path):
+        with contextlib.suppress(ValueError):
+            rows.append(parse_metrics_row(line))
+    return rows
+
+
+def last_totals(path: Path) -> Totals | None:
+    """Return the totals of the last step in an event log. None without one."""
+    for line in reversed(_last_lines(path)):
+        if '"event": "step"' in line:
+            with contextlib.suppress(ValueError):
+                return parse_event_row(line).totals
+    return None
+
+
+def _last_lines(path: Path) -> list[str]:
+    """Return the lines at the end of a file of rows, without a torn one."""
     if not path.exists():
         return []
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         whole = file.tell() == 0
         lines = file.read().decode("utf-8", errors="replace").splitlines(keepends=True)
-    rows = []
-    for line in lines if whole else lines[1:]:
-        if line.endswith("\n"):
-            with contextlib.suppress(ValueError):  # `temper debug audit` reports bad rows
-                rows.append(parse_row(line))
-    return rows
+    return [line for line in (lines if whole else lines[1:]) if line.endswith("\n")]
 
 
 def _main_metrics(row: MetricsRow) -> dict[str, float]:

@@ -57,6 +57,9 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
         )
     if status.buffer and not facts.finished:
         yield f"groups: {', '.join(f'{state} {count}' for state, count in status.buffer.items())}"
+    if (totals := facts.totals) is not None:
+        parts = f"{totals.trained} trained + {totals.dropped} dropped + {totals.failed} failed + {totals.in_flight} in flight"
+        yield f"tickets: {totals.issued} {'=' if totals.is_balanced else 'is not'} {parts}"
     if status.failures:
         yield f"failed episodes: {', '.join(f'{kind} {count}' for kind, count in sorted(status.failures.items()))}"
     if facts.memory:

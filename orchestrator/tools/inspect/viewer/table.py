@@ -7,7 +7,6 @@ from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Row
 from temper.rewards.score import correctness
@@ -53,23 +52,19 @@ def encode_columns(columns: dict[str, list[Any]]) -> dict[str, Any]:
     return {name: code(values) if name in TEXTS else values for name, values in columns.items()}
 
 
-def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
-    """Return `update_sum` of a recorded answer. 0 if it was not trained."""
-    if training is None or "untrained" in training:
-        return 0.0, 0.0
-    count = len(training["logprobs"])
-    return update_sum(*(_per_token(training[name], count) for name in ("advantage", "factor")))
+def update_sum(training: dict[str, Any] | None) -> float:
+    """Return the sum of |advantage x factor| over the tokens of a recorded answer. 0 if it was not trained.
 
-
-def update_sum(advantages_T: ArrayLike, factors_T: ArrayLike) -> tuple[float, float]:
-    """Return the sum of |advantage x factor| over the tokens of an answer, and the part with a positive advantage.
-
-    A product that is not finite counts as 0. It would hide the shares of all other groups.
+    The gradient of a token's loss is its advantage, times the correction factor for the engine, times the gradient of its
+    logprob. The averaging of the loss over answer lengths is not recorded. A product that is not finite counts as 0, because
+    it would hide the shares of all other groups.
     """
+    if training is None or "untrained" in training:
+        return 0.0
+    count = len(training["logprobs"])
     with np.errstate(invalid="ignore"):
-        products = np.asarray(advantages_T, dtype=np.float64) * np.asarray(factors_T, dtype=np.float64)
-    finite = products[np.isfinite(products)]
-    return float(np.abs(finite).sum()), float(finite[finite > 0].sum())
+        products = _per_token(training["advantage"], count) * _per_token(training["factor"], count)
+    return float(np.abs(products[np.isfinite(products)]).sum())
 
 
 def _per_token(value: float | list[float | None] | None, count: int) -> np.ndarray:
@@ -112,7 +107,7 @@ def _facts(row: Row) -> dict[str, Any]:
         "surprisal": _mean(-logprobs),
         "mismatch": _mismatch(training, logprobs),
         "advantage": _advantage(training),
-        "update": update_sum_of(training)[0],
+        "update": update_sum(training),
         "masked": _masked(training),
         "detail": row.get("detail", ""),
         "prompt": _prompt(row["messages"]),

@@ -14,8 +14,8 @@ from support.bound import bound, made, opened
 
 from temper.envs.catalog import configure_env
 from temper.envs.core.errors import FailureKind
+from temper.envs.core.http_client import Server
 from temper.envs.core.task import Task
-from temper.envs.remote.client import Server
 from temper.envs.transcript import score_turns
 from temper.rewards.score import Outcome
 

@@ -203,8 +203,8 @@ def test_a_run_has_its_name_in_every_command_unless_something_else_lies_there(
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     named = Path("runs/demo")
-    single = [["status", "demo"], ["scale", "demo", "--rollout-workers", "1"], ["debug", "audit", "demo"]]
-    assert [parser().parse_args(command).run for command in single] == [named] * 3
+    single = [["status", "demo"], ["scale", "demo", "--rollout-workers", "1"]]
+    assert [parser().parse_args(command).run for command in single] == [named] * 2
     assert parser().parse_args(["serve", "demo"]).model == named
     assert parser().parse_args(["fork", "demo", "--from", "rl", "name=x"]).source == named
     assert parser().parse_args(["report --compare", "demo", "other"]).evaluations == [named, Path("other")]

@@ -218,9 +218,7 @@ def test_what_is_no_request_is_refused_and_taken_away(tmp_path: Path, text: str)
     [
         ["status"],
         ["view"],
-        ["debug", "explain"],
         ["debug", "replay"],
-        ["debug", "audit"],
         ["scale", "--rollout-workers=2"],
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from temper.envs.core.bounds import SettingError
-from temper.orchestrator.config.keys import EACH, OLD_KEYS, PEER_KEYS, Keys, all_keys, check_keys, dotted, new_key
+from temper.orchestrator.config.keys import EACH, PEER_KEYS, Keys, all_keys, check_keys, dotted
 from temper.orchestrator.config.schema import _hints, part_of
 from temper.orchestrator.config.text import overridden
 from temper.orchestrator.pipeline.config import SCHEMA
@@ -25,11 +25,10 @@ def test_the_keys_that_are_read_from_source_are_those_of_the_classes() -> None:
     assert all_keys() == keys_of(SCHEMA)
 
 
-def test_old_keys_and_those_of_other_projects_lead_to_present_ones() -> None:
+def test_keys_of_other_projects_lead_to_present_ones() -> None:
     there = {*dotted(all_keys())}
-    assert {new.replace("NAME", EACH) for new in (*OLD_KEYS.values(), *PEER_KEYS.values())} <= there
-    assert not {*OLD_KEYS, *PEER_KEYS} & there
-    assert [key for key in there if new_key(key) is not None] == []
+    assert {new.replace("NAME", EACH) for new in PEER_KEYS.values()} <= there
+    assert not {*PEER_KEYS} & there
 
 
 @pytest.mark.parametrize(
@@ -48,9 +47,6 @@ def test_old_keys_and_those_of_other_projects_lead_to_present_ones() -> None:
         ("algorithm.adv_estimator=grpo", "algorithm", "rl.loss.advantage"),
         ("sft.lr=1", "sft.lr", "sft.optim.learning_rate"),
         ("learner.max_lag=2", "learner.max_lag", "rl.max_lag"),
-        ("rl.max_drops=2", "rl.max_drops", "rl.max_replaced_groups"),
-        ("rollout.thought.grace=2", "rollout.thought", "rollout.thinking"),
-        ("self_sft.samples=2", "self_sft", "rft"),
         ("envs.mine.shar=1", "envs.mine.shar", "envs.mine.share"),
         ("rl-2.stepz=1", "rl-2.stepz", "rl-2.steps"),
         ("stages=[{rl: {name: more, stepz: 1}}]", "more.stepz", "more.steps"),
@@ -63,25 +59,11 @@ def test_an_unknown_key_is_answered_with_the_right_one(override: str, key: str, 
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("sft.thoughts.thinking.no_thought", "sft.reasoning.thinking.no_thinking"),
-        ("self_sft.thinking.no_thought", "rft.thinking.no_thinking"),
-        ("distill.bands.signal.low", "distill.bands.nonzero_advantage.low"),
-        ("rl-2.max_drops", "rl-2.max_replaced_groups"),
-        ("rl.steps", None),
-    ],
-)
-def test_a_setting_of_an_old_run_has_its_present_name(old: str, new: str | None) -> None:
-    assert new_key(old) == new
-
-
-@pytest.mark.parametrize(
     "given",
     [
         {"envs": {"mine": {"options": {"any": 1}}}, "rl-2": {"steps": 1}, "eval-rl": {"tasks": 1}},
         {"stages": [{"rl": {"name": "more", "steps": 1}}], "more": {"group_size": 4}},
-        {"rl": None, "model": "${oc.env:MODEL}", "learner": {"lora": None, "sparse_push": True}},
+        {"rl": None, "model": "${oc.env:MODEL}", "learner": {"lora": None}},
     ],
 )
 def test_known_keys_pass(given: dict[str, Any]) -> None:

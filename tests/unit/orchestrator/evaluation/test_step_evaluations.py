@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.audit import failures
 from support.plain_loop import plain_loop
 from support.plain_pool import Worker, pool_of, settle
 from support.pushes import empty_push
@@ -278,7 +279,6 @@ def test_a_missing_one_is_made_after_the_step_that_the_stage_resumes_from(tmp_pa
 
 
 def test_evaluations_after_a_checkpoint_go_with_it_and_an_audit_finds_a_double_one(tmp_path: Path) -> None:
-    failures = pytest.importorskip("temper.orchestrator.tools.debug.audit.audit").failures
     session, engines = Session(tmp_path), Engines()
     session.do(lambda run: evaluated(run, session.rl, engines, 0, 2, 4))
     assert failures(session.folder) == []

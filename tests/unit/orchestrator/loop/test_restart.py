@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.audit import failures
 from support.event_rows import read_event_log
 from support.pushes import empty_push
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
@@ -157,7 +158,6 @@ def taught(folder: RunDir) -> dict[int, list[int]]:
 
 def require_accounts(folder: RunDir, *, max_lag: int) -> list[int]:
     """Check that each step and ticket occurs exactly once. Return the tickets in training order."""
-    failures = pytest.importorskip("temper.orchestrator.tools.debug.audit.audit").failures
     assert failures(folder) == []
     rows = step_rows(read_metrics(folder.metrics), "rl")
     assert [row.step for row in rows] == [*range(1, STEPS + 1)]

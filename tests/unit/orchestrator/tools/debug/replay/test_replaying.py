@@ -33,8 +33,6 @@ from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
 from temper.orchestrator.tools.debug.replay.page import furthest_layers
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start
 from temper.orchestrator.tools.debug.replay.weights import Moved, compare_stored
-from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, shares_of_batch
-from temper.orchestrator.tools.inspect.viewer.recorded_file import find_file
 
 
 @pytest.fixture(scope="module")
@@ -80,17 +78,6 @@ def test_the_record_holds_what_the_answers_of_the_step_hold(run: RunDir) -> None
     assert any(any(turn["injected"]) for row in rows for turn in row["turns"])
     assert any(row["stop"] == "length" for row in rows)
     assert any(turn["faults"] for row in rows for turn in row["turns"])
-
-
-def test_the_batch_of_a_step_says_which_groups_its_update_came_from_as_its_answers_do(run: RunDir) -> None:
-    told = shares_of(find_file(run, step="8"), most=9)
-    found = shares_of_batch(run.batch_file("rl", 8), stage="rl", step=8, most=9)
-    assert (found.step, found.label, found.of) == (told.step, told.label, told.of)
-    assert len(found.groups) == len(told.groups) > 1
-    for one, other in zip(found.groups, told.groups, strict=True):
-        assert (one.ticket, one.env, one.key, one.rewards) == (other.ticket, other.env, other.key, other.rewards)
-        assert (one.share, one.towards) == pytest.approx((other.share, other.towards), abs=1e-3)  # those are rounded
-        assert one.link == ""
 
 
 def test_only_steps_that_a_checkpoint_leads_to_are_kept_and_the_others_are_refused_with_the_nearest(

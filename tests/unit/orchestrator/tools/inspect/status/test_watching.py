@@ -12,6 +12,8 @@ import pytest
 from rich.console import Console
 from support.viewed_run import HOSTILE, write_viewed_run
 
+from temper.orchestrator.loop.buffer import Totals
+from temper.orchestrator.run.event_log import EventLog
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.session.status import ProcessStatus, RunStatus
@@ -88,6 +90,17 @@ def test_an_event_is_told_with_its_kind_everywhere(run: RunDir) -> None:
     (event,) = gather(run, now=1007.0).events
     assert (event.step, event.text) == (30, "scaled: rollout workers: 2 -> 3")
     assert "event after step 30 of rl: scaled: rollout workers: 2 -> 3" in said_in_the_terminal(run)
+
+
+def test_the_tickets_of_the_last_step_are_summed_up_and_lost_ones_are_told(run: RunDir) -> None:
+    assert gather(run, now=1007.0).totals is None
+    log = EventLog(run.event_log, "rl")
+    log.add("step", {"step": 1, "issued": 3, "trained": 2, "dropped": 0, "failed": 0, "in_flight": 1})
+    log.add("admitted", {"ticket": 3, "env": "math", "index": 3, "version": 1})
+    assert gather(run, now=1007.0).totals == Totals(issued=3, trained=2, in_flight=1)
+    assert "tickets: 3 = 2 trained + 0 dropped + 0 failed + 1 in flight" in said_in_the_terminal(run)
+    log.add("step", {"step": 2, "issued": 6, "trained": 4, "dropped": 0, "failed": 0, "in_flight": 1})
+    assert "tickets: 6 is not 4 trained" in said_in_the_terminal(run)
 
 
 def said_in_the_terminal(run: RunDir) -> str:

@@ -26,11 +26,9 @@ from support.viewed_run import (
     write_large_run,
     write_viewed_run,
 )
-from unit.orchestrator.tools.inspect.explain.test_explaining import write_metrics
 
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.tools.inspect.explain.explanation import explain
 from temper.orchestrator.tools.inspect.viewer.server import ViewServer
 from temper.rollout.trajectory_json import write_groups
 
@@ -299,25 +297,6 @@ def test_fifty_megabytes_of_rows_open_within_two_seconds(browser: "Browser", tmp
     print(f"{size / 1e6:.0f} MB of rows, a page of {out.stat().st_size / 1e6:.1f} MB: {seconds}")
     assert size > 50e6
     assert max(seconds.values()) < 2.0
-
-
-def test_the_links_of_explain_open_the_answers_that_it_tells(browser: "Browser", tmp_path: Path) -> None:
-    run = write_viewed_run(tmp_path / "tiny")
-    write_metrics(run, jump_at=20)
-    shares = explain(run).shares
-    assert shares is not None
-    assert len(shares.groups) == 2
-    with ViewServer(run) as server, one_page(browser) as (page, errors):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        for group in shares.groups:
-            visit(page, f"{server.address}{group.link}")
-            row = page.locator(".card.chosen").get_attribute("data-row")
-            assert row is not None
-            assert f"row={row}&" in group.link
-            assert page.locator("#colours [aria-checked='true']").text_content() == "advantage"
-            assert page.locator("#tokens span[style*='background']").count() > 0
-        server.shutdown()
-    assert errors == []
 
 
 def test_equal_rewards_draw_no_bars_and_groups_count_from_one(page: "Page", tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import http.client
 import json
+import math
 import re
 import socket
 import threading
@@ -31,7 +32,7 @@ from temper.orchestrator.tools.inspect.viewer.loopback import LoopbackServer, Pa
 from temper.orchestrator.tools.inspect.viewer.page import render_page
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, Row, find_file, recorded_files
 from temper.orchestrator.tools.inspect.viewer.server import ViewServer
-from temper.orchestrator.tools.inspect.viewer.table import to_columns
+from temper.orchestrator.tools.inspect.viewer.table import to_columns, update_sum
 from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes, tokenizer_of_run
 from temper.rollout.trajectory_json import write_groups
 
@@ -76,6 +77,15 @@ def test_columns_say_what_answers_and_their_groups_are(run: RunDir) -> None:
     for name in ("lag", "mismatch", "advantage", "masked", "share"):
         assert evaluated[name] == [None] * 6
     assert evaluated["surprisal"][0] > 0
+
+
+def test_the_update_sum_of_an_answer_is_the_sum_over_its_tokens_of_advantage_times_factor() -> None:
+    record: dict[str, Any] = {"logprobs": [-1.0] * 3, "advantage": [0.5, -2.0, None], "factor": [1.0, 0.5, 1.0]}
+    assert update_sum(record) == 1.5
+    assert update_sum(record | {"advantage": -0.5, "factor": 2.0}) == 3.0
+    assert update_sum({"untrained": "truncated"}) == update_sum(None) == 0.0
+    for advantage, factor in (([1.0, -2.0, 0.5], [1.0, math.nan, 2.0]), ([math.inf, -2.0, 0.0], 1.0)):
+        assert update_sum(record | {"advantage": advantage, "factor": factor}) == 2.0  # non-finite values count as 0
 
 
 def _gaps_of_tools() -> list[float]:

@@ -1,4 +1,8 @@
-"""The audit of a run: whether its event log, metrics, evaluations, trajectories and checkpoints agree."""
+"""The audit of a run: whether its event log, metrics, evaluations, trajectories and checkpoints agree.
+
+The event log balances at every step, because no ticket is lost or trained twice. Every step has one row of metrics. Event log,
+metrics and trajectories have the same groups. Each checkpoint is complete and holds the tickets that were in flight.
+"""
 
 import json
 import math
@@ -7,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from support.ticket_lives import ENDS, WITHOUT_TASK, StepTickets, TicketLives
+
 from temper.orchestrator.pipeline.finding import Finding, Level
 from temper.orchestrator.run.checkpoint import TRAJECTORIES_EVERY, DamagedCheckpointError, place, steps, verify
 from temper.orchestrator.run.event_log import parse_row as parse_event_row
@@ -14,7 +20,6 @@ from temper.orchestrator.run.folder import RunDir, evaluations_of, whole_lines
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_state
 from temper.orchestrator.run.metrics_log import UNWRITTEN, MetricsRow
 from temper.orchestrator.run.metrics_log import parse_row as parse_metrics_row
-from temper.orchestrator.tools.debug.audit.ticket_lives import ENDS, WITHOUT_TASK, StepTickets, TicketLives
 
 T = TypeVar("T")
 OF_THE_LOOP = "rollout/answers"
@@ -23,17 +28,11 @@ EVERY = "checkpoints.trajectories_every"
 EVENT_LOG, METRICS = "event_log.jsonl", "metrics.jsonl"
 
 
-def audit(run: RunDir) -> list[Finding]:
-    """Return the failures, then a line of counts for each stage.
+def failures(run: RunDir) -> list[Finding]:
+    """Return the inconsistencies of a run, which may be at work.
 
     The last step of a stage that is not done may be incomplete. Raise `FileNotFoundError` if the folder has no run.
     """
-    found = _Audit(run)
-    return [*found.failures, *found.summary()]
-
-
-def failures(run: RunDir) -> list[Finding]:
-    """Return the inconsistencies. Raise as `audit`."""
     return _Audit(run).failures
 
 
@@ -50,27 +49,11 @@ class _Audit:
         folder = run.root / "checkpoints"
         self._checkpoints = {p.name: steps(p) for p in sorted(folder.glob("*")) if p.is_dir()}
         ticketed = dict.fromkeys(row.stage for _, row in self._event_log)
-        self._lives = {name: self._follow(name) for name in ticketed | dict.fromkeys(self._checkpoints)}
+        lives = {name: self._follow(name) for name in ticketed | dict.fromkeys(self._checkpoints)}
         for name in dict.fromkeys([*self._stages, *self._state.done]):
-            self._check_metrics(name, self._lives[name] if name in ticketed else None)
+            self._check_metrics(name, lives[name] if name in ticketed else None)
         for name in ticketed:
-            self._check_trajectories(name, self._lives[name])
-
-    def summary(self) -> list[Finding]:
-        """Return a line for each stage."""
-        lines = []
-        for name in self._stages:
-            parts = [f"{len(self._measured(name))} steps"]
-            if name in self._lives and self._lives[name].lives:
-                one = self._lives[name].totals
-                parts.append(
-                    f"{one.issued} tickets ({one.trained} trained, {one.dropped} dropped, {one.failed} failed)"
-                )
-                parts.append(f"{len(self._run.trajectory_files(name))} files of trajectories")
-            if checkpoints := self._checkpoints.get(name):
-                parts.append(f"checkpoints {', '.join(map(str, checkpoints))}")
-            lines.append(Finding(level=Level.OK, what=", ".join(parts), where=name))
-        return lines
+            self._check_trajectories(name, lives[name])
 
     def _add(self, path: Path, what: str, line: int | None = None) -> None:
         where = str(path.relative_to(self._run.root)) + ("" if line is None else f":{line}")

@@ -1,4 +1,7 @@
-"""POST requests to a server: deadlines, retries with backoff, typed faults.
+"""Requests to a server: its address, deadlines, retries with backoff, typed faults.
+
+`Session` is the client of environments and judges. `rollout/remote/client.py`, which asks for many answers at once, shares
+its checks of addresses and replies, and its pauses.
 
 Requests that never reached the server (connection refused), or that it turned away (429, 503), are retried with growing,
 jittered pauses. A request with an unknown result (time-out, broken connection, 5xx) is retried only on an idempotent route:
@@ -18,12 +21,15 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from temper.envs.core.bounds import whole
+from temper.envs.core.bounds import SettingError, whole
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.judge_config import RUN_KEY
+
+if TYPE_CHECKING:
+    import httpx
 
 TURNED_AWAY = (429, 503)
 NOT_REACHED = (429, 502, 503, 504)
@@ -32,7 +38,12 @@ IDLE_S = 2.0
 """Seconds after which idle connections are dropped, before servers close them, mostly after 5."""
 MAX_RESULT_CHARACTERS = 16_384
 """Characters of a reply that the model sees."""
-HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+JSON = {"Content-Type": "application/json", "Accept": "application/json"}
+"""Headers of a request."""
+ALONE: dict[str, Any] = {"follow_redirects": False, "trust_env": False}
+"""Options of a client that follows no redirects, and uses no proxy settings or credentials of this machine."""
+SHOWN = 200
+"""Characters of a reply that an error shows."""
 
 
 class RequestRefused(EnvironmentFault):
@@ -60,23 +71,12 @@ class Server:
     """Header of that value. In `Authorization` it follows `Bearer`."""
 
     def __post_init__(self) -> None:
-        import httpx  # imports slowly
-
-        try:
-            url = httpx.URL(self.url)
-        except (httpx.InvalidURL, TypeError) as error:
-            raise ValueError(f"options.url is {self.url!r}: {error}") from error
-        if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
-            raise ValueError(
-                f"options.url is {self.url!r}; set an address such as http://127.0.0.1:8000, without user or query"
-            )
+        # The key of a run's own judge opens nothing else, and ends with the run.
+        url = read_address("options.url", self.url, has_key=self.key_variable not in ("", RUN_KEY))
         if url.host not in self.hosts and not is_loopback(url.host):
             raise ValueError(f"options.url: {url.host!r} is not this machine; add it to options.hosts to allow it")
         if not isinstance(self.key_variable, str) or not isinstance(self.key_header, str):
             raise ValueError("options.key_variable and options.key_header must be names")
-        # The key of a run's own judge opens nothing else, and ends with the run.
-        if self.key_variable not in ("", RUN_KEY) and url.scheme == "http" and not is_loopback(url.host):
-            raise ValueError(f"options.url is {self.url!r}; a key needs https to another machine; use https")
         if self.key_variable and not os.environ.get(self.key_variable, "").strip():
             raise ValueError(f"options.key_variable: {self.key_variable} is not set; export it before the run starts")
         whole("options.retries", self.retries)
@@ -88,9 +88,7 @@ class Server:
     @property
     def address(self) -> tuple[str, int]:
         """The host and the port of the URL."""
-        import httpx  # imports slowly
-
-        url = httpx.URL(self.url)
+        url = read_address("options.url", self.url)
         return url.host, url.port or (443 if url.scheme == "https" else 80)
 
     @classmethod
@@ -108,13 +106,6 @@ class Server:
             return {}
         value = os.environ[self.key_variable].strip()
         return {self.key_header: f"Bearer {value}" if self.key_header.lower() == "authorization" else value}
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +131,9 @@ class Session:
         self._client = httpx.Client(
             verify=_tls(),
             timeout=server.timeout_s,
-            headers=HEADERS | server.key(),
-            follow_redirects=False,
-            trust_env=False,
+            headers=JSON | {"Accept-Encoding": "identity"} | server.key(),
             limits=httpx.Limits(keepalive_expiry=IDLE_S),
+            **ALONE,
         )
 
     def post(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> HttpReply:
@@ -155,7 +145,7 @@ class Session:
 
         for attempt in range(self.server.retries + 1):
             if attempt:
-                time.sleep(self.server.backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
+                time.sleep(next_pause_s(self.server.backoff_s, attempt))
             try:
                 reply = self._once(route, body)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -167,7 +157,7 @@ class Session:
             else:
                 if reply.status not in NOT_REACHED and not (repeatable and reply.status >= 500):
                     return reply
-                problem = f"status {reply.status}: {reply.text[:200]}"
+                problem = f"status {reply.status}: {reply.text[:SHOWN]}"
                 again = repeatable or reply.status in TURNED_AWAY
             if not again:
                 break
@@ -178,16 +168,13 @@ class Session:
         reply = self.post(route, body, repeatable=True)
         if not 200 <= reply.status < 300:
             fault = RequestRefused if reply.status in REFUSED else EnvironmentFault
-            raise fault(f"POST {self._url(route)}: status {reply.status}: {reply.text[:200]}")
+            raise fault(f"POST {self._url(route)}: status {reply.status}: {reply.text[:SHOWN]}")
         if not reply.whole:
             raise EnvironmentFault(f"POST {self._url(route)}: the reply is longer than {self.server.max_bytes} bytes")
         try:
-            found = json.loads(reply.body)
-        except (ValueError, RecursionError) as error:
-            raise EnvironmentFault(f"POST {self._url(route)}: the reply is not JSON: {reply.text[:200]!r}") from error
-        if not isinstance(found, dict):
-            raise EnvironmentFault(f"POST {self._url(route)}: the reply is no object: {reply.text[:200]!r}")
-        return found
+            return read_object(reply.body)
+        except ValueError as error:
+            raise EnvironmentFault(f"POST {self._url(route)}: {error}") from error
 
     def _once(self, route: str, body: Mapping[str, Any]) -> HttpReply:
         import httpx  # imports slowly
@@ -197,7 +184,9 @@ class Session:
         with self._client.stream("POST", self._url(route), content=json.dumps(body).encode()) as response:
             if 300 <= response.status_code < 400:
                 where = response.headers.get("location", "")
-                raise EnvironmentFault(f"POST {self._url(route)}: redirected to {where[:200]!r}, which is not followed")
+                raise EnvironmentFault(
+                    f"POST {self._url(route)}: redirected to {where[:SHOWN]!r}, which is not followed"
+                )
             for chunk in response.iter_raw():
                 received += chunk
                 if len(received) > self.server.max_bytes:
@@ -212,6 +201,49 @@ class Session:
 
     def close(self) -> None:
         self._client.close()
+
+
+def read_address(key: str, address: str, *, has_key: bool = False) -> "httpx.URL":
+    """Return the address of a server, which the setting `key` has. With `has_key`, requests carry a key.
+
+    Raise `SettingError` if it is no address or has a user or a query, or if it would send the key unencrypted to another
+    machine.
+    """
+    import httpx  # imports slowly
+
+    try:
+        url = httpx.URL(address)
+    except (httpx.InvalidURL, TypeError) as error:
+        raise SettingError(key, address, str(error)) from error
+    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
+        raise SettingError(key, address, "set an address such as http://127.0.0.1:8000, without user or query")
+    if has_key and url.scheme == "http" and not is_loopback(url.host):
+        raise SettingError(key, address, "a key needs https to another machine; use https")
+    return url
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def next_pause_s(first_s: float, failed: int) -> float:
+    """Return the jittered pause after the `failed` attempt, counted from 1. Each pause is about twice the one before."""
+    return first_s * 2 ** (failed - 1) * random.uniform(0.5, 1.0)
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a reply. Raise `ValueError` for anything else."""
+    shown = body[:SHOWN].decode("utf-8", "replace")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the reply is not JSON: {shown!r}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"the reply is no object: {shown!r}")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,11 +281,6 @@ def read_number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise EnvironmentFault(f"the server's {name} is {str(value)[:100]}; it must be a finite number")
     return float(value)
-
-
-def writable(text: str) -> str:
-    """Return a text without lone surrogates, which JSON can not carry."""
-    return text.encode("utf-8", "replace").decode()
 
 
 @functools.cache

@@ -1,1 +1,0 @@
-"""Consistency of a run's files: event log, metrics, checkpoints and trajectories."""
