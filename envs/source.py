@@ -214,11 +214,11 @@ class RowSource:
         rows = [each.task for each in read.tasks if each.heldout == heldout]
         self.skipped = read.skipped
         whole = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
-        kept = rows if whole else without_equals(rows)
+        kept = rows if whole else drop_equal_tasks(rows)
         self.duplicates = len(rows) - len(kept)
         if named := len(kept) - len({task.key for task in kept}):
             LOG.warning("%s: renamed the duplicate keys of %d rows", data.name, named)
-        self.tasks = named_apart(kept)
+        self.tasks = number_equal_keys(kept)
         if not heldout and env.config.drop_overlap != "none":
             self.tasks = _without_overlap(self.tasks, env)
         if not self.tasks:
@@ -279,13 +279,13 @@ def open_source(env: BoundEnv, *, split: str, seed: int) -> SizedSource:
     return RowSource(env, data, split=split, seed=seed)
 
 
-def without_equals(tasks: list[Task]) -> list[Task]:
+def drop_equal_tasks(tasks: list[Task]) -> list[Task]:
     times = Counter(task.key for task in tasks)
     unique = {(task.key, content_key(task) if times[task.key] > 1 else ""): task for task in tasks}
     return list(unique.values())
 
 
-def named_apart(tasks: list[Task]) -> list[Task]:
+def number_equal_keys(tasks: list[Task]) -> list[Task]:
     """Return all tasks in order. A repeated key gets a unique number."""
     taken = {task.key for task in tasks}
     times: Counter[str] = Counter()

@@ -65,7 +65,7 @@ def refuse_fields(given: Mapping[str, Any], fields: Mapping[str, ForeignField], 
         known = fields.get(name) if is_given(value) else None
         if known is not None and value not in known.harmless:
             remedy = known.remedy.replace("NAME}", f"{name}}}")
-            raise ValueError(f"`{name}` of {what} is {shown(value)}, which would be ignored: {remedy}")
+            raise ValueError(f"`{name}` of {what} is {quote_value(value)}, which would be ignored: {remedy}")
 
 
 def is_given(value: Any) -> bool:
@@ -77,7 +77,7 @@ def is_given(value: Any) -> bool:
     return value is not None and value != ""
 
 
-def shown(value: Any) -> str:
+def quote_value(value: Any) -> str:
     """Return the beginning of an offending value as JSON: `null`, `NaN`, `""`."""
     text = json.dumps(value, default=repr, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from temper.envs.core.messages import is_messages, join_system, read_prompt, with_system
-from temper.envs.core.row_fields import PROMPT_FIELDS, refuse_fields, shown
+from temper.envs.core.row_fields import PROMPT_FIELDS, quote_value, refuse_fields
 from temper.envs.core.task import Message, Task
 
 Row = dict[str, Any]
@@ -31,7 +31,7 @@ def field(row: Row, name: str, kind: type[T]) -> T:
         raise MissingField(f"field {name!r} is missing; the row has {sorted(row)}")
     value = row[name]
     if not isinstance(value, kind) or value is None:
-        raise ValueError(f"{name} is {shown(value)}; it must {KINDS.get(kind, 'have a value')}")
+        raise ValueError(f"{name} is {quote_value(value)}; it must {KINDS.get(kind, 'have a value')}")
     return value
 
 
@@ -39,7 +39,7 @@ def gold(value: Any, name: str) -> str:
     """Return a right answer, a text or a number, as text. Raise `ValueError` with its field if no answer can equal it."""
     text = str(value).strip() if isinstance(value, str | int | float) else ""
     if not text or (isinstance(value, float) and not math.isfinite(value)):
-        raise ValueError(f"{name} is {shown(value)}; give the right answer, a text or a number")
+        raise ValueError(f"{name} is {quote_value(value)}; give the right answer, a text or a number")
     return text
 
 
@@ -48,7 +48,7 @@ def golds(value: Any, name: str) -> list[str]:
     values = value if isinstance(value, list) else [value]
     filled = [one for one in values if not isinstance(one, str) or one.strip()]
     if not filled:
-        raise ValueError(f"{name} is {shown(value)}; give an answer that is accepted")
+        raise ValueError(f"{name} is {quote_value(value)}; give an answer that is accepted")
     return list(dict.fromkeys(gold(one, name) for one in filled))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from temper.envs.core.row_fields import shown
+from temper.envs.core.row_fields import quote_value
 from temper.envs.core.task import Task
 from temper.envs.data.split import digest
 from temper.envs.own_reward import ROW
@@ -53,7 +53,9 @@ class SeenRows:
         question = digest([task.request, task.tools])
         first = self._answers.setdefault(question, _Answered(forms, answer, number + 1))
         if first.forms.isdisjoint(forms) and question not in self._different:
-            self._different[question] = f"rows {first.row} and {number + 1} ({shown(first.answer)} and {shown(answer)})"
+            self._different[question] = (
+                f"rows {first.row} and {number + 1} ({quote_value(first.answer)} and {quote_value(answer)})"
+            )
 
     @property
     def remarks(self) -> tuple[str, ...]:
