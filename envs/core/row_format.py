@@ -1,7 +1,7 @@
 """Row formats of public data sets: detection, and conversion to tasks."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -139,20 +139,10 @@ def _split_question(row: Row, questions: Sequence[str]) -> tuple[list[Message], 
 
 
 ASKED = ("question", "problem", "prompt", "query", "instruction", "input", "text")
-ANSWERED = (
-    "ground_truth",
-    "answer",
-    "solution",
-    "target",
-    "gold",
-    "output",
-    "result",
-    "response",
-    "completion",
-    "label",
-)
+GOLDS = ("truth", "answer", "solution", "target", "gold")
+ANSWERED = (*GOLDS, "output", "result", "response", "completion", "label")
 LIKELY = {"question": ASKED, "prompt": ASKED, "answer": ANSWERED, "completion": ANSWERED}
-"""Words in the field names that data sets use for a needed field."""
+"""Words in the field names that data sets use for a needed field, in order of preference. `GOLDS` are right answers."""
 
 
 def columns_line(choices: Sequence[Sequence[str]], row: Row) -> str:
@@ -166,7 +156,8 @@ def _renaming(needed: Sequence[str], row: Row) -> dict[str, str | None]:
     """Return the field that probably holds each missing one, or None. The only field that is left holds the last one."""
     left = [name for name in row if name not in needed]
     inner = [f"{name}.{one}" for name in left if isinstance(row[name], dict) for one in row[name]]
-    found = {name: _likely(name, left) or _likely(name, inner) for name in needed if row.get(name) is None}
+    words = {name: (*LIKELY.get(name, ()), name) for name in needed if row.get(name) is None}
+    found = {name: find_field(some, left) or find_field(some, inner) for name, some in words.items()}
     unnamed = [name for name, given in found.items() if given is None]
     others = [name for name in left if name not in found.values()]
     if len(unnamed) == len(others) == 1:
@@ -189,7 +180,6 @@ def _needed(known: RowFormat) -> tuple[str, ...]:
     return ()
 
 
-def _likely(needed: str, names: Sequence[str]) -> str | None:
-    """Return the name of the field that probably holds the needed one."""
-    words = (*LIKELY.get(needed, ()), needed)
+def find_field(words: Sequence[str], names: Collection[str]) -> str | None:
+    """Return the first field whose name has one of the words, which are in order of preference."""
     return next((name for word in words for name in names if word in name.rpartition(".")[2].lower()), None)

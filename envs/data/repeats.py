@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from temper.envs.core.row_fields import quote_value
+from temper.envs.core.row_format import GOLDS, find_field
 from temper.envs.core.task import Task
 from temper.envs.data.split import digest
 from temper.envs.own_reward import ROW
 from temper.rewards.plain_numbers import plain_number
 
-GOLDS = ("answer", "accepted", "items", "quantity", "value", "values", "wanted")
+SPEC_GOLDS = ("answer", "accepted", "items", "quantity", "value", "values", "wanted")
 """Keys of a spec with the right answer."""
-WORDS = ("answer", "gold", "truth", "target", "solution")
-"""Words in the names of fields with the right answer, in order of preference, for rows that a user's reward judges."""
 MOST_NAMED = 3
 
 
@@ -69,13 +68,14 @@ class SeenRows:
 
 def _answer_of(spec: Mapping[str, Any]) -> Any:
     """Return the right answer of a spec, or None if it has none that can be compared, such as tests of programs."""
-    held = [spec[name] for name in GOLDS if name in spec]
+    held = [spec[name] for name in SPEC_GOLDS if name in spec]
     if held:
         return held[0]
     if set(spec) != {ROW}:
         return None
-    fields = dict(_named_values(spec[ROW]))
-    return next((value for word in WORDS for name, value in fields.items() if word in name.lower()), None)
+    fields = dict(_named_values(spec[ROW]))  # of a row that a user's reward judges
+    name = find_field(GOLDS, fields)
+    return None if name is None else fields[name]
 
 
 def _named_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
