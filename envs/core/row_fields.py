@@ -1,7 +1,7 @@
 """Fields that other projects obey and Temper does not. A row that sets one is refused, so that nothing is dropped silently."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,37 @@ def is_given(value: Any) -> bool:
     if isinstance(value, list):
         return any(is_given(inner) for inner in value)
     return value is not None and value != ""
+
+
+class NotedRow(dict[str, Any]):
+    """A row that adds the names of the fields that are read to a set. A copy reads all."""
+
+    def __init__(self, row: Mapping[str, Any], read: set[str]) -> None:
+        super().__init__(row)
+        self._read = read
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._read.add(name)
+        return super().get(name, default)
+
+    def __iter__(self) -> Iterator[str]:  # without it, dict() would copy values unseen
+        return super().__iter__()
+
+    def items(self) -> ItemsView[str, Any]:
+        self._read.update(self.keys())
+        return super().items()
+
+
+def unread_counts(fields: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of rows by the fields that are not read, those of equal counts together."""
+    names: dict[int, list[str]] = {}
+    for name in sorted(fields, key=lambda name: (-fields[name], name)):
+        names.setdefault(fields[name], []).append(name)
+    return {f"have fields that are not read ({', '.join(listed)})": count for count, listed in names.items()}
 
 
 def quote_value(value: Any) -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from temper.envs.core.messages import is_messages, join_system, read_prompt, with_system
-from temper.envs.core.row_fields import PROMPT_FIELDS, quote_value, refuse_fields
+from temper.envs.core.row_fields import PROMPT_FIELDS, NotedRow, quote_value, refuse_fields
 from temper.envs.core.task import Message, Task
 
 Row = dict[str, Any]
+IDS = ("task_id", "id")
 QUESTIONS = ("question", "problem", "prompt", "input", "question_stem", "Question")
 T = TypeVar("T")
 
@@ -93,20 +94,21 @@ class HasAny:
 
 def own_id(row: Row) -> str | int | None:
     """Return the id of a row in its data set: `task_id`, otherwise `id`, or None if it has neither."""
-    for name in ("task_id", "id"):
+    for name in IDS:
         if isinstance(row.get(name), str | int):
             return row[name]
     return None
 
 
-def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None) -> Task:
-    """Return the task of a row, by the named format or the first that matches.
+def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None, read: set[str] | None = None) -> Task:
+    """Return the task of a row, by the named format or the first that matches. `read` gets the fields that are read.
 
     The messages before a question, and the system text of the row's column, come first in its prompt.
     """
     known = _format_of(formats, row, name)
     refuse_fields(row, PROMPT_FIELDS, "the row")
     head, row = _split_question(row, known.questions)
+    row = NotedRow(row, set() if read is None else read)
     task = known.load(row)
     messages = tuple(with_system(join_system(head, task.messages, name="the row"), row))
     return task if messages == task.messages else replace(task, messages=messages)

@@ -1,6 +1,7 @@
 """Rows that repeat an earlier one, and questions whose rows have different answers."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ class SeenRows:
 
     def __init__(self) -> None:
         self.repeated = 0
+        self.unread: Counter[str] = Counter()
+        """Rows by the fields that nothing reads."""
         self._rows: set[str] = set()
         self._answers: dict[str, _Answered] = {}
         self._different: dict[str, str] = {}
@@ -42,8 +45,9 @@ class SeenRows:
         self.repeated += known
         return known
 
-    def add_task(self, task: Task, number: int) -> None:
-        """Add the task of the row with this 0-based number."""
+    def add_task(self, task: Task, number: int, *, unread: Iterable[str] = ()) -> None:
+        """Add the task of the row with this 0-based number. Nothing reads its `unread` fields."""
+        self.unread.update(unread)
         self.add([task.request, task.tools, task.spec])
         answer = _answer_of(task.spec)
         forms = frozenset(_forms(answer))
