@@ -30,9 +30,9 @@ def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None =
     return {task.key: task for task in number_equal_keys(drop_equal_tasks(tasks))}
 
 
-def generated_tasks(env: EnvDefinition, count: int, *, seed: int, level: int = 1) -> list[Task]:
+def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
     if env.generate is None:
         raise ValueError(f"environment {env.id!r} generates no tasks; give --data FILE")
     ref = env.ref()
-    made = (env.generate(random.Random(f"{seed}/{index}"), level) for index in range(count))
+    made = (env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count))
     return [replace(task, env=ref, key=task.key or content_key(task)) for task in made]

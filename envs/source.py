@@ -189,7 +189,7 @@ class GeneratedSource:
 
     def __init__(self, env: BoundEnv, *, split: str, seed: int) -> None:
         if env.definition.generate is None:
-            raise ValueError(f"environment {env.name!r} generates no tasks; set envs.{env.name}.data")
+            raise ValueError(f"environment {env.name!r} generates no tasks; set envs.{env.name}.data or --data")
         self.env, self.split, self.seed = env, split, seed
         self.generate = env.definition.generate
         self._made(0)

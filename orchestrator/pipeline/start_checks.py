@@ -30,9 +30,9 @@ from temper.envs.reward_audit import (
     audit,
     known_references,
     own_reference,
-    without_judge,
+    sample_tasks,
 )
-from temper.envs.source import data_of, distinct_tasks, first_rows, open_source
+from temper.envs.source import data_of, first_rows, open_source
 from temper.envs.transcript import score_turns
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
@@ -213,7 +213,7 @@ def audit_rewards(start: Start) -> Iterator[Finding]:
     """
     for name, env in start.config.environments.items() if start.plays else ():
         few = env.definition.chance is not None and env.definition.max_turns == 1
-        if (env.config.reward is None and not few) or not (tasks := _spread_tasks(env, start.config.seed)):
+        if (env.config.reward is None and not few) or not (tasks := sample_tasks(env, FEWEST, seed=start.config.seed)):
             continue
         auditing = THREADS.submit(_audit_env, env, tasks)
         try:
@@ -223,16 +223,6 @@ def audit_rewards(start: Start) -> Iterator[Finding]:
             yield warning(text, f"run `temper env check FILE --env {name}`")
             continue
         yield from _to_findings(env, findings)
-
-
-def _spread_tasks(env: BoundEnv, seed: int) -> list[Task]:
-    """Return tasks from all parts of the rows, which may be sorted by their answers, or generated ones. No judge is asked."""
-    if data_of(env):
-        rows = list(_some_tasks(env, seed))
-        tasks = rows[:: max(1, len(rows) // FEWEST)][:FEWEST]
-    else:
-        tasks = distinct_tasks(open_source(env, split="train", seed=seed), FEWEST)
-    return [without_judge(task) for task in tasks]
 
 
 def _audit_env(env: BoundEnv, tasks: list[Task]) -> list[CaseCheck]:
