@@ -1,7 +1,7 @@
 """Row formats of public data sets: detection, and conversion to tasks."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -70,26 +70,17 @@ class RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class HasFields:
-    """Matches rows with all these fields."""
+    """Matches rows with all these fields, or with any of them."""
 
     names: tuple[str, ...]
+    how: Callable[[Iterable[object]], bool] = all
 
     def __call__(self, row: Row) -> bool:
-        return all(name in row for name in self.names)
+        return self.how(name in row for name in self.names)
 
 
 def has_fields(*names: str) -> HasFields:
     return HasFields(names)
-
-
-@dataclass(frozen=True, slots=True)
-class HasAny:
-    """Matches rows with one of these fields."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, row: Row) -> bool:
-        return any(name in row for name in self.names)
 
 
 def own_id(row: Row) -> str | int | None:
@@ -174,12 +165,10 @@ def _doubts(renaming: Mapping[str, str | None]) -> tuple[int, int]:
 
 def _needed(known: RowFormat) -> tuple[str, ...]:
     """Return the fields that a format needs, empty if its rule does not name them."""
-    match known.matches:
-        case HasFields(names):
-            return names
-        case HasAny(names):
-            return names[:1]
-    return ()
+    rule = known.matches
+    if not isinstance(rule, HasFields):
+        return ()
+    return rule.names if rule.how is all else rule.names[:1]
 
 
 def find_field(words: Sequence[str], names: Collection[str]) -> str | None:
