@@ -113,36 +113,18 @@ def test_splits_that_can_not_be_are_refused(tmp_path: Path) -> None:
     streamed = DataConfig(path=data.path, streaming=True)
     for wrong, said in (
         (EnvConfig(data=data, split=SplitConfig(share=1.0)), "envs.math.split.share=1.0: must be above 0 and below 1"),
-        (
-            EnvConfig(data=data, eval_data=data, split=SplitConfig(by="hash")),
-            "envs.math.split.by=hash",
-        ),
+        (EnvConfig(data=data, eval_data=data, split=SplitConfig(by="hash")), "envs.math.split.by=hash"),
         (EnvConfig(data=data, split=SplitConfig(by="file")), "envs.math.split.by=file"),
         (
             EnvConfig(data=data, split=SplitConfig(by="column")),
             "envs.math.split.by=column and envs.math.split.column=None",
         ),
-        (
-            EnvConfig(drop_overlap="exact"),
-            "envs.math.drop_overlap=exact",
-        ),
-        (
-            EnvConfig(data=streamed, drop_overlap="ngrams"),
-            "envs.math.drop_overlap=ngrams",
-        ),
-        (
-            EnvConfig(data=data, split=SplitConfig(heldout=["dev"])),
-            "envs.math.split.heldout=['dev']",
-        ),
+        (EnvConfig(drop_overlap="exact"), "envs.math.drop_overlap=exact"),
+        (EnvConfig(data=streamed, drop_overlap="ngrams"), "envs.math.drop_overlap=ngrams"),
+        (EnvConfig(data=data, split=SplitConfig(heldout=["dev"])), "envs.math.split.heldout=['dev']"),
         (EnvConfig(data=data, split=column), "envs.math.split.share=0.5: envs.math.split.column"),
-        (
-            EnvConfig(data=data, eval_data=held, split=SplitConfig(share=0.5)),
-            "envs.math.split.share=0.5: eval_data",
-        ),
-        (
-            EnvConfig(eval_data=DataConfig(path="x", streaming=True)),
-            "envs.math.eval_data.streaming",
-        ),
+        (EnvConfig(data=data, eval_data=held, split=SplitConfig(share=0.5)), "envs.math.split.share=0.5: eval_data"),
+        (EnvConfig(eval_data=DataConfig(path="x", streaming=True)), "envs.math.eval_data.streaming"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
             bind("math", wrong)
