@@ -1,7 +1,7 @@
 """Fields that other projects obey and Temper does not. A row that sets one is refused, so that nothing is dropped silently."""
 
 import json
-from collections.abc import ItemsView, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,7 @@ class NotedRow(dict[str, Any]):
     def __iter__(self) -> Iterator[str]:  # without it, dict() would copy values unseen
         return super().__iter__()
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> Any:
         self._read.update(self.keys())
         return super().items()
 

@@ -148,7 +148,7 @@ class RowIntake:
         return parsed
 
     def _all_counts(self) -> dict[str, int]:
-        return _counted(self._counts | unread_counts(self._unread_counts))
+        return _counted({**self._counts, **unread_counts(self._unread_counts)})
 
     def shuffled(
         self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError, seed: str
