@@ -242,7 +242,7 @@ def test_the_overlap_with_all_training_prompts_is_counted(tmp_path: Path) -> Non
         (LONG.format(n=12).upper(), "none", "envs.math.drop_overlap=exact"),
         (LONG.format(n=12).replace("How many?", "What is the sum?"), "none", "envs.math.drop_overlap=ngrams"),
         (LONG.format(n=12).upper(), "exact", ""),
-        (LONG.format(n=13), "none", ""),
+        (numbered(9, 1)[0], "none", ""),
     ],
 )
 def test_the_start_names_the_setting_that_leaves_overlapping_rows_out(
