@@ -8,7 +8,7 @@ from temper.envs.core.row_format import Row, load_row, own_id
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import data_files, read_rows
-from temper.envs.source import content_key, named_apart, without_equals
+from temper.envs.source import content_key, drop_equal_tasks, number_equal_keys
 
 
 def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None = None) -> dict[str, Task]:
@@ -27,12 +27,12 @@ def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None =
         return replace(load_row(env.formats, row, name=data.format or row_format), key=key, env=ref)
 
     tasks, _ = read_rows(data, parse=parse, on_error="raise")
-    return {task.key: task for task in named_apart(without_equals(tasks))}
+    return {task.key: task for task in number_equal_keys(drop_equal_tasks(tasks))}
 
 
-def generated_tasks(env: EnvDefinition, count: int, *, seed: int, level: int = 1) -> list[Task]:
+def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
     if env.generate is None:
         raise ValueError(f"environment {env.id!r} generates no tasks; give --data FILE")
     ref = env.ref()
-    made = (env.generate(random.Random(f"{seed}/{index}"), level) for index in range(count))
+    made = (env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count))
     return [replace(task, env=ref, key=task.key or content_key(task)) for task in made]

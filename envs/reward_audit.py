@@ -9,12 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from temper.envs.binding import BoundEnv
 from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
 from temper.envs.core.errors import failure_of
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CALL_BLOCK, call_message, turn_text, without_calls
 from temper.envs.env_episode import EnvEpisode
 from temper.envs.own_reward import ROW, copy_row
+from temper.envs.source import data_of, distinct_tasks, first_rows, open_source
 from temper.envs.task_env import last_user_text
 from temper.envs.transcript import TranscriptScore, parse_own_turn, score_turns
 from temper.rewards.score import correctness
@@ -86,16 +88,16 @@ def audit(
 
     If it is empty, only scripts that need none are tried. Raise `TimeoutError` at `until` on the monotonic clock.
     """
-    tried = list(tasks[:AUDITED])
-    known = [task for task in tried if task.key in references]
-    earning = partial(_earning, limit=USUAL_CHANCE if env.chance is None else env.chance, until=until)
+    tried = _TimedTasks(tasks[:AUDITED], until=until)
+    known = _TimedTasks([task for task in tried if task.key in references], until=until)
+    earning = partial(_earning, limit=USUAL_CHANCE if env.chance is None else env.chance)
     copies = {"a table of the failed tests": _table} if env.runs_programs else COPIES
     copied: Scripts = {name: partial(_copied, references=references, copy=copy) for name, copy in copies.items()}
     findings = [
-        _nothing(tried, until),
-        _everything(env, known, references, until),
-        earning("answers copied from feedback", copied, known[:COPIED_TASKS]),
-        _inside_calls(known, references, until),
+        _nothing(tried),
+        _everything(env, known, references),
+        earning("answers copied from feedback", copied, _TimedTasks(known[:COPIED_TASKS], until=until)),
+        _inside_calls(known, references),
     ]
     if len(tried) >= FEWEST:
         answers = {_name_reference(task, references): references[task.key] for task in known[:OTHERS]}
@@ -110,6 +112,20 @@ def audit(
         findings.append(earning("reference answers of other tasks", neighbour, known))
         findings.append(earning("the question repeated", echo, [] if env.judges_form else tried))
     return findings
+
+
+class _TimedTasks(list[Task]):
+    """Tasks that raise `TimeoutError` if they are used after `until` on the monotonic clock."""
+
+    def __init__(self, tasks: Sequence[Task], *, until: float) -> None:
+        super().__init__(tasks)
+        self._until = until
+
+    def __iter__(self) -> Iterator[Task]:
+        for task in super().__iter__():
+            if time.monotonic() > self._until:
+                raise TimeoutError("the audit takes too long")
+            yield task
 
 
 def own_reference(tasks: Sequence[Task], named: str | None = None) -> Callable[[Task], list[str]] | None:
@@ -152,9 +168,17 @@ def known_references(tasks: Sequence[Task], reference: Callable[[Task], list[str
     return found
 
 
-def without_judge(task: Task) -> Task:
-    """Return the task without its judge, which would cost a request for each answer."""
-    return replace(task, env=replace(task.env, settings=replace(task.env.settings, judge=None)))
+def sample_tasks(env: BoundEnv, count: int, *, seed: int) -> list[Task]:
+    """Return tasks from all parts of the rows, which may be sorted by their answers, or generated ones.
+
+    They have no judge, which would cost a request for each answer.
+    """
+    if data := data_of(env):
+        rows = list({each.task.key: each.task for one in data for each in first_rows(env, one).tasks}.values())
+        tasks = rows[:: max(1, len(rows) // count)][:count]
+    else:
+        tasks = distinct_tasks(open_source(env, split="train", seed=seed), count)
+    return [replace(one, env=replace(one.env, settings=replace(one.env.settings, judge=None))) for one in tasks]
 
 
 def is_right(task: Task, scored: TranscriptScore) -> bool:
@@ -167,10 +191,9 @@ def is_right(task: Task, scored: TranscriptScore) -> bool:
     return scored.failure is not None or correctness(scored.score.parts, scored.reward) >= 1.0
 
 
-def _nothing(tasks: Sequence[Task], until: float) -> CaseCheck:
+def _nothing(tasks: Sequence[Task]) -> CaseCheck:
     finding = CaseCheck(name="empty answers earn nothing")
     for task in tasks:
-        _require_time(until)
         for turns in ([""], [""] * REPEATED):
             scored = score_turns(task, turns)
             paid = is_right(task, scored) or (task.env.settings.reward is not None and (scored.reward or 0.0) > 0.0)
@@ -178,11 +201,10 @@ def _nothing(tasks: Sequence[Task], until: float) -> CaseCheck:
     return finding
 
 
-def _inside_calls(tasks: Sequence[Task], references: Mapping[str, list[str]], until: float) -> CaseCheck:
+def _inside_calls(tasks: Sequence[Task], references: Mapping[str, list[str]]) -> CaseCheck:
     """Put right answers into calls of an unknown tool, readable and unreadable. Answers that are calls are skipped."""
     finding = CaseCheck(name="right answers inside a call earn nothing")
     for task in tasks:
-        _require_time(until)
         if answer := without_calls(references[task.key][-1]):
             call = turn_text({"content": "", "tool_calls": [call_message("finish", {"text": answer})]}, thinks=False)
             for name, turn in (("an unknown", call), ("an unreadable", call.replace("}}", "}"))):
@@ -191,11 +213,11 @@ def _inside_calls(tasks: Sequence[Task], references: Mapping[str, list[str]], un
     return finding
 
 
-def _earning(name: str, scripts: Scripts, tasks: Sequence[Task], *, limit: float, until: float) -> CaseCheck:
+def _earning(name: str, scripts: Scripts, tasks: Sequence[Task], *, limit: float) -> CaseCheck:
     """Check that no script earns more than the limit in the mean over the tasks."""
     finding = CaseCheck(name=name)
     for script, play in scripts.items():
-        mean = _mean(tasks, play, finding, until)
+        mean = _mean(tasks, play, finding)
         finding.best = max(finding.best, (script, mean), key=lambda one: one[1])
         finding.add(mean <= limit, f"{script} earns {mean:.2f} on {len(tasks)} tasks, above {limit}")
     finding.name += f" (best {finding.best[1]:.2f} of {limit})"
@@ -217,14 +239,7 @@ def _hedge(tasks: Sequence[Task]) -> str:
     return "\n".join((FLOOD, *DEGENERATE, *(text for text in dict.fromkeys(fields) if len(text) <= LONGEST_FIELD)))
 
 
-def _require_time(until: float) -> None:
-    if time.monotonic() > until:
-        raise TimeoutError("the audit takes too long")
-
-
-def _everything(
-    env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, list[str]], until: float
-) -> CaseCheck:
+def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, list[str]]) -> CaseCheck:
     """Hide right answers: among all numbers, and among other reference answers.
 
     Skipped: answers that may define several functions, and tasks that check only the form.
@@ -234,7 +249,6 @@ def _everything(
     if env.runs_programs or env.judges_form:
         single = {}
     for task in tasks:
-        _require_time(until)
         turns = references[task.key]
         flooded = [_without_numbers(turn) for turn in turns]
         if flooded != turns and not is_right(task, score_turns(task, flooded)):
@@ -321,13 +335,12 @@ def _without_numbers(turn: str) -> str:
     return NUMBER.sub("", kept) + turn[len(kept) :]
 
 
-def _mean(tasks: Sequence[Task], play: Callable[[Task], TranscriptScore], finding: CaseCheck, until: float) -> float:
+def _mean(tasks: Sequence[Task], play: Callable[[Task], TranscriptScore], finding: CaseCheck) -> float:
     """Return the mean reward of tasks, or 0 if the first few earn nothing. A failure goes against the finding."""
     earned = 0.0
     for number, task in enumerate(tasks):
         if number == HOPELESS and earned == 0.0:
             return 0.0
-        _require_time(until)
         scored = play(task)
         if scored.failure is not None:
             finding.add(False, f"{task.key}: {scored.failure.message}"[:300])

@@ -11,13 +11,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import Protocol
 
 from temper.envs.binding import BoundEnv
 from temper.envs.core.errors import describe_error
-from temper.envs.core.row_format import Row, field, gold, load_row, own_id
+from temper.envs.core.messages import SYSTEM_COLUMNS
+from temper.envs.core.row_fields import is_given, unread_counts
+from temper.envs.core.row_format import IDS, Row, field, gold, load_row, own_id
 from temper.envs.core.task import Task, TaskSource
-from temper.envs.data.blocks import Blocks
+from temper.envs.data.blocks import BLOCK, Blocks
 from temper.envs.data.config import DataConfig
 from temper.envs.data.overlap import OverlapIndex, prompt_text
 from temper.envs.data.repeats import SeenRows
@@ -50,20 +53,34 @@ def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
     """Return the tasks of all rows of `data`, which belongs to the environment. They are read once and cached."""
     setting = _setting(env, data)
     if setting not in env.rows:
-        tally, seen, start_s = Tally(), SeenRows(), time.monotonic()
-        tasks = tuple(_read(env, data, tally, seen))
-        env.rows[setting] = ReadRows(tasks=tasks, skipped=tally.skipped, remarks=seen.remarks)
+        start_s = time.monotonic()
+        found = env.rows[setting] = _collect(env, data)
         seconds = time.monotonic() - start_s
         if seconds > SLOW_LOAD_S and data is env.config.data:
             LOG.warning(
-                "%s: %d rows took %.0f s; %s.streaming=true reads in blocks", data.name, tally.read, seconds, setting
+                "%s: %d rows took %.0f s; %s.streaming=true reads in blocks",
+                data.name,
+                len(found.tasks) + found.skipped,
+                seconds,
+                setting,
             )
     return env.rows[setting]
+
+
+def first_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
+    """Return `all_rows`, or the first block of streamed ones, which is read each time."""
+    return _collect(env, data, BLOCK) if data.streaming else all_rows(env, data)
 
 
 def row_tasks(env: BoundEnv, data: DataConfig) -> Iterator[SplitTask]:
     """Yield the tasks of `data`, which belongs to the environment, row by row. Streamed rows are read again each time."""
     return _read(env, data, Tally()) if data.streaming else iter(all_rows(env, data).tasks)
+
+
+def _collect(env: BoundEnv, data: DataConfig, most: int | None = None) -> ReadRows:
+    tally, seen = Tally(), SeenRows()
+    tasks = tuple(islice(_read(env, data, tally, seen), most))
+    return ReadRows(tasks=tasks, skipped=tally.skipped, remarks=seen.remarks, unread=unread_counts(seen.unread))
 
 
 def _read(env: BoundEnv, data: DataConfig, tally: Tally, seen: SeenRows | None = None) -> Iterator[SplitTask]:
@@ -76,17 +93,19 @@ def _read(env: BoundEnv, data: DataConfig, tally: Tally, seen: SeenRows | None =
         def parse(row: Row, number: int) -> SplitTask:
             nonlocal met
             met = met or column is None or column in row
-            made = load_row(env.definition.formats, row, name=data.format or config.format)
+            read = {*IDS, *SYSTEM_COLUMNS, *([] if column is None else [column])}
+            made = load_row(env.definition.formats, row, name=data.format or config.format, read=read)
             expected = None if config.judge is None else config.judge.reference
             if expected is not None:
                 gold(field(row, expected, object), expected)
             if config.reward is not None or expected is not None:
                 made = replace(made, spec=made.spec | {ROW: json.loads(json.dumps(row, default=str))})
+                read.update(row)
             if seen is not None:
-                seen.add_task(made, number)
+                seen.add_task(made, number, unread=[name for name in row.keys() - read if is_given(row[name])])
             own = own_id(row)
             task = env.task(made, content_key(made) if own is None else str(own))
-            return SplitTask(task=task, heldout=_heldout(row, task, env, data))
+            return SplitTask(task=task, heldout=_heldout(row, task, env, data), row=number + 1)
 
         yield from usable_rows(data, parse=parse, on_error=config.on_error, tally=tally)
         if not met:
@@ -170,7 +189,7 @@ class GeneratedSource:
 
     def __init__(self, env: BoundEnv, *, split: str, seed: int) -> None:
         if env.definition.generate is None:
-            raise ValueError(f"environment {env.name!r} generates no tasks; set envs.{env.name}.data")
+            raise ValueError(f"environment {env.name!r} generates no tasks; set envs.{env.name}.data or --data")
         self.env, self.split, self.seed = env, split, seed
         self.generate = env.definition.generate
         self._made(0)
@@ -214,11 +233,11 @@ class RowSource:
         rows = [each.task for each in read.tasks if each.heldout == heldout]
         self.skipped = read.skipped
         whole = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
-        kept = rows if whole else without_equals(rows)
+        kept = rows if whole else drop_equal_tasks(rows)
         self.duplicates = len(rows) - len(kept)
         if named := len(kept) - len({task.key for task in kept}):
             LOG.warning("%s: renamed the duplicate keys of %d rows", data.name, named)
-        self.tasks = named_apart(kept)
+        self.tasks = number_equal_keys(kept)
         if not heldout and env.config.drop_overlap != "none":
             self.tasks = _without_overlap(self.tasks, env)
         if not self.tasks:
@@ -279,13 +298,13 @@ def open_source(env: BoundEnv, *, split: str, seed: int) -> SizedSource:
     return RowSource(env, data, split=split, seed=seed)
 
 
-def without_equals(tasks: list[Task]) -> list[Task]:
+def drop_equal_tasks(tasks: list[Task]) -> list[Task]:
     times = Counter(task.key for task in tasks)
     unique = {(task.key, content_key(task) if times[task.key] > 1 else ""): task for task in tasks}
     return list(unique.values())
 
 
-def named_apart(tasks: list[Task]) -> list[Task]:
+def number_equal_keys(tasks: list[Task]) -> list[Task]:
     """Return all tasks in order. A repeated key gets a unique number."""
     taken = {task.key for task in tasks}
     times: Counter[str] = Counter()

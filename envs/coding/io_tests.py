@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from temper.envs.core.row_fields import shown
+from temper.envs.core.row_fields import quote_value
 
 Pair = tuple[Any, Any]
 MAX_UNPACKED = 512 * 2**20
@@ -71,7 +71,7 @@ def _text(value: Any, what: str) -> str:
         return "\n".join(map(str, value))
     if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
-    raise ValueError(f"a test's {what} is {shown(value)}; it must be text")
+    raise ValueError(f"a test's {what} is {quote_value(value)}; it must be text")
 
 
 def _arguments(given: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from temper.envs.core.null_padding import strip_nulls, strip_padding
-from temper.envs.core.row_fields import MESSAGE_FIELDS, is_given, refuse_fields, shown
+from temper.envs.core.row_fields import MESSAGE_FIELDS, is_given, quote_value, refuse_fields
 from temper.envs.core.task import Message, Tool
 from temper.envs.core.turn_text import writable
 
@@ -34,17 +34,17 @@ FLAGS = (TRAIN, "loss", "loss_mask", "trainable", "weight")
 """Fields that mark a message as trained or not. An untrained message keeps `train: False`."""
 
 
-def checked_messages(row: dict[str, Any], *, name: str = "messages") -> list[Message]:
+def check_messages(row: dict[str, Any], *, name: str = "messages") -> list[Message]:
     """Return the messages in a field of a row. Raise `ValueError` with the offending value for an invalid one."""
-    return read_messages(row.get(name), name=name, tools=checked_tools(row))
+    return read_messages(row.get(name), name=name, tools=check_tools(row))
 
 
-def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
+def check_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
     """Return the tools of a row, a list or its JSON text, without null fields. Raise `ValueError` for invalid ones."""
     tools = row.get("tools") or []
     listed = from_json(tools)
     if not isinstance(listed, list) or not all(_is_named(tool) or _has_function(tool) for tool in listed):
-        raise ValueError(f"`tools` must be a list of objects with `function` and its `name`, not {shown(tools)}")
+        raise ValueError(f"`tools` must be a list of objects with `function` and its `name`, not {quote_value(tools)}")
     return tuple(strip_nulls(tool) for tool in listed)
 
 
@@ -56,13 +56,13 @@ def read_messages(value: Any, *, name: str, tools: Sequence[Tool] = ()) -> list[
     """
     given = from_json(value)
     if not isinstance(given, list) or not given:
-        raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {shown(value)}")
+        raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {quote_value(value)}")
     try:
         is_text = writable(given) == given
     except ValueError as error:
-        raise ValueError(f"`{name}` can't be kept as JSON: {error} in {shown(given)}") from error
+        raise ValueError(f"`{name}` can't be kept as JSON: {error} in {quote_value(given)}") from error
     if not is_text:
-        raise ValueError(f"`{name}` contain half a surrogate pair, which is invalid text: {shown(given)}")
+        raise ValueError(f"`{name}` contain half a surrogate pair, which is invalid text: {quote_value(given)}")
     return [_message(one, name, tools) for one in given]
 
 
@@ -78,7 +78,9 @@ def read_prompt(value: Any, *, name: str) -> list[Message]:
     """Return the messages of a prompt. Raise `ValueError` if they do not end with the user's."""
     messages = read_messages(value, name=name)
     if messages[-1]["role"] != USER:
-        raise ValueError(f"`{name}` must be a text, or messages that end with the user's, not {shown(messages[-1])}")
+        raise ValueError(
+            f"`{name}` must be a text, or messages that end with the user's, not {quote_value(messages[-1])}"
+        )
     return [{key: inner for key, inner in message.items() if key != TRAIN} for message in messages]
 
 
@@ -93,7 +95,7 @@ def with_system(messages: Sequence[Message], row: dict[str, Any]) -> list[Messag
         if not is_given(text):
             continue
         if not isinstance(text, str):
-            raise ValueError(f"`{name}` must be a text, not {shown(text)}")
+            raise ValueError(f"`{name}` must be a text, not {quote_value(text)}")
         made = join_system([{"role": SYSTEM, "content": text}], made, name=f"`{name}`")
     return made
 
@@ -110,8 +112,8 @@ def join_system(head: Sequence[Message], messages: Sequence[Message], *, name: s
         return [system, *head, *rest]
     if head[0]["content"].strip() != system["content"].strip():
         raise ValueError(
-            f"{name} has the system text {shown(head[0]['content'])}, which contradicts {shown(system['content'])}; "
-            f"remove one of them"
+            f"{name} has the system text {quote_value(head[0]['content'])}, which contradicts "
+            f"{quote_value(system['content'])}; remove one of them"
         )
     return [*head, *rest]
 
@@ -124,7 +126,7 @@ def text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise ValueError(f"`content` must be text or a list of text parts, not {shown(content)}")
+        raise ValueError(f"`content` must be text or a list of text parts, not {quote_value(content)}")
     return "".join(_part(part) for part in content)
 
 
@@ -134,7 +136,8 @@ def _part(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(part, dict) or kind not in (None, *TEXT_TYPES) or not isinstance(part.get("text"), str):
         raise ValueError(
-            f"`content` has a part of the type {kind!r}, {shown(part)}, but only text is trained; remove the part or the row"
+            f"`content` has a part of the type {kind!r}, {quote_value(part)}, but only text is trained; remove the part or "
+            f"the row"
         )
     return str(part["text"])
 
@@ -143,7 +146,7 @@ def _message(given: Any, name: str, tools: Sequence[Tool]) -> Message:
     message = {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else {}
     for one, other in (("role", "from"), ("content", "value")):
         if one in message and other in message:
-            raise ValueError(f"a message has `{one}` and `{other}`, {shown(given)}; remove one of them")
+            raise ValueError(f"a message has `{one}` and `{other}`, {quote_value(given)}; remove one of them")
     refuse_fields(message, MESSAGE_FIELDS, "a message")
     role = message.pop("role" if "role" in message else "from", None)
     content = message.pop("content" if "content" in message else "value", None)
@@ -152,7 +155,7 @@ def _message(given: Any, name: str, tools: Sequence[Tool]) -> Message:
         role, calls, content = ASSISTANT, _calls_in(content), ""
     if not isinstance(role, str) or (content is None and not calls):
         raise ValueError(
-            f"`{name}` must hold objects with `role` and `content`, which must be text, not {shown(given)}"
+            f"`{name}` must hold objects with `role` and `content`, which must be text, not {quote_value(given)}"
         )
     if role not in ROLES:
         raise ValueError(f"a message has the role {role!r}; the roles are {', '.join((*ROLES, CALLER))}")
@@ -162,7 +165,7 @@ def _message(given: Any, name: str, tools: Sequence[Tool]) -> Message:
             f"a message of the role {role!r} is marked as trained, but only the assistant's are; unmark it"
         )
     if not isinstance(message.get("reasoning_content", ""), str):
-        raise ValueError(f"`reasoning_content` must be text, not {shown(message['reasoning_content'])}")
+        raise ValueError(f"`reasoning_content` must be text, not {quote_value(message['reasoning_content'])}")
     message = {"role": ROLES[role], "content": "" if content is None else text_of(content), **message}
     if calls:
         message["tool_calls"] = [_call(call, tools) for call in calls]
@@ -175,10 +178,12 @@ def _trained(message: Message) -> bool | None:
     for name, value in flags.items():
         if value not in (0, 1):
             raise ValueError(
-                f"a message has `{name}`: {shown(value)}; set 0 or false to leave it untrained, 1 or true to train it"
+                f"a message has `{name}`: {quote_value(value)}; set 0 or false to leave it untrained, 1 or true to train it"
             )
     if len({bool(value) for value in flags.values()}) > 1:
-        raise ValueError(f"a message has the flags {shown(flags)}, which contradict each other; remove one of them")
+        raise ValueError(
+            f"a message has the flags {quote_value(flags)}, which contradict each other; remove one of them"
+        )
     return next((bool(value) for value in flags.values()), None)
 
 
@@ -187,19 +192,19 @@ def _calls_in(text: Any) -> list[dict[str, Any]]:
     read = from_json(text)
     listed = read if isinstance(read, list) else [read]
     if not listed or not all(_is_named(one) for one in listed):
-        raise ValueError(f"`{CALLER}` must be the JSON of a call with `name` and `arguments`, not {shown(text)}")
+        raise ValueError(f"`{CALLER}` must be the JSON of a call with `name` and `arguments`, not {quote_value(text)}")
     return [{"type": "function", "function": one} for one in listed]
 
 
 def _call(call: Any, tools: Sequence[Tool]) -> dict[str, Any]:
     """Return a tool call with its arguments as an object. Some formats write them as text, which has no padding."""
     if not _has_function(call):
-        raise ValueError(f"a tool call must have `function` with `name` and `arguments`, not {shown(call)}")
+        raise ValueError(f"a tool call must have `function` with `name` and `arguments`, not {quote_value(call)}")
     function = {key: value for key, value in call["function"].items() if value is not None}
     given = function.get("arguments", {})
     read = from_json(given) if isinstance(given, str) else strip_padding(given, _parameters(function["name"], tools))
     if not isinstance(read, dict):
-        raise ValueError(f"the arguments of a tool call must be an object, not {shown(given)}")
+        raise ValueError(f"the arguments of a tool call must be an object, not {quote_value(given)}")
     return {key: value for key, value in call.items() if value is not None} | {
         "function": function | {"arguments": read}
     }

@@ -1,7 +1,7 @@
 """Fields that other projects obey and Temper does not. A row that sets one is refused, so that nothing is dropped silently."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,7 @@ def refuse_fields(given: Mapping[str, Any], fields: Mapping[str, ForeignField], 
         known = fields.get(name) if is_given(value) else None
         if known is not None and value not in known.harmless:
             remedy = known.remedy.replace("NAME}", f"{name}}}")
-            raise ValueError(f"`{name}` of {what} is {shown(value)}, which would be ignored: {remedy}")
+            raise ValueError(f"`{name}` of {what} is {quote_value(value)}, which would be ignored: {remedy}")
 
 
 def is_given(value: Any) -> bool:
@@ -77,7 +77,38 @@ def is_given(value: Any) -> bool:
     return value is not None and value != ""
 
 
-def shown(value: Any) -> str:
+class NotedRow(dict[str, Any]):
+    """A row that adds the names of the fields that are read to a set. A copy reads all."""
+
+    def __init__(self, row: Mapping[str, Any], read: set[str]) -> None:
+        super().__init__(row)
+        self._read = read
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._read.add(name)
+        return super().get(name, default)
+
+    def __iter__(self) -> Iterator[str]:  # without it, dict() would copy values unseen
+        return super().__iter__()
+
+    def items(self) -> Any:
+        self._read.update(self.keys())
+        return super().items()
+
+
+def unread_counts(fields: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of rows by the fields that are not read, those of equal counts together."""
+    names: dict[int, list[str]] = {}
+    for name in sorted(fields, key=lambda name: (-fields[name], name)):
+        names.setdefault(fields[name], []).append(name)
+    return {f"have fields that are not read ({', '.join(listed)})": count for count, listed in names.items()}
+
+
+def quote_value(value: Any) -> str:
     """Return the beginning of an offending value as JSON: `null`, `NaN`, `""`."""
     text = json.dumps(value, default=repr, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -1,15 +1,16 @@
 """Row formats of public data sets: detection, and conversion to tasks."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from temper.envs.core.messages import is_messages, join_system, read_prompt, with_system
-from temper.envs.core.row_fields import PROMPT_FIELDS, refuse_fields, shown
+from temper.envs.core.row_fields import PROMPT_FIELDS, NotedRow, quote_value, refuse_fields
 from temper.envs.core.task import Message, Task
 
 Row = dict[str, Any]
+IDS = ("task_id", "id")
 QUESTIONS = ("question", "problem", "prompt", "input", "question_stem", "Question")
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ def field(row: Row, name: str, kind: type[T]) -> T:
         raise MissingField(f"field {name!r} is missing; the row has {sorted(row)}")
     value = row[name]
     if not isinstance(value, kind) or value is None:
-        raise ValueError(f"{name} is {shown(value)}; it must {KINDS.get(kind, 'have a value')}")
+        raise ValueError(f"{name} is {quote_value(value)}; it must {KINDS.get(kind, 'have a value')}")
     return value
 
 
@@ -39,7 +40,7 @@ def gold(value: Any, name: str) -> str:
     """Return a right answer, a text or a number, as text. Raise `ValueError` with its field if no answer can equal it."""
     text = str(value).strip() if isinstance(value, str | int | float) else ""
     if not text or (isinstance(value, float) and not math.isfinite(value)):
-        raise ValueError(f"{name} is {shown(value)}; give the right answer, a text or a number")
+        raise ValueError(f"{name} is {quote_value(value)}; give the right answer, a text or a number")
     return text
 
 
@@ -48,7 +49,7 @@ def golds(value: Any, name: str) -> list[str]:
     values = value if isinstance(value, list) else [value]
     filled = [one for one in values if not isinstance(one, str) or one.strip()]
     if not filled:
-        raise ValueError(f"{name} is {shown(value)}; give an answer that is accepted")
+        raise ValueError(f"{name} is {quote_value(value)}; give an answer that is accepted")
     return list(dict.fromkeys(gold(one, name) for one in filled))
 
 
@@ -69,44 +70,36 @@ class RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class HasFields:
-    """Matches rows with all these fields."""
+    """Matches rows with all these fields, or with any of them."""
 
     names: tuple[str, ...]
+    how: Callable[[Iterable[object]], bool] = all
 
     def __call__(self, row: Row) -> bool:
-        return all(name in row for name in self.names)
+        return self.how(name in row for name in self.names)
 
 
 def has_fields(*names: str) -> HasFields:
     return HasFields(names)
 
 
-@dataclass(frozen=True, slots=True)
-class HasAny:
-    """Matches rows with one of these fields."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, row: Row) -> bool:
-        return any(name in row for name in self.names)
-
-
 def own_id(row: Row) -> str | int | None:
     """Return the id of a row in its data set: `task_id`, otherwise `id`, or None if it has neither."""
-    for name in ("task_id", "id"):
+    for name in IDS:
         if isinstance(row.get(name), str | int):
             return row[name]
     return None
 
 
-def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None) -> Task:
-    """Return the task of a row, by the named format or the first that matches.
+def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None, read: set[str] | None = None) -> Task:
+    """Return the task of a row, by the named format or the first that matches. `read` gets the fields that are read.
 
     The messages before a question, and the system text of the row's column, come first in its prompt.
     """
     known = _format_of(formats, row, name)
     refuse_fields(row, PROMPT_FIELDS, "the row")
     head, row = _split_question(row, known.questions)
+    row = NotedRow(row, set() if read is None else read)
     task = known.load(row)
     messages = tuple(with_system(join_system(head, task.messages, name="the row"), row))
     return task if messages == task.messages else replace(task, messages=messages)
@@ -139,20 +132,10 @@ def _split_question(row: Row, questions: Sequence[str]) -> tuple[list[Message], 
 
 
 ASKED = ("question", "problem", "prompt", "query", "instruction", "input", "text")
-ANSWERED = (
-    "ground_truth",
-    "answer",
-    "solution",
-    "target",
-    "gold",
-    "output",
-    "result",
-    "response",
-    "completion",
-    "label",
-)
+GOLDS = ("truth", "answer", "solution", "target", "gold")
+ANSWERED = (*GOLDS, "output", "result", "response", "completion", "label")
 LIKELY = {"question": ASKED, "prompt": ASKED, "answer": ANSWERED, "completion": ANSWERED}
-"""Words in the field names that data sets use for a needed field."""
+"""Words in the field names that data sets use for a needed field, in order of preference. `GOLDS` are right answers."""
 
 
 def columns_line(choices: Sequence[Sequence[str]], row: Row) -> str:
@@ -166,7 +149,8 @@ def _renaming(needed: Sequence[str], row: Row) -> dict[str, str | None]:
     """Return the field that probably holds each missing one, or None. The only field that is left holds the last one."""
     left = [name for name in row if name not in needed]
     inner = [f"{name}.{one}" for name in left if isinstance(row[name], dict) for one in row[name]]
-    found = {name: _likely(name, left) or _likely(name, inner) for name in needed if row.get(name) is None}
+    words = {name: (*LIKELY.get(name, ()), name) for name in needed if row.get(name) is None}
+    found = {name: find_field(some, left) or find_field(some, inner) for name, some in words.items()}
     unnamed = [name for name, given in found.items() if given is None]
     others = [name for name in left if name not in found.values()]
     if len(unnamed) == len(others) == 1:
@@ -181,15 +165,12 @@ def _doubts(renaming: Mapping[str, str | None]) -> tuple[int, int]:
 
 def _needed(known: RowFormat) -> tuple[str, ...]:
     """Return the fields that a format needs, empty if its rule does not name them."""
-    match known.matches:
-        case HasFields(names):
-            return names
-        case HasAny(names):
-            return names[:1]
-    return ()
+    rule = known.matches
+    if not isinstance(rule, HasFields):
+        return ()
+    return rule.names if rule.how is all else rule.names[:1]
 
 
-def _likely(needed: str, names: Sequence[str]) -> str | None:
-    """Return the name of the field that probably holds the needed one."""
-    words = (*LIKELY.get(needed, ()), needed)
+def find_field(words: Sequence[str], names: Collection[str]) -> str | None:
+    """Return the first field whose name has one of the words, which are in order of preference."""
     return next((name for word in words for name in names if word in name.rpartition(".")[2].lower()), None)

@@ -109,5 +109,5 @@ def why_no_name(path: str) -> str:
     if Path(owner).is_dir():
         return f" (the local folder {owner} hides the hub name; download its data with hf download)"
     if owner.lower() in LOCAL_FOLDERS:
-        return f" (no hub name begins with {owner}, a usual name of a folder; download its files with hf download)"
+        return f" ({owner} is a usual name of a folder, so this is no hub name; download its files with hf download)"
     return ""

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from temper.envs.core.row_format import Row
+from temper.envs.core.messages import is_messages
+from temper.envs.core.row_format import ASKED, Row, find_field
 
 MAX_LINE_BYTES = 256 * 2**20
 """Largest size of a line. Packed tests of programs may have tens of MiB in one row."""
@@ -65,7 +66,8 @@ def require_lines(path: Path) -> None:
         return
     lists = [name for name, value in whole.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
     named = [name for name in lists if name in WRAPPERS] if is_alone else lists
-    if named:
+    is_row = any(map(is_messages, whole.values())) or find_field(ASKED, whole.keys() - lists) is not None
+    if named and not is_row:
         raise ValueError(f"{path} is one object with the rows in {named[0]!r}; save this list alone, as a .json file")
     if not is_alone:
         raise ValueError(f"{path} is one object over several lines; write an object a line")

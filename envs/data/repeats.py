@@ -1,19 +1,19 @@
 """Rows that repeat an earlier one, and questions whose rows have different answers."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from temper.envs.core.row_fields import shown
+from temper.envs.core.row_fields import quote_value
+from temper.envs.core.row_format import GOLDS, find_field
 from temper.envs.core.task import Task
 from temper.envs.data.split import digest
 from temper.envs.own_reward import ROW
 from temper.rewards.plain_numbers import plain_number
 
-GOLDS = ("answer", "accepted", "items", "quantity", "value", "values", "wanted")
+SPEC_GOLDS = ("answer", "accepted", "items", "quantity", "value", "values", "wanted")
 """Keys of a spec with the right answer."""
-WORDS = ("answer", "gold", "truth", "target", "solution")
-"""Words in the names of fields with the right answer, in order of preference, for rows that a user's reward judges."""
 MOST_NAMED = 3
 
 
@@ -31,6 +31,8 @@ class SeenRows:
 
     def __init__(self) -> None:
         self.repeated = 0
+        self.unread: Counter[str] = Counter()
+        """Rows by the fields that nothing reads."""
         self._rows: set[str] = set()
         self._answers: dict[str, _Answered] = {}
         self._different: dict[str, str] = {}
@@ -43,8 +45,9 @@ class SeenRows:
         self.repeated += known
         return known
 
-    def add_task(self, task: Task, number: int) -> None:
-        """Add the task of the row with this 0-based number."""
+    def add_task(self, task: Task, number: int, *, unread: Iterable[str] = ()) -> None:
+        """Add the task of the row with this 0-based number. Nothing reads its `unread` fields."""
+        self.unread.update(unread)
         self.add([task.request, task.tools, task.spec])
         answer = _answer_of(task.spec)
         forms = frozenset(_forms(answer))
@@ -53,7 +56,9 @@ class SeenRows:
         question = digest([task.request, task.tools])
         first = self._answers.setdefault(question, _Answered(forms, answer, number + 1))
         if first.forms.isdisjoint(forms) and question not in self._different:
-            self._different[question] = f"rows {first.row} and {number + 1} ({shown(first.answer)} and {shown(answer)})"
+            self._different[question] = (
+                f"rows {first.row} and {number + 1} ({quote_value(first.answer)} and {quote_value(answer)})"
+            )
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -67,13 +72,14 @@ class SeenRows:
 
 def _answer_of(spec: Mapping[str, Any]) -> Any:
     """Return the right answer of a spec, or None if it has none that can be compared, such as tests of programs."""
-    held = [spec[name] for name in GOLDS if name in spec]
+    held = [spec[name] for name in SPEC_GOLDS if name in spec]
     if held:
         return held[0]
     if set(spec) != {ROW}:
         return None
-    fields = dict(_named_values(spec[ROW]))
-    return next((value for word in WORDS for name, value in fields.items() if word in name.lower()), None)
+    fields = dict(_named_values(spec[ROW]))  # of a row that a user's reward judges
+    name = find_field(GOLDS, fields)
+    return None if name is None else fields[name]
 
 
 def _named_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

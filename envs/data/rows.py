@@ -49,11 +49,6 @@ def is_on_hub(data: DataConfig) -> bool:
 
 def open_rows(data: DataConfig) -> Iterator[PlacedRow]:
     """Yield all rows of data, unfiltered."""
-    path = Path(data.path).expanduser()
-    if path.is_file():
-        if named := [name for name in ("config", "split", "revision") if vars(data)[name] is not None]:
-            raise ValueError(f"{path} is a file, which has no {' and no '.join(named)}; remove it")
-        return file_rows(path)
     return (placed for file in data_files(data) for placed in file_rows(file))
 
 
@@ -71,6 +66,8 @@ def data_files(data: DataConfig) -> list[Path]:
     """Return the files with the rows, downloaded if necessary. Raise `FileNotFoundError` if there are none."""
     path = Path(data.path).expanduser()
     if path.is_file():
+        if named := [name for name in ("config", "split", "revision") if vars(data)[name] is not None]:
+            raise ValueError(f"{path} is a file, which has no {' and no '.join(named)}; remove it")
         return [path]
     require_data(data)
     from temper.envs.data.tables import files_of

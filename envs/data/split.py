@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from temper.envs.core.setting import immutable
@@ -20,15 +21,19 @@ class SplitTask:
 
     task: Task
     heldout: bool
+    row: int
+    """The number of the row, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRows:
-    """All rows of data as tasks, the number of skipped bad rows, and remarks on repeated and contradictory ones."""
+    """Rows of data as tasks, the number of skipped bad rows, and remarks on repeated and contradictory ones."""
 
     tasks: tuple[SplitTask, ...]
     skipped: int
     remarks: tuple[str, ...] = ()
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of rows with fields that nothing reads, by these fields."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,9 +48,7 @@ def table_rows(path: Path) -> Iterator[Row]:
 
 def files_of(data: DataConfig, *, on_hub: bool) -> list[Path]:
     """Return the files of a folder or hub name, downloaded if necessary."""
-    if not on_hub:
-        return split_files(Path(data.path).expanduser(), data.config, data.split, data.path)
-    folder = hub_folder(data)
+    folder = hub_folder(data) if on_hub else Path(data.path).expanduser()
     return split_files(folder, data.config, data.split, data.path)
 
 

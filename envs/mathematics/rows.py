@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from temper.envs.core.prompts import QUESTION, USUAL, Prompts
-from temper.envs.core.row_fields import shown
+from temper.envs.core.row_fields import quote_value
 from temper.envs.core.row_format import RowFormat, field, gold, has_fields
 from temper.envs.core.task import Task
 from temper.envs.mathematics.grader import shared_grader
@@ -89,10 +89,10 @@ def _task(question: str, reference: str, name: str, prompts: Prompts, boxes_are:
     reference = reference.strip()
     if not 0 < len(reference) <= MAX_CHARACTERS:
         length = f"1 to {MAX_CHARACTERS} characters, not {len(reference)}"
-        raise ValueError(f"{name} is {shown(reference)}; the final answer must have {length}")
+        raise ValueError(f"{name} is {quote_value(reference)}; the final answer must have {length}")
     if not is_gradable(reference):
         raise ValueError(
-            f"{name} is {shown(reference)}, which no answer can be compared with; give a number or a formula"
+            f"{name} is {quote_value(reference)}, which no answer can be compared with; give a number or a formula"
         )
     if not question.strip():
         raise ValueError("the question is empty")

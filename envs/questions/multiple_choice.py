@@ -18,7 +18,7 @@ from typing import Any
 
 from temper.envs.core.bounds import only_known
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.row_fields import shown
+from temper.envs.core.row_fields import quote_value
 from temper.envs.core.row_format import Row, RowFormat, field, gold, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
@@ -131,7 +131,7 @@ def _list_task(row: Row, *, choices: str, shuffle: bool) -> Task:
     elif isinstance(answer, int) and not isinstance(answer, bool):
         index = answer
     else:
-        raise ValueError(f"answer is {shown(answer)}; it must be a letter or a 0-based index")
+        raise ValueError(f"answer is {quote_value(answer)}; it must be a letter or a 0-based index")
     return _task(field(row, "question", str), texts, index, shuffle=shuffle)
 
 
@@ -139,7 +139,7 @@ def _labelled_task(row: Row, *, shuffle: bool) -> Task:
     choices = field(row, "choices", dict)
     texts, labels = field(choices, "text", list), field(choices, "label", list)
     if len(texts) != len(labels) or labels.count(row["answerKey"]) != 1:
-        raise ValueError(f"answerKey is {shown(row['answerKey'])}; it must be a label of {shown(labels)}")
+        raise ValueError(f"answerKey is {quote_value(row['answerKey'])}; it must be a label of {quote_value(labels)}")
     question = field(row, "question_stem" if "question_stem" in row else "question", str)
     return _task(question, texts, labels.index(row["answerKey"]), shuffle=shuffle)
 

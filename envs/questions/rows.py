@@ -7,7 +7,7 @@ from typing import Any
 from temper.envs.core.bounds import only_known
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.prompts import NAMES, QUESTION, USUAL, Prompts, read_prompts
-from temper.envs.core.row_format import HasAny, Row, RowFormat
+from temper.envs.core.row_format import HasFields, Row, RowFormat
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -42,7 +42,9 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 
 
 def _definition(prompts: Prompts) -> EnvDefinition:
-    texts = RowFormat(name="prompt", matches=HasAny(TEXTS), load=partial(load, prompts=prompts), questions=TEXTS)
+    texts = RowFormat(
+        name="prompt", matches=HasFields(TEXTS, any), load=partial(load, prompts=prompts), questions=TEXTS
+    )
     return EnvDefinition(
         id="rows",
         entry_point="temper.envs.questions.rows:RowsEnv",

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.row_fields import shown
+from temper.envs.core.row_fields import quote_value
 from temper.envs.core.row_format import Row, RowFormat, field, golds, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
@@ -164,7 +164,7 @@ def _matched(spec: dict[str, Any], name: str) -> dict[str, Any]:
             answer = short_answer(form)
             if answer is not None and score_answer(answer, spec)[0]:
                 return spec
-    raise ValueError(f"{name} is {shown(rights[0])}, which no answer can match; give a shorter or plainer answer")
+    raise ValueError(f"{name} is {quote_value(rights[0])}, which no answer can match; give a shorter or plainer answer")
 
 
 def _asked(question: str, context: Any, spec: dict[str, Any], request: str = REQUEST) -> Task:
@@ -206,7 +206,7 @@ def _pop_task(row: Row) -> Task:
     except ValueError as error:
         raise ValueError(f"field 'possible_answers' is not valid JSON: {error}") from error
     if not isinstance(listed, list):
-        raise ValueError(f"possible_answers is {shown(answers)}; it must be a list")
+        raise ValueError(f"possible_answers is {quote_value(answers)}; it must be a list")
     return _asked(field(row, "question", str), None, accepted(listed, "possible_answers"))
 
 
@@ -235,7 +235,7 @@ def _quantity_task(row: Row) -> Task:
         raise ValueError(f"field 'tolerance' is {tolerance!r}; it must be a share of the answer, from 0 and below 1")
     asked = f"{row.get('answer')} {measure.strip()}"
     if quantity(asked) is None:
-        raise ValueError(f"answer is {shown(row.get('answer'))}; it must be a number")
+        raise ValueError(f"answer is {quote_value(row.get('answer'))}; it must be a number")
     spec = {"quantity": asked, "tolerance": float(tolerance)}
     return _asked(field(row, "question", str), row.get("context"), spec, UNIT_REQUEST)
 

@@ -19,7 +19,7 @@ from typing import Any
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import GraderError
 from temper.envs.core.messages import is_messages, read_prompt
-from temper.envs.core.row_fields import shown
+from temper.envs.core.row_fields import quote_value
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
@@ -220,7 +220,7 @@ def load(row: Row) -> Task:
         raise ValueError(f"{name}: the right value is not valid under the schema: {error}")
     judged = judge(json.dumps(value), {"schema": schema, "value": value})
     if judged.outcome is not Outcome.OK:
-        raise ValueError(f"{name} is {shown(value)}, which no answer can equal: {judged.detail}")
+        raise ValueError(f"{name} is {quote_value(value)}, which no answer can equal: {judged.detail}")
     prompt = row["prompt" if "prompt" in row else "question"]
     if isinstance(prompt, str) and not is_messages(prompt):
         prompt = [{"role": "user", "content": f"{prompt.strip()}\n\n{REQUEST.format(json.dumps(schema))}"}]

@@ -102,7 +102,7 @@ def with_agent(definition: EnvDefinition, options: Mapping[str, Any]) -> EnvDefi
     address: Address = (python, agent, url.host, str(url.port or 80))
 
     def load_with_agent(row: dict[str, Any]) -> Task:
-        return replace(load(row), spec={"task": row, "agent": address})
+        return replace(load(row), spec={"task": dict(row), "agent": address})
 
     formats = (RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=load_with_agent),)
     return replace(

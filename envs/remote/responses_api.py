@@ -27,7 +27,7 @@ def load(row: dict[str, Any]) -> Task:
             raise ValueError(
                 f"field '{PARAMS}.tools' has a tool {name!r}, which can't be a route of the server; rename it"
             )
-    return Task(messages=messages_of(params), spec={"row": row}, tools=tools)
+    return Task(messages=messages_of(params), spec={"row": dict(row)}, tools=tools)
 
 
 def messages_of(params: dict[str, Any]) -> tuple[Message, ...]:

@@ -5,8 +5,8 @@ from pathlib import Path
 from temper.orchestrator.run.folder import RunDir
 
 
-def check_quickly(path: Path, overrides: list[str], *, data: bool = True) -> None:
-    """Check all settings, and whether the models and, with `data`, the data of a new run exist.
+def check_quickly(path: Path, overrides: list[str], *, data: bool = True, starts: bool = False) -> None:
+    """Check all settings, and whether models and, with `data`, data of a new run exist. A run that `starts` must be free.
 
     Raise `ValueError` or `FileNotFoundError` as the command would later.
     """
@@ -14,5 +14,8 @@ def check_quickly(path: Path, overrides: list[str], *, data: bool = True) -> Non
     from temper.orchestrator.pipeline.data_files import require_inputs
 
     config = load_unresolved_config(path, overrides)
-    if not RunDir(Path(config.runs_dir).resolve() / config.name).config.is_file():  # an old run may need them no more
+    folder = RunDir(Path(config.runs_dir).resolve() / config.name)
+    if starts:
+        folder.require_free()
+    if not folder.config.is_file():  # an old run may need them no more
         require_inputs(config, data=data)

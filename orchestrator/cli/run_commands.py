@@ -101,7 +101,7 @@ def _execute(given: argparse.Namespace) -> int:
     if given.json and not given.dry_run:
         raise ValueError("--json needs --dry-run; for a running run use `temper status RUN --json`")
     if given.command != "fork":
-        check_quickly(given.config, given.overrides, data=given.stage != "report")
+        check_quickly(given.config, given.overrides, data=given.stage != "report", starts=not given.dry_run)
     if not given.dry_run and given.stage != "report":
         require_head(os.environ.get("RAY_ADDRESS", "local"))
     from temper.orchestrator.pipeline.config import read_run_settings

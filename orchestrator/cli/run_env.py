@@ -5,23 +5,20 @@ import json
 import textwrap
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 from rich.console import Console
 
-from temper.envs.all_tasks import generated_tasks, read_tasks
+from temper.envs.all_tasks import read_tasks
 from temper.envs.binding import ROWS, BoundEnv, bind
 from temper.envs.catalog import configure_env
 from temper.envs.config import EnvConfig
 from temper.envs.core.bounds import only_known, positive
-from temper.envs.core.task import Task
 from temper.envs.presets.catalog import PRESETS, preset_of
 from temper.envs.presets.preset import Preset
-from temper.envs.reward_audit import own_negatives, own_reference, without_judge
-from temper.envs.source import data_of, row_tasks
+from temper.envs.reward_audit import own_negatives, own_reference, sample_tasks
 from temper.orchestrator.config.schema import data_option
 from temper.orchestrator.pipeline.config import load_unresolved_config
 from temper.orchestrator.tools.debug.grading.envcheck import self_test
@@ -53,7 +50,7 @@ def run_check(given: argparse.Namespace) -> int:
     positive("--limit", given.limit)
     passed = True
     for env in _select_envs(given):
-        tasks = [without_judge(task) for task in _load_tasks(env, given.limit, given.seed)]
+        tasks = sample_tasks(env, given.limit, seed=given.seed)
         definition = env.definition
         if env.config.reward is not None and (reference := own_reference(tasks, given.answer)) is not None:
             negatives = partial(own_negatives, reference=reference)
@@ -94,16 +91,6 @@ def _read_envs(path: Path, overrides: list[str], name: str | None) -> list[Bound
     if not checked:
         raise ValueError(f"{path} has no environment that can be checked")
     return checked
-
-
-def _load_tasks(env: BoundEnv, limit: int, seed: int) -> list[Task]:
-    """Return the first tasks of a run: from rows, or generated."""
-    data = data_of(env)
-    if not data:
-        made = generated_tasks(env.definition, limit, seed=seed, level=env.config.level)
-        return [env.task(task, task.key) for task in made]
-    rows = (each.task for one in data for each in row_tasks(env, one))
-    return list(islice({task.key: task for task in rows}.values(), limit))
 
 
 def run_new(given: argparse.Namespace) -> int:

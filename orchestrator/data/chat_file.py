@@ -9,13 +9,13 @@ from temper.envs.core.messages import (
     SYSTEM_COLUMNS,
     TRAIN,
     USER,
-    checked_messages,
-    checked_tools,
+    check_messages,
+    check_tools,
     from_json,
     is_messages,
     with_system,
 )
-from temper.envs.core.row_fields import MESSAGE_FIELDS, SUPERVISED_FIELDS, is_given, refuse_fields, shown
+from temper.envs.core.row_fields import MESSAGE_FIELDS, SUPERVISED_FIELDS, is_given, quote_value, refuse_fields
 from temper.envs.core.row_format import columns_line
 from temper.envs.core.task import CHAT, Message, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
@@ -47,15 +47,17 @@ def parse_assistant_message(
     """
     text, given = message["content"], message.get("reasoning_content") or ""
     if given and not reads_reasoning:
-        raise ValueError(f"the model's chat template would omit the reasoning {shown(given)}")
+        raise ValueError(f"the model's chat template would omit the reasoning {quote_value(given)}")
     if reads_reasoning and (_is_tagged(given) or _is_tagged(text)):
         reasoning, closed, answer = text.partition(CLOSE_THINKING)
         reasoning = reasoning.strip().removeprefix(OPEN_THINKING).strip()
         if given or not closed or _is_tagged(reasoning) or _is_tagged(answer):
-            raise ValueError(f"the reasoning of {name} must be opened and closed once, not {shown(given or text)}")
+            raise ValueError(
+                f"the reasoning of {name} must be opened and closed once, not {quote_value(given or text)}"
+            )
         message = {**message, "reasoning_content": reasoning, "content": answer_text(answer)}
     if not message["content"].strip() and not message.get("tool_calls"):
-        raise ValueError(f"{name} is empty: {shown(message)}")
+        raise ValueError(f"{name} is empty: {quote_value(message)}")
     return message
 
 
@@ -105,7 +107,7 @@ def parse_chat(row: dict[str, Any], number: int, *, reads_reasoning: bool = True
         key=str(number),
         messages=tuple(prompt),
         spec={},
-        tools=checked_tools(row),
+        tools=check_tools(row),
         thinking=_thinking_of(row, thinks=thinks),
     )
     return Dialogue(task=task, reply=tuple(reply) if thinks else without_reasoning(reply))
@@ -143,7 +145,7 @@ def read_dialogue(row: dict[str, Any]) -> tuple[list[Message], int]:
     """Return the messages of a row of chats in any form, and the place from which answers are trained."""
     form = form_of(row)
     if form != PAIR:
-        messages = with_system(checked_messages(row, name=form[0]), row)
+        messages = with_system(check_messages(row, name=form[0]), row)
         return messages, 1
     if str(row.get("label")).lower() == "false":  # a text in CSV
         raise ValueError("`label` is false, so the completion is a bad one (KTO); set `filter: {label: true}`")
@@ -151,7 +153,7 @@ def read_dialogue(row: dict[str, Any]) -> tuple[list[Message], int]:
         raise ValueError("`input` of the row would be ignored; join it to `prompt`, or set `columns: {unread: input}`")
     prompt = with_system(prompt_messages(row, PROMPT), row)
     if prompt[-1]["role"] == ASSISTANT:
-        raise ValueError(f"`{PROMPT}` must not end with the assistant's {shown(prompt[-1])}")
+        raise ValueError(f"`{PROMPT}` must not end with the assistant's {quote_value(prompt[-1])}")
     return [*prompt, *_completion(row)], len(prompt)
 
 
@@ -168,14 +170,14 @@ def prompt_messages(row: dict[str, Any], name: str) -> list[Message]:
     asked = row.get(name)
     if name == PROMPT and isinstance(asked, str) and asked.strip() and not is_messages(asked):
         return [{"role": USER, "content": asked}]
-    return checked_messages(row, name=name)
+    return check_messages(row, name=name)
 
 
 def _completion(row: dict[str, Any]) -> list[Message]:
     said = row[COMPLETION]
     if isinstance(said, str) and not is_messages(said):
         return [{"role": ASSISTANT, "content": said}]
-    return checked_messages({**row, COMPLETION: [said]} if isinstance(said, dict) else row, name=COMPLETION)
+    return check_messages({**row, COMPLETION: [said]} if isinstance(said, dict) else row, name=COMPLETION)
 
 
 def thinks_of(row: dict[str, Any], reply: Sequence[Message]) -> bool:
@@ -186,7 +188,7 @@ def thinks_of(row: dict[str, Any], reply: Sequence[Message]) -> bool:
     given = row.get("chat_template_kwargs")
     kwargs = from_json(given) if is_given(given) else {}
     if not isinstance(kwargs, dict):
-        raise ValueError(f"`chat_template_kwargs` must be an object, not {shown(given)}")
+        raise ValueError(f"`chat_template_kwargs` must be an object, not {quote_value(given)}")
     others = [name for name, value in kwargs.items() if name != ENABLE and is_given(value)]
     if others:
         raise ValueError(
@@ -195,7 +197,7 @@ def thinks_of(row: dict[str, Any], reply: Sequence[Message]) -> bool:
         )
     asked, has = kwargs.get(ENABLE), any(map(has_reasoning, reply))
     if not isinstance(asked, bool | None):
-        raise ValueError(f"`chat_template_kwargs.{ENABLE}` must be true or false, not {shown(asked)}")
+        raise ValueError(f"`chat_template_kwargs.{ENABLE}` must be true or false, not {quote_value(asked)}")
     if asked and not has:
         raise ValueError(f"`chat_template_kwargs.{ENABLE}` is true, but no answer has reasoning; add it or set false")
     return has if asked is None else asked
@@ -212,7 +214,7 @@ def unread_fields(row: dict[str, Any], form: Sequence[str]) -> set[str]:
 def _thinking_of(row: dict[str, Any], *, thinks: bool) -> Thinking:
     effort = row.get("reasoning_effort")
     if effort not in EFFORTS:
-        raise ValueError(f"`reasoning_effort` is {shown(effort)}; it must be one of {', '.join(EFFORTS[1:])}")
+        raise ValueError(f"`reasoning_effort` is {quote_value(effort)}; it must be one of {', '.join(EFFORTS[1:])}")
     if not thinks:
         return OFF
     return LOW_EFFORT if effort == "low" else UNLIMITED

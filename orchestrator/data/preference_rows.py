@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from temper.envs.core.messages import TRAIN, checked_messages, checked_tools, is_messages, read_messages, with_system
-from temper.envs.core.row_fields import SUPERVISED_FIELDS, refuse_fields, shown
+from temper.envs.core.messages import TRAIN, check_messages, check_tools, is_messages, read_messages, with_system
+from temper.envs.core.row_fields import SUPERVISED_FIELDS, quote_value, refuse_fields
 from temper.envs.core.row_format import columns_line
 from temper.envs.core.task import CHAT, Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
@@ -50,7 +50,7 @@ def preference_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, s
     def parse(row: dict[str, Any], number: int) -> Preference:
         preference = parse_preference(row, number, reads_reasoning=intake.reads_reasoning)
         if intake.require_fits(preference.chosen) == intake.require_fits(preference.rejected):
-            raise ValueError(f"`chosen` and `rejected` are the same tokens, {shown(row['chosen'])}")
+            raise ValueError(f"`chosen` and `rejected` are the same tokens, {quote_value(row['chosen'])}")
         intake.remark_unread(unread_fields(row, (*SIDES, MESSAGES, CONVERSATIONS, PROMPT)))
         return preference
 
@@ -69,13 +69,13 @@ def parse_preference(row: dict[str, Any], number: int, *, reads_reasoning: bool 
     messages = tuple(with_system(_prompt(row), row))
     chosen, rejected = (_answer(row, name, reads_reasoning=reads_reasoning) for name in SIDES)
     if chosen == rejected:
-        raise ValueError(f"`chosen` and `rejected` are the same answer, {shown(row['chosen'])}")
+        raise ValueError(f"`chosen` and `rejected` are the same answer, {quote_value(row['chosen'])}")
     reasons = {name: has_reasoning(said) for name, said in zip(SIDES, (chosen, rejected), strict=True)}
     if len(set(reasons.values())) > 1:
         have, lacks = sorted(reasons, key=lambda name: not reasons[name])
         raise ValueError(
-            f"`{have}` has reasoning and `{lacks}` has none, {shown(row[lacks])}; both follow the same prompt, so both or "
-            f"neither must have it"
+            f"`{have}` has reasoning and `{lacks}` has none, {quote_value(row[lacks])}; both follow the same prompt, so "
+            f"both or neither must have it"
         )
     thinks = thinks_of(row, (chosen,))
     task = Task(
@@ -83,7 +83,7 @@ def parse_preference(row: dict[str, Any], number: int, *, reads_reasoning: bool 
         key=str(number),
         messages=messages,
         spec={},
-        tools=checked_tools(row),
+        tools=check_tools(row),
         thinking=UNLIMITED if thinks else OFF,
     )
     replies = ((said,) if thinks else without_reasoning((said,)) for said in (chosen, rejected))
@@ -102,9 +102,9 @@ def _parted(row: dict[str, Any]) -> dict[str, Any]:
     """Split dialogues into prompt and answers. Return any other row unchanged."""
     if not all(isinstance(row.get(name), list) or is_messages(row.get(name)) for name in SIDES):
         return row
-    chosen, rejected = (checked_messages(row, name=name) for name in SIDES)
+    chosen, rejected = (check_messages(row, name=name) for name in SIDES)
     if chosen[:-1] != rejected[:-1]:
-        raise ValueError(f"`chosen` and `rejected` are dialogues that begin differently, {shown(chosen[:-1])}")
+        raise ValueError(f"`chosen` and `rejected` are dialogues that begin differently, {quote_value(chosen[:-1])}")
     answers = {"chosen": chosen[-1], "rejected": rejected[-1]}
     head = chosen[:-1]
     if not head:
@@ -114,7 +114,7 @@ def _parted(row: dict[str, Any]) -> dict[str, Any]:
             continue
         if (given[-1]["role"], head[0]["role"]) not in CONTINUED:
             raise ValueError(
-                f"`{name}` is not the beginning of `chosen` and `rejected`, {shown(given)}; remove one of them"
+                f"`{name}` is not the beginning of `chosen` and `rejected`, {quote_value(given)}; remove one of them"
             )
         head = [*given, *head]
     return {name: value for name, value in row.items() if name != "prompt"} | answers | {"messages": head}
@@ -143,10 +143,10 @@ def _prompt(row: dict[str, Any]) -> tuple[Message, ...]:
         )
     messages = prompt_messages(row, PROMPT if has_prompt else MESSAGES)
     if messages[-1]["role"] == "assistant":
-        raise ValueError(f"`messages` is the prompt and must not end with the assistant's {shown(messages[-1])}")
+        raise ValueError(f"`messages` is the prompt and must not end with the assistant's {quote_value(messages[-1])}")
     for name, given in _given(row):
         if not _is_part(given, messages):
-            raise ValueError(f"`{name}` is not in `messages`, {shown(given)}; remove one of them")
+            raise ValueError(f"`{name}` is not in `messages`, {quote_value(given)}; remove one of them")
     return tuple(messages)
 
 
@@ -154,13 +154,13 @@ def _answer(row: dict[str, Any], name: str, *, reads_reasoning: bool) -> Message
     """Return an answer as a message. The text before the closing tag is its reasoning."""
     said = row.get(name)
     if isinstance(said, dict):
-        (said,) = read_messages([said], name=name, tools=checked_tools(row))
+        (said,) = read_messages([said], name=name, tools=check_tools(row))
         if said.get(TRAIN) is False:
             raise ValueError(f"`{name}` is marked as untrained, but both answers of a pair are trained; unmark it")
     if isinstance(said, dict) and said["role"] == "assistant":
         return parse_assistant_message(said, reads_reasoning=reads_reasoning, name=f"`{name}`")
     if not isinstance(said, str) or not said.strip():
-        raise ValueError(f"`{name}` must be an answer's text, not {shown(said)}")
+        raise ValueError(f"`{name}` must be an answer's text, not {quote_value(said)}")
     return parse_assistant_message(
         {"role": "assistant", "content": said}, reads_reasoning=reads_reasoning, name=f"`{name}`"
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from temper.envs.core.row_fields import unread_counts
 from temper.envs.data.blocks import Blocks
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.repeats import SeenRows
@@ -78,14 +79,6 @@ def too_long(max_tokens: int | None) -> str:
     return f"longer than {max_tokens} tokens and skipped"
 
 
-def unread_counts(fields: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts of rows by the fields that are not read, those of equal counts together."""
-    names: dict[int, list[str]] = {}
-    for name in sorted(fields, key=lambda name: (-fields[name], name)):
-        names.setdefault(fields[name], []).append(name)
-    return {f"have fields that are not read ({', '.join(listed)})": count for count, listed in names.items()}
-
-
 def fits(ids: Sized, max_tokens: int | None) -> bool:
     """Return whether ids are within a limit. None is no limit."""
     return max_tokens is None or len(ids) <= max_tokens
@@ -98,11 +91,12 @@ def limit_name(stage: str, max_tokens: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShuffledRows(Generic[T]):
-    """Items of rows, shuffled in each epoch. `counts` has the used and filtered rows, without streamed ones."""
+    """Items of rows, shuffled in each epoch."""
 
     item: Callable[[int], T]
     """Return the item at a position of the endless order."""
     counts: dict[str, int]
+    """The used and filtered rows. Streamed data has only the remarks about its first block."""
 
 
 class RowIntake:
@@ -133,22 +127,28 @@ class RowIntake:
         """
         assert not data.streaming
         _require_no_format(data)
-        seen = SeenRows()
+        items, skipped = read_rows(data, parse=self._counting(parse, SeenRows()), on_error=on_error)
+        long = self._counts[too_long(self._max_tokens)]
+        return items, _counted({ROWS: len(items), MALFORMED: skipped - long} | self._all_counts())
+
+    def _counting(
+        self, parse: Callable[[dict[str, Any], int], T], seen: SeenRows | None = None
+    ) -> Callable[[dict[str, Any], int], T]:
+        """Return `parse` with the remarks counted about the rows that it accepts."""
 
         def parsed(row: dict[str, Any], number: int) -> T:
             self._remarks.clear()
             self._unread.clear()
             item = parse(row, number)
-            self._remark(REPEATED, seen.add(row))
+            self._remark(REPEATED, seen is not None and seen.add(row))
             self._counts.update(self._remarks)
             self._unread_counts.update(self._unread)
             return item
 
-        items, skipped = read_rows(data, parse=parsed, on_error=on_error)
-        long = self._counts[too_long(self._max_tokens)]
-        return items, _counted(
-            {ROWS: len(items), MALFORMED: skipped - long} | self._counts | unread_counts(self._unread_counts)
-        )
+        return parsed
+
+    def _all_counts(self) -> dict[str, int]:
+        return _counted({**self._counts, **unread_counts(self._unread_counts)})
 
     def shuffled(
         self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError, seed: str
@@ -159,7 +159,9 @@ class RowIntake:
         """
         if data.streaming:
             _require_no_format(data)
-            return ShuffledRows(Blocks(lambda: usable_rows(data, parse=parse, on_error=on_error), seed=seed).item, {})
+            counting = self._counting(parse)
+            blocks = Blocks(lambda: usable_rows(data, parse=counting, on_error=on_error), seed=seed)
+            return ShuffledRows(blocks.item, self._all_counts())
         rows, counts = self.read(data, parse, on_error=on_error)
         epochs = Epochs(len(rows), seed=seed)
         return ShuffledRows(lambda index: rows[epochs.at(index).item], counts)

@@ -53,31 +53,44 @@ def find_overlaps(config: Config, *, most_words: int = MOST_WORDS) -> list[Evalu
         return []
     indices = {name: evaluation_index(env) for name, env in held.items()}
     left_out: Counter[str] = Counter()
-    complete = _compare(training, indices, left_out, left=most_words)
+    kept: dict[str, Counter[str]] = {name: Counter() for name in held}
+    complete = _compare(training, indices, left_out, kept, left=most_words)
     return [
         EvaluationOverlap(
             env=name,
             training=tuple(one.name for one in training),
             found=index.result(all_compared=complete),
             left_out=left_out[name],
+            kept=dict(kept[name]),
         )
         for name, index in indices.items()
     ]
 
 
 def _compare(
-    training: Sequence[_Training], indices: Mapping[str, OverlapIndex], left_out: Counter[str], *, left: int
+    training: Sequence[_Training],
+    indices: Mapping[str, OverlapIndex],
+    left_out: Counter[str],
+    kept: Mapping[str, Counter[str]],
+    *,
+    left: int,
 ) -> bool:
-    """Compare up to `left` words of training prompts with each index. Count filtered rows. Return whether all were compared."""
+    """Compare up to `left` words of training prompts with each index. Return whether all were compared.
+
+    Count the rows that are filtered, and the overlapping ones that are not.
+    """
     for one in training:
         for prompt in one.prompts:
             if left <= 0:
                 return False
             left -= prompt.words
-            for index in indices.values():
-                index.compare(prompt)
+            drops = one.env is not None and indices[one.env.name].overlaps(prompt, one.env.config.drop_overlap)
             if one.env is not None:
-                left_out[one.env.name] += indices[one.env.name].overlaps(prompt, one.env.config.drop_overlap)
+                left_out[one.env.name] += drops
+            for name, index in indices.items():
+                index.compare(prompt)
+                if not drops and index.overlaps(prompt, "ngrams"):
+                    kept[name][one.name] += 1
     return True
 
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -21,7 +20,8 @@ from temper.envs.core.bounds import only_known
 from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.errors import GraderError
 from temper.envs.core.task import Task
-from temper.envs.data.blocks import BLOCK
+from temper.envs.data.repeats import MOST_NAMED
+from temper.envs.data.split import SplitTask
 from temper.envs.own_reward import judge
 from temper.envs.reward_audit import (
     FEWEST,
@@ -30,9 +30,9 @@ from temper.envs.reward_audit import (
     audit,
     known_references,
     own_reference,
-    without_judge,
+    sample_tasks,
 )
-from temper.envs.source import all_rows, data_of, distinct_tasks, open_source, row_tasks
+from temper.envs.source import data_of, first_rows, open_source
 from temper.envs.transcript import score_turns
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
@@ -40,6 +40,7 @@ from temper.learner.models.shape import longest_sequence
 from temper.learner.training_state import model_bytes, state_bytes
 from temper.orchestrator.config.fitting import check_thinking
 from temper.orchestrator.config.loop import LoopConfig, RlConfig
+from temper.orchestrator.data.row_intake import counts_text
 from temper.orchestrator.loop.config import FASTEST_RISE
 from temper.orchestrator.loop.deadline import THREADS
 from temper.orchestrator.pipeline.config import Config
@@ -114,7 +115,7 @@ def check_before(
         for judge_model in config.judges.values():
             require_whole(judge_model.folder)
             load_tokenizer(judge_model.folder)
-    found = [*check_format(start), *check_repeats(start)]
+    found = [*check_format(start), *check_rows(start)]
     if profile_resolved:
         found += [*check_turns(start), *check_prompts(start), *check_hangs(start)]
     found += [*check_penalties(start), *check_data(start), *audit_rewards(start)]
@@ -189,8 +190,7 @@ def _some_tasks(env: BoundEnv, seed: int) -> Iterable[Task]:
     data = data_of(env)
     if not data:
         return [] if env.definition.generate is None else [open_source(env, split="train", seed=seed).task(0)]
-    read = [islice(row_tasks(env, one), BLOCK if one.streaming else None) for one in data]
-    return [each.task for rows in read for each in rows]
+    return [each.task for one in data for each in first_rows(env, one).tasks]
 
 
 def check_rewards(start: Start) -> None:
@@ -213,7 +213,7 @@ def audit_rewards(start: Start) -> Iterator[Finding]:
     """
     for name, env in start.config.environments.items() if start.plays else ():
         few = env.definition.chance is not None and env.definition.max_turns == 1
-        if (env.config.reward is None and not few) or not (tasks := _spread_tasks(env, start.config.seed)):
+        if (env.config.reward is None and not few) or not (tasks := sample_tasks(env, FEWEST, seed=start.config.seed)):
             continue
         auditing = THREADS.submit(_audit_env, env, tasks)
         try:
@@ -223,16 +223,6 @@ def audit_rewards(start: Start) -> Iterator[Finding]:
             yield warning(text, f"run `temper env check FILE --env {name}`")
             continue
         yield from _to_findings(env, findings)
-
-
-def _spread_tasks(env: BoundEnv, seed: int) -> list[Task]:
-    """Return tasks from all parts of the rows, which may be sorted by their answers, or generated ones. No judge is asked."""
-    if data_of(env):
-        rows = list(_some_tasks(env, seed))
-        tasks = rows[:: max(1, len(rows) // FEWEST)][:FEWEST]
-    else:
-        tasks = distinct_tasks(open_source(env, split="train", seed=seed), FEWEST)
-    return [without_judge(task) for task in tasks]
 
 
 def _audit_env(env: BoundEnv, tasks: list[Task]) -> list[CaseCheck]:
@@ -302,36 +292,39 @@ def check_prompts(start: Start) -> Iterator[Finding]:
     total = start.config.rollout.limits.total_tokens
     for name, env in start.config.environments.items():
         for data in data_of(env):
-            read = islice(row_tasks(env, data), BLOCK if data.streaming else None)
-            tasks = [each.task for each in read]
-            found = overlong(tasks, start.renderer, total_tokens=total)
+            rows = first_rows(env, data).tasks
+            found = overlong(rows, start.renderer, total_tokens=total)
             if not found:
                 yield ok(
-                    f"{data.name}: the prompts of {len(tasks)} rows leave room in rollout.limits.total_tokens={total}"
+                    f"{data.name}: the prompts of {len(rows)} rows leave room in rollout.limits.total_tokens={total}"
                 )
                 continue
-            key, longest = max(found, key=lambda pair: pair[1])
+            named = ", ".join(f"row {row} has {length}" for row, length in found[:MOST_NAMED])
             text = (
-                f"{data.name}: the prompts of {len(found)} of {len(tasks)} rows leave no token for an answer in "
-                f"rollout.limits.total_tokens={total}; the longest has {longest} (key {key})"
+                f"{data.name}: the prompts of {len(found)} of {len(rows)} rows leave no token for an answer in "
+                f"rollout.limits.total_tokens={total}: {named}"
             )
             if (data.on_error or env.config.on_error) == "raise":
                 raise ValueError(f"{text}; raise the limit, or let such episodes fail with envs.{name}.on_error=skip")
             yield warning(f"{text}; their episodes fail as prompt_too_long", "raise the limit, or remove such rows")
 
 
-def check_repeats(start: Start) -> Iterator[Finding]:
-    """Name the repeated rows of environments, and questions whose rows have different answers."""
+def check_rows(start: Start) -> Iterator[Finding]:
+    """Name the repeated rows of environments, questions whose rows have different answers, and fields that nothing reads."""
     for env in start.config.environments.values() if start.plays else ():
         for data in data_of(env):
-            if not data.streaming and (remarks := all_rows(env, data).remarks):
-                yield warning(f"{data.name}: {'; '.join(remarks)}", DIFFERENT_ROWS)
+            rows = first_rows(env, data)
+            if rows.remarks:
+                yield warning(f"{data.name}: {'; '.join(rows.remarks)}", DIFFERENT_ROWS)
+            if rows.unread and env.config.preset is None:
+                text = f"{data.name}: of {len(rows.tasks)} rows, {counts_text(rows.unread)}"
+                yield warning(text, "set `columns` to use a field under another name")
 
 
-def overlong(tasks: Iterable[Task], renderer: Renderer, *, total_tokens: int) -> list[tuple[str, int]]:
-    """Return keys and lengths in tokens of the prompts as long as a whole episode."""
-    lengths = ((task.key, len(renderer.prompt_ids(task))) for task in tasks if not _short(task, total_tokens))
-    return [(key, length) for key, length in lengths if length >= total_tokens]
+def overlong(rows: Iterable[SplitTask], renderer: Renderer, *, total_tokens: int) -> list[tuple[int, int]]:
+    """Return numbers of rows with prompts as long as a whole episode, and their lengths in tokens, the longest first."""
+    lengths = ((one.row, len(renderer.prompt_ids(one.task))) for one in rows if not _short(one.task, total_tokens))
+    return sorted((pair for pair in lengths if pair[1] >= total_tokens), key=lambda pair: -pair[1])
 
 
 def _short(task: Task, total_tokens: int) -> bool:

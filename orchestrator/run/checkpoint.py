@@ -215,13 +215,21 @@ def _move_aside(files: Sequence[Path], directory: Path) -> None:
         name = str(path.relative_to(directory))
         if name not in kept:
             continue
-        target, number = aside / name, 1
-        while target.exists():
-            number += 1
-            target = target.with_name(f"{path.name}.{number}")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = _free_place(aside, name)
         shutil.move(path, target)  # a linked checkpoint may be on another disk
         logger.warning("%s is not of its checkpoint; it is now %s", path, target)
+
+
+def _free_place(folder: Path, name: str) -> Path:
+    """Return a new path for a file in the folder, or in a numbered one beside it if another file is in the way."""
+    chosen, number = folder, 1
+    while True:
+        with suppress(FileExistsError, NotADirectoryError):
+            (chosen / name).parent.mkdir(parents=True, exist_ok=True)
+            if not os.path.lexists(chosen / name):
+                return chosen / name
+        number += 1
+        chosen = folder.with_name(f"{folder.name}.{number}")
 
 
 def steps(stage_dir: Path) -> list[int]:

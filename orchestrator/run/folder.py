@@ -156,12 +156,18 @@ class RunDir:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if not left:
-                    raise ValueError(
-                        f"another process holds {self.root}; wait for it, or choose another name="
-                    ) from error
+                    raise self._refusal() from error
                 time.sleep(LOCK_PAUSE_S)  # another process may be testing the lock
             else:
                 return
+
+    def require_free(self) -> None:
+        """Raise `ValueError` if another driver holds the folder."""
+        if self.is_held():
+            raise self._refusal()
+
+    def _refusal(self) -> ValueError:
+        return ValueError(f"another process holds {self.root}; wait for it, or choose another name=")
 
     def is_held(self) -> bool:
         try:

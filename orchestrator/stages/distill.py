@@ -2,7 +2,7 @@
 
 from temper.orchestrator.config.fitting import fit_loop
 from temper.orchestrator.config.loop import DistillConfig
-from temper.orchestrator.stages.stage import TICKETS, Role, Stage, deferred
+from temper.orchestrator.stages.stage import TICKETS, Role, Stage, defer_import
 
 
 def _require_teacher(config: DistillConfig) -> None:
@@ -15,7 +15,7 @@ STAGE = Stage(
     name="distill",
     role=Role.TRAIN,
     settings=DistillConfig,
-    run=deferred("temper.orchestrator.stages.run_distill", "run_distill"),
+    run=defer_import("temper.orchestrator.stages.run_distill", "run_distill"),
     first_ticket=3 * TICKETS,
     plays=lambda config: True,
     limits_thinking=lambda config: config.thinking.budget > 0,
@@ -23,5 +23,5 @@ STAGE = Stage(
     models=lambda config: {"teacher": config.teacher},
     fits=fit_loop,
     requires=_require_teacher,
-    check=deferred("temper.orchestrator.stages.run_distill", "check_distill"),
+    check=defer_import("temper.orchestrator.stages.run_distill", "check_distill"),
 )

@@ -2,16 +2,16 @@
 
 from temper.orchestrator.config.fitting import fit_sampled_data
 from temper.orchestrator.config.supervised import DpoConfig
-from temper.orchestrator.stages.stage import TICKETS, Role, Stage, deferred
+from temper.orchestrator.stages.stage import TICKETS, Role, Stage, defer_import
 
 STAGE = Stage(
     name="dpo",
     role=Role.TRAIN,
     settings=DpoConfig,
-    run=deferred("temper.orchestrator.stages.run_dpo", "run_dpo"),
+    run=defer_import("temper.orchestrator.stages.run_dpo", "run_dpo"),
     first_ticket=4 * TICKETS,
     plays=lambda config: config.data is None,
     data=lambda config: config.data,
     fits=fit_sampled_data,
-    check=deferred("temper.orchestrator.stages.run_dpo", "check_dpo"),
+    check=defer_import("temper.orchestrator.stages.run_dpo", "check_dpo"),
 )

@@ -3,7 +3,7 @@
 from temper.orchestrator.config.evaluation import EvalConfig
 from temper.orchestrator.config.fitting import check_budget_fits, check_sampling
 from temper.orchestrator.config.run_config import RunConfig
-from temper.orchestrator.stages.stage import TICKETS, Role, Stage, deferred
+from temper.orchestrator.stages.stage import TICKETS, Role, Stage, defer_import
 
 
 def _fits(config: EvalConfig, run: RunConfig, name: str) -> None:
@@ -15,7 +15,7 @@ STAGE = Stage(
     name="eval",
     role=Role.EVALUATE,
     settings=EvalConfig,
-    run=deferred("temper.orchestrator.stages.run_eval", "run_eval"),
+    run=defer_import("temper.orchestrator.stages.run_eval", "run_eval"),
     first_ticket=TICKETS,
     plays=lambda config: True,
     limits_thinking=lambda config: config.limits_thinking,

@@ -4,7 +4,7 @@ from temper.orchestrator.config.fitting import fit_loop
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.config import require_buffer_fits
-from temper.orchestrator.stages.stage import Role, Stage, deferred
+from temper.orchestrator.stages.stage import Role, Stage, defer_import
 
 
 def _fits(config: RlConfig, run: RunConfig, name: str) -> None:
@@ -27,7 +27,7 @@ STAGE = Stage(
     name="rl",
     role=Role.TRAIN,
     settings=RlConfig,
-    run=deferred("temper.orchestrator.stages.run_rl", "run_rl"),
+    run=defer_import("temper.orchestrator.stages.run_rl", "run_rl"),
     first_ticket=0,
     plays=lambda config: True,
     limits_thinking=lambda config: config.thinking.budget > 0 or bool(config.thinking.nested_budgets),

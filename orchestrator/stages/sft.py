@@ -2,7 +2,7 @@
 
 from temper.orchestrator.config.fitting import fit_supervised
 from temper.orchestrator.config.supervised import SftConfig
-from temper.orchestrator.stages.stage import Role, Stage, deferred
+from temper.orchestrator.stages.stage import Role, Stage, defer_import
 
 
 def _samples_without_thinking(config: SftConfig) -> bool:
@@ -14,9 +14,9 @@ STAGE = Stage(
     name="sft",
     role=Role.TRAIN,
     settings=SftConfig,
-    run=deferred("temper.orchestrator.stages.run_sft", "run_sft"),
+    run=defer_import("temper.orchestrator.stages.run_sft", "run_sft"),
     samples_without_thinking=_samples_without_thinking,
     data=lambda config: config.data,
     fits=fit_supervised,
-    check=deferred("temper.orchestrator.stages.run_sft", "check_sft"),
+    check=defer_import("temper.orchestrator.stages.run_sft", "check_sft"),
 )

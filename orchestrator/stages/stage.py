@@ -137,7 +137,7 @@ class StageInstance:
         return self.stage.first_ticket
 
 
-def deferred(module: str, function: str) -> Callable[..., Any]:
+def defer_import(module: str, function: str) -> Callable[..., Any]:
     """Return a function that is imported when it is called, so that settings are read without torch, vLLM and Ray."""
     return lambda *given: getattr(importlib.import_module(module), function)(*given)
 

@@ -9,6 +9,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.task import Task
+from temper.envs.data.blocks import BLOCK
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.config import LossConfig
@@ -140,8 +141,9 @@ def row_intake(
 
 def log_data(run: Run, name: str, source: str, counts: Mapping[str, int], *, drawn: int) -> None:
     """Report the data of a stage, once in the metrics file too. `drawn` is the number of samples that all steps draw."""
-    if not counts:  # streamed rows
-        run.progress.note(f"{name}: streams rows from {source}")
+    if ROWS not in counts:  # streamed rows
+        remarks = f"; of the first {BLOCK}, {counts_text(counts)}" if counts else ""
+        run.progress.note(f"{name}: streams rows from {source}{remarks}")
         return
     epochs = round(drawn / counts[ROWS], 2)
     run.progress.note(f"{name}: {counts_text(counts)}, {epochs} epochs, from {source}")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from temper.orchestrator.run.folder import RunDir
+
 HEAVY = (
     "torch",
     "transformers",
@@ -78,6 +80,13 @@ def test_a_missing_input_is_refused_before_heavy_imports(override: str, tmp_path
     arguments = ["run", "configs/demo.yaml", f"runs_dir={tmp_path}", *overrides]
     assert imported_by(arguments, 2) <= {"gymnasium", "numpy"}  # environments are gymnasium's
     assert [path.name for path in tmp_path.iterdir()] == ["more.yaml"] * override.startswith("{")
+
+
+def test_a_second_driver_is_refused_before_heavy_imports(tmp_path: Path) -> None:
+    first = RunDir(tmp_path / "demo")
+    first.open()
+    assert imported_by(["run", "configs/demo.yaml", f"runs_dir={tmp_path}"], 2) <= {"gymnasium", "numpy"}
+    first.close()
 
 
 def imported_by(arguments: list[str], status: int) -> set[str]:

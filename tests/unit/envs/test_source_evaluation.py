@@ -113,36 +113,18 @@ def test_splits_that_can_not_be_are_refused(tmp_path: Path) -> None:
     streamed = DataConfig(path=data.path, streaming=True)
     for wrong, said in (
         (EnvConfig(data=data, split=SplitConfig(share=1.0)), "envs.math.split.share=1.0: must be above 0 and below 1"),
-        (
-            EnvConfig(data=data, eval_data=data, split=SplitConfig(by="hash")),
-            "envs.math.split.by=hash",
-        ),
+        (EnvConfig(data=data, eval_data=data, split=SplitConfig(by="hash")), "envs.math.split.by=hash"),
         (EnvConfig(data=data, split=SplitConfig(by="file")), "envs.math.split.by=file"),
         (
             EnvConfig(data=data, split=SplitConfig(by="column")),
             "envs.math.split.by=column and envs.math.split.column=None",
         ),
-        (
-            EnvConfig(drop_overlap="exact"),
-            "envs.math.drop_overlap=exact",
-        ),
-        (
-            EnvConfig(data=streamed, drop_overlap="ngrams"),
-            "envs.math.drop_overlap=ngrams",
-        ),
-        (
-            EnvConfig(data=data, split=SplitConfig(heldout=["dev"])),
-            "envs.math.split.heldout=['dev']",
-        ),
+        (EnvConfig(drop_overlap="exact"), "envs.math.drop_overlap=exact"),
+        (EnvConfig(data=streamed, drop_overlap="ngrams"), "envs.math.drop_overlap=ngrams"),
+        (EnvConfig(data=data, split=SplitConfig(heldout=["dev"])), "envs.math.split.heldout=['dev']"),
         (EnvConfig(data=data, split=column), "envs.math.split.share=0.5: envs.math.split.column"),
-        (
-            EnvConfig(data=data, eval_data=held, split=SplitConfig(share=0.5)),
-            "envs.math.split.share=0.5: eval_data",
-        ),
-        (
-            EnvConfig(eval_data=DataConfig(path="x", streaming=True)),
-            "envs.math.eval_data.streaming",
-        ),
+        (EnvConfig(data=data, eval_data=held, split=SplitConfig(share=0.5)), "envs.math.split.share=0.5: eval_data"),
+        (EnvConfig(eval_data=DataConfig(path="x", streaming=True)), "envs.math.eval_data.streaming"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
             bind("math", wrong)
@@ -247,9 +229,31 @@ def test_the_overlap_with_all_training_prompts_is_counted(tmp_path: Path) -> Non
     assert (found.found.prompts, found.found.training, len(found.found.exact)) == (4, 23, 2)
     assert (found.found.long, len(found.found.shared), found.left_out) == (1, 1, 1)
     assert 0 < found.found.mean_share < 1
-    assert "2 of 4 prompts are among 23 training prompts, 1 of the 1 with 13 words" in found.note
+    assert found.kept == {f"sft.data={chats}": 2}
+    assert (f"sft.data={chats}" in found.note, "drop_overlap" in found.note) == (True, False)
+    assert "2 of 4 prompts are among 23 training prompts, 1 of the 1 with 13 words" in found.counts
     write_overlaps(tmp_path, [found])
     assert read_overlaps(tmp_path) == [found]
+
+
+@pytest.mark.parametrize(
+    ("trained", "by", "remedy"),
+    [
+        (LONG.format(n=12).upper(), "none", "envs.math.drop_overlap=exact"),
+        (LONG.format(n=12).replace("How many?", "What is the sum?"), "none", "envs.math.drop_overlap=ngrams"),
+        (LONG.format(n=12).upper(), "exact", ""),
+        (numbered(9, 1)[0], "none", ""),
+    ],
+)
+def test_the_start_names_the_setting_that_leaves_overlapping_rows_out(
+    tmp_path: Path, trained: str, by: str, remedy: str
+) -> None:
+    held = save(tmp_path / "test.jsonl", [LONG.format(n=12)])
+    data = save(tmp_path / "train.jsonl", [trained, *numbered(0, 5)])
+    settings = [f"envs.math.data={data.path}", f"envs.math.eval_data={held.path}", f"envs.math.drop_overlap={by}"]
+    (found,) = find_overlaps(load_config(DEMO, settings))
+    assert found.note == "; ".join(filter(None, (found.counts, found.remedy)))
+    assert found.remedy.split(" ")[0] == remedy
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="needs ../shared/data/gsm8k_train.jsonl")

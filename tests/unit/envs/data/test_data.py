@@ -112,8 +112,24 @@ def test_a_file_that_is_one_object_is_named_with_its_list_of_rows(
     path.write_text(json.dumps({"version": "1.1", "data": ROWS}, indent=indent))
     with pytest.raises(ValueError, match="one object.*'data'"):
         read_rows(DataConfig(path=str(path)), parse=given, on_error="skip")
-    path.write_text(json.dumps({"messages": [{"role": "user", "content": "Hi"}]}))  # a row of its own
-    assert len(rows_of(str(path))) == 1
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [{"role": "user", "content": "Hi"}]},
+        {"messages": [{"role": "user", "content": "Hi"}], "data": [{"page": 1}]},
+        {"question": "2+3?", "test": [{"input": "2 3", "output": "5"}]},
+        {"instruction": "Cancel it.", "records": [{"id": 7}]},
+    ],
+)
+def test_a_file_of_one_row_with_lists_of_objects_is_read(row: Row, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row))
+    assert rows_of(str(path)) == [row]
+    path.write_text(json.dumps(row, indent=1))
+    with pytest.raises(ValueError, match="over several lines"):
+        rows_of(str(path))
 
 
 def test_an_unread_column_of_a_table_may_have_any_type(tmp_path: Path) -> None:
@@ -301,7 +317,7 @@ def test_a_name_on_the_hub_is_told_from_a_file_that_is_not_there(tmp_path: Path)
         str(tmp_path),
     ):
         assert not is_on_hub(DataConfig(path=path)), path
-    with pytest.raises(FileNotFoundError, match=r"begins with models.*hf download"):
+    with pytest.raises(FileNotFoundError, match=r"models is.*no hub name.*hf download"):
         require_data(DataConfig(path="models/gsm8k"))
     (tmp_path / "rows").mkdir()
     assert near_names(tmp_path / "rows") == ""

@@ -113,26 +113,18 @@ def test_the_error_of_a_start_is_in_the_message(tmp_path: Path) -> None:
 
 
 LIBRARY = """
-import contextlib, sys, types
+import contextlib, sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
-def module(name, **values):
-    sys.modules[name] = types.SimpleNamespace(**values)
-
-class Env:
-    taskset = [types.SimpleNamespace(key="0", data=types.SimpleNamespace(prompt_text="task 0"))]
-    serving = staticmethod(contextlib.nullcontext)
-
-class Config(types.SimpleNamespace):
-    model_validate = classmethod(lambda cls, given: given)
-
-module("verifiers.v1.clients", EvalClientConfig=None, ModelContext=None)
-module("verifiers.v1.configs.agent", agent_config_fields=lambda config: ["agent"])
-module("verifiers.v1.tasksets.harbor.taskset", HarborTaskset=type("HarborTaskset", (), {}))
-module("verifiers.v1.utils.generic", concrete_type=lambda *given, origin: None)
-names = ("environment_class", "taskset_class")
-module("verifiers.v1.utils.loaders", load_environment=lambda config: Env(), **dict.fromkeys(names, lambda *given: Env))
-EnvConfig = TasksetConfig = Config
-Taskset = object
+parts = ("clients", "configs.agent", "tasksets.harbor.taskset", "utils.generic", "utils.loaders")
+clients, agent, harbor, generic, loaders = (MagicMock() for _ in parts)
+sys.modules |= {f"verifiers.v1.{part}": one for part, one in zip(parts, (clients, agent, harbor, generic, loaders))}
+task = SimpleNamespace(key="0", data=SimpleNamespace(prompt_text="task 0"))
+agent.agent_config_fields.return_value = ["agent"]
+harbor.HarborTaskset, loaders.taskset_class.return_value = str, SimpleNamespace
+loaders.load_environment.return_value = SimpleNamespace(taskset=[task], serving=contextlib.nullcontext)
+EnvConfig = TasksetConfig = Env = Taskset = MagicMock()
 """
 """The names of verifiers that the process uses."""
 

@@ -113,6 +113,12 @@ def call(**function: Any) -> dict[str, Any]:
         (said(call(function={"name": "get", "arguments": "a"})), "arguments.*.a"),
         (said(SAID, tools="get"), "`tools`"),
         (said(SAID, reasoning_effort="lo"), "`reasoning_effort`.*lo"),
+        ({"messages": [ASKED | {"value": "Other?"}, SAID]}, "`value`"),
+        ({"messages": [ASKED | {"from": "gpt"}, SAID]}, "`from`"),
+        (said(SAID | {"weight": float("nan")}), "`messages`"),
+        (said({"role": "assistant", "content": None, "function_call": {"name": "f"}}), "tool_calls"),
+        (said({"role": "assistant", "content": None, "refusal": "No."}), "refusal"),
+        ({"prompt": "Q", "completion": "A", "label": "False"}, "label"),
         (said(SAID | {"content": "x" * 500}), "516 tokens, more than sft.max_tokens=300"),
     ],
 )
@@ -232,7 +238,7 @@ def test_a_row_that_the_template_refuses_or_would_cut_is_named(
 
 
 def test_streamed_rows_are_read_as_they_are_needed_and_a_stage_that_goes_on_sees_the_same(tmp_path: Path) -> None:
-    numbers = [{"messages": [ASKED, {**SAID, "content": str(number)}]} for number in range(BLOCK + 5)]
+    numbers = [{"messages": [ASKED, SAID | {"content": str(n)}], "source": "a"} for n in range(BLOCK + 5)]
     bad = {"messages": [ASKED]}
     path = saved(tmp_path / "chats.jsonl", *numbers, bad)
 
@@ -240,7 +246,7 @@ def test_streamed_rows_are_read_as_they_are_needed_and_a_stage_that_goes_on_sees
         return chats(path, on_error=on_error, streaming=True)
 
     rows = streamed("skip")
-    assert rows.counts == {}
+    assert rows.counts == {"have fields that are not read (source)": BLOCK}
     order = [str(rows.item(index).reply[0]["content"]) for index in range(2 * len(numbers))]
     once, again = order[: len(numbers)], order[len(numbers) :]
     every = {str(number) for number in range(len(numbers))}
@@ -380,33 +386,6 @@ def test_unread_fields_are_counted_once(tmp_path: Path) -> None:
         (2, "have fields that are not read (source)"),
         (1, "have fields that are not read (messages.time)"),
     ]
-
-
-def test_skipping_is_not_advised_if_it_would_drop_every_row(tmp_path: Path) -> None:
-    path = saved(tmp_path / "chats.jsonl", *[{"instruction": "Q", "output": "A"}] * 3)
-    with pytest.raises(ValueError, match="instruction") as error:
-        chats(path)
-    assert "on_error" not in str(error.value)
-    with pytest.raises(ValueError, match="instruction"):
-        chats(path, on_error="skip")
-    with pytest.raises(ValueError, match="on_error=skip"):
-        chats(saved(tmp_path / "some.jsonl", ROW, {"instruction": "Q"}))
-
-
-@pytest.mark.parametrize(
-    ("row", "named"),
-    [
-        ({"messages": [ASKED | {"value": "Other?"}, SAID]}, "`value`"),
-        ({"messages": [ASKED | {"from": "gpt"}, SAID]}, "`from`"),
-        ({"messages": [ASKED, SAID | {"weight": float("nan")}]}, "`messages`"),
-        ({"messages": [ASKED, {"role": "assistant", "content": None, "function_call": {"name": "f"}}]}, "tool_calls"),
-        ({"messages": [ASKED, {"role": "assistant", "content": None, "refusal": "No."}]}, "refusal"),
-        ({"prompt": "Q", "completion": "A", "label": "False"}, "label"),
-    ],
-)
-def test_nothing_of_a_message_is_dropped_silently(row: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        parse_chat(row, 0)
 
 
 def test_a_completion_of_json_is_a_text_if_it_is_no_messages() -> None:

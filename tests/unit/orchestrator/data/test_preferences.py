@@ -185,6 +185,7 @@ def test_answers_that_become_the_same_tokens_are_no_pair(tmp_path: Path) -> None
     ("change", "named"),
     [
         ({"messages": None}, "`messages`"),
+        ({"messages": None, "question": "6*7=?"}, "columns: {prompt: question}"),
         ({"messages": []}, r"\[\]"),
         ({"messages": ["6*7=?"]}, r"6\*7=\?"),
         ({"messages": [{"role": "user"}]}, "{.role.: .user.}"),
@@ -291,15 +292,3 @@ def test_streamed_pairs_are_read_as_they_are_needed(tmp_path: Path) -> None:
     assert streamed.counts == {}
     said = [streamed.item(index).chosen.reply[0]["content"] for index in range(10)]
     assert sorted(said[:5]) == sorted(said[5:]) == ["0", "1", "2", "3", "4"]
-
-
-def test_a_pair_without_a_prompt_is_refused_with_the_columns() -> None:
-    row = {"question": "6*7=?", "chosen": "42", "rejected": "43"}
-    with pytest.raises(ValueError, match="columns: {prompt: question}"):
-        parse_preference(row, 0)
-
-
-def test_a_pair_with_thinking_off_trains_its_answers_without_reasoning() -> None:
-    sides = {side: f"<think>hm</think>{text}" for side, text in (("chosen", "42"), ("rejected", "43"))}
-    pair = parse_preference({"prompt": "6*7=?", "chat_template_kwargs": {"enable_thinking": False}, **sides}, 0)
-    assert [one.reply[0]["reasoning_content"] for one in (pair.chosen, pair.rejected)] == ["", ""]

@@ -31,7 +31,7 @@ from temper.orchestrator.pipeline.start_checks import (
     check_model,
     check_penalties,
     check_prompts,
-    check_repeats,
+    check_rows,
     check_turns,
     needs_of,
 )
@@ -212,10 +212,10 @@ def test_rows_whose_prompt_fills_an_episode_are_counted_and_refused_or_let_pass_
         return warned(check_prompts(start(f"envs.math.data={path}", *limits, longest, *more)))
 
     assert limited(2000) == []
-    with pytest.raises(ValueError, match=r"2 of 3 rows .*total_tokens=250; the longest has 5\d\d .*on_error=skip"):
+    with pytest.raises(ValueError, match=r"2 of 3 rows .*=250: row 3 has 5\d\d, row 2 has 3\d\d; .*on_error=skip"):
         limited(250)
     (note,) = limited(250, "envs.math.on_error=skip")
-    tokens = int(note.partition("the longest has ")[2].split()[0])
+    tokens = int(note.partition("row 3 has ")[2].partition(",")[0])
     assert limited(tokens + 1, "envs.math.on_error=skip") == []
     assert len(limited(tokens, "envs.math.on_error=skip")) == 1
 
@@ -223,9 +223,23 @@ def test_rows_whose_prompt_fills_an_episode_are_counted_and_refused_or_let_pass_
 def test_questions_with_different_answers_are_named_before_the_run(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"question": "2+2?", "answer": answer}) + "\n" for answer in ("4", "4", "5")))
-    (note,) = warned(check_repeats(start(f"envs.math.data={path}")))
+    (note,) = warned(check_rows(start(f"envs.math.data={path}")))
     assert all(named in note for named in ("rows.jsonl", "1 repeat", "1 questions", "rows 1 and 3"))
-    assert warned(check_repeats(start())) == []
+    assert warned(check_rows(start())) == []
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_fields_that_nothing_reads_are_named_with_a_count(tmp_path: Path, streaming: bool) -> None:
+    path = tmp_path / "rows.jsonl"
+    read = {"id": 7, "system": "Be brief.", "part": "train", "url": None}
+    rows = [{"question": f"{n}+2?", "answer": "4", "source": "a", "time": n or None} | read for n in range(2)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = f"{{path: {path}, streaming: {json.dumps(streaming)}}}"
+    split = "envs.math.split={by: column, column: part}"
+    (note,) = warned(check_rows(start(f"envs.math.data={data}", split)))
+    assert all(named in note for named in ("2 have fields that are not read (source)", "1 have", "(time)"))
+    rewarded = f"envs.own={{data: {data}, reward: support.user_functions.parts}}"
+    assert warned(check_rows(start(rewarded))) == []
 
 
 def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:

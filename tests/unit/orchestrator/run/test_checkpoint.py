@@ -141,12 +141,19 @@ def test_a_removed_checkpoint_leaves_the_users_files(tmp_path):
     assert [path.name for path in (tmp_path / "000001.foreign").rglob("*")] == ["note.txt"]
 
 
-def test_moved_files_never_replace_others(tmp_path):
+@pytest.mark.parametrize("taken", [None, "000001.foreign", "000001.foreign/learner"])
+def test_moved_files_never_replace_others(tmp_path, taken):
+    if taken is not None:
+        (tmp_path / taken).parent.mkdir(exist_ok=True)
+        (tmp_path / taken).write_text("taken")
     for text in ("first", "second"):
         newest = write(tmp_path, 1, weights=text.encode())
-        (newest / "note.pt").write_text(text)
-        latest(tmp_path)
-    assert {path.read_text() for path in (tmp_path / "000001.foreign").iterdir()} == {"first", "second"}
+        add(newest, "learner/note.pt")
+        (newest / "learner/note.pt").write_text(text)
+        assert latest(tmp_path) == newest
+    kept = {path.read_text() for path in tmp_path.glob("000001.foreign*/**/*") if path.is_file()}
+    assert {"first", "second"} <= kept
+    assert taken is None or (tmp_path / taken).read_text() == "taken"
 
 
 def test_a_file_that_the_file_system_holds_does_not_fail_a_save(tmp_path):
