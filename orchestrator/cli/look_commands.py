@@ -21,7 +21,7 @@ from temper.orchestrator.session.status import ask_for_workers, read_status
 from temper.orchestrator.tools.inspect.status.facts import gather
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
 from temper.orchestrator.tracking.mlflow.dashboard import runs_page, serve
-from temper.orchestrator.tracking.mlflow.tracker import find_store
+from temper.orchestrator.tracking.mlflow.stored_run import find_store
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
