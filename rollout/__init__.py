@@ -15,4 +15,5 @@ From the bottom up; each module imports only modules above it in this list:
     remote        episodes with a model behind a server, over chat messages
     pool          all rollout workers: replaces dead ones, keeps their weights equal
     serving       a model behind an OpenAI-compatible server
+    vllm_backend  makes vLLM's parts of a rollout worker
 """

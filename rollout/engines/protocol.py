@@ -7,7 +7,8 @@ from typing import Protocol
 
 from temper.envs.core.clock import Clock
 from temper.envs.core.process import MemoryUsage
-from temper.rollout.budget.rule import ThinkingLimit
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
+from temper.rollout.engines.config import EngineConfig
 from temper.rollout.expert_choices import Choices
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import WeightVersion
@@ -199,3 +200,26 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class MakeEngine(Protocol):
+    """Starts an engine on a model directory. It is pickled into the process of a rollout worker, which calls it once."""
+
+    async def __call__(
+        self,
+        model_dir: Path,
+        config: EngineConfig,
+        *,
+        version: WeightVersion,
+        ends: tuple[int, ...],
+        tags: ThinkingTags | None,
+        record_experts: bool,
+        sleeps: bool,
+        on_pass: Callable[[int], None],
+    ) -> Engine:
+        """Return the engine, whose weights count as `version`. Only `ends` end a turn, and thinking limits need `tags`.
+
+        With `record_experts` it records expert choices. Raise `ValueError` if it can't. With `sleeps` it shares its device.
+        `on_pass` gets the tokens of each pass.
+        """
+        ...

@@ -11,8 +11,8 @@ from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter, Wo
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.config import RolloutConfig
-from temper.rollout.engines.protocol import Engine, EngineStats, TurnRequest
-from temper.rollout.episodes.agent_session import AgentServer
+from temper.rollout.engines.protocol import Engine, EngineStats, MakeEngine, TurnRequest
+from temper.rollout.episodes.agent_session import AgentServer, MakeAgentServer
 from temper.rollout.episodes.episode import Attempt, EpisodeRunner, sample_seed
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialGroup
@@ -33,11 +33,21 @@ DRAIN_LOOK_S = 0.5
 class RolloutWorker:
     """Runs groups of episodes, and loads new weights meanwhile."""
 
-    def __init__(self, config: RolloutConfig, *, seed: int, variables: Mapping[str, str] = NO_VARIABLES) -> None:
+    def __init__(
+        self,
+        config: RolloutConfig,
+        *,
+        seed: int,
+        make_engine: MakeEngine,
+        make_agent_server: MakeAgentServer,
+        variables: Mapping[str, str] = NO_VARIABLES,
+    ) -> None:
         """`variables` are further environment variables of this process."""
         os.environ.update(variables)
         self._config = config
         self._seed = seed
+        self._make_engine = make_engine
+        self._make_agent_server = make_agent_server
         self._progress_counter = ProgressCounter()
         shared_sandbox().admit(config.programs)
         self._changes = 0
@@ -55,15 +65,12 @@ class RolloutWorker:
         With `record_experts` it records expert choices; raises `ValueError` if it can't. With `sleeps` it shares its
         device.
         """
-        # Imported in the worker's process only: vLLM takes 10 to 20 s to import.
-        from temper.rollout.engines.vllm_engine import VllmEngine
-        from temper.rollout.serving.agent_endpoint import VllmAgentServer
-
-        tokenizer = load_tokenizer(Path(model_dir))
-        renderer = Renderer(tokenizer, self._config.thinking)
-        tags = ThinkingTags.find(tokenizer, closing=self._config.thinking.closing)
-        engine = VllmEngine(
-            Path(model_dir),
+        folder, thinking = Path(model_dir), self._config.thinking
+        tokenizer = load_tokenizer(folder)
+        renderer = Renderer(tokenizer, thinking)
+        tags = ThinkingTags.find(tokenizer, closing=thinking.closing)
+        engine = await self._make_engine(
+            folder,
             self._config.engine,
             version=WeightVersion(step=version),
             ends=renderer.format.end_ids,
@@ -72,8 +79,7 @@ class RolloutWorker:
             sleeps=sleeps,
             on_pass=self._progress_counter.count_tokens,
         )
-        await engine.start()
-        self.attach(engine, renderer, tags, VllmAgentServer(engine.llm, Path(model_dir), self._config.thinking))
+        self.attach(engine, renderer, tags, self._make_agent_server(engine, folder, thinking))
         return await engine.version()
 
     def attach(

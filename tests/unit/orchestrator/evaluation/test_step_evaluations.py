@@ -39,6 +39,7 @@ from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 from temper.rollout.weights.delivery import Offered, Push
 from temper.rollout.weights.manifest import WeightManifest
 
@@ -371,7 +372,9 @@ class EngineWorker(Worker):
 
     def __init__(self, name: str, engine: ScriptedEngine) -> None:
         super().__init__(name=name)
-        self.worker = RolloutWorker(RolloutConfig(), seed=1)
+        self.worker = RolloutWorker(
+            RolloutConfig(), seed=1, make_engine=make_engine, make_agent_server=make_agent_server
+        )
         self.worker.attach(engine, RENDERER, TAGS)
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:

@@ -44,6 +44,7 @@ from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 ENDS = (byte_tokenizer().eos_token_id,)
@@ -122,7 +123,8 @@ class Setup:
 async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
     """A group cancelled during sampling leaves the engine idle."""
     limits = EpisodeLimits(turn_tokens=150, total_tokens=256)
-    worker = RolloutWorker(RolloutConfig(engine=CONFIG, limits=limits), seed=1)
+    config = RolloutConfig(engine=CONFIG, limits=limits)
+    worker = RolloutWorker(config, seed=1, make_engine=make_engine, make_agent_server=make_agent_server)
     tokenizer = load_tokenizer(model_dir)
     worker.attach(engine, Renderer(tokenizer, ThinkingConfig()), ThinkingTags.find(tokenizer, closing=None))
     task = open_source(bind("math", EnvConfig()), split="train", seed=1).task(0)

@@ -22,6 +22,7 @@ from temper.rollout.engines.engine_process import EngineProcess, cpu_s
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.trajectory import Ticket, WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 
 T = TypeVar("T")
 TASK = bound(
@@ -65,7 +66,7 @@ class SickEngine(ScriptedEngine):
 
 
 def worker_of(engine: SickEngine) -> RolloutWorker:
-    worker = RolloutWorker(RolloutConfig(), seed=1)
+    worker = RolloutWorker(RolloutConfig(), seed=1, make_engine=make_engine, make_agent_server=make_agent_server)
     worker.attach(engine, RENDERER, TAGS)
     return worker
 
