@@ -13,9 +13,10 @@ from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.config import RolloutConfig
 from temper.rollout.engines.protocol import Engine, EngineStats, MakeEngine, TurnRequest
 from temper.rollout.episodes.agent_session import AgentServer, MakeAgentServer
-from temper.rollout.episodes.episode import Attempt, EpisodeRunner, sample_seed
+from temper.rollout.episodes.episode import sample_seed
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialGroup
+from temper.rollout.episodes.runner import EpisodeRunner, GroupInProgress
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.stored_turns import Payload, store_turns
 from temper.rollout.tokenizer import load_tokenizer
@@ -55,7 +56,7 @@ class RolloutWorker:
         self._engine: Engine | None = None
         self._runner: EpisodeRunner | None = None
         self._agents: AgentServer | None = None
-        self._attempts: list[Attempt] = []
+        self._in_progress: list[GroupInProgress] = []
 
     async def start(
         self, model_dir: str, version: int, record_experts: bool = False, sleeps: bool = False
@@ -109,17 +110,17 @@ class RolloutWorker:
         if self._runner is None:
             raise RuntimeError("the rollout worker has no engine yet; call start() first")
         while (hung := self._runner.hung_calls) > MOST_HUNG:
-            if not self._attempts:
+            if not self._in_progress:
                 raise WorkerDied(f"{hung} environment calls hang, which is more than {MOST_HUNG}")
             await asyncio.sleep(DRAIN_LOOK_S)
         seeds = [sample_seed(self._seed, ticket.number, sample, attempt) for sample in range(samples)]
-        running = Attempt(ticket, self._runner, attempt=attempt, seeds=seeds, partial=partial)
-        self._attempts.append(running)
+        running = GroupInProgress(ticket, self._runner, attempt=attempt, seeds=seeds, partial=partial)
+        self._in_progress.append(running)
         try:
             with self._progress_counter.busy(f"group {ticket.number}"):
                 return await running.play()
         finally:
-            self._attempts.remove(running)
+            self._in_progress.remove(running)
 
     async def run_stored_group(
         self, ticket: Ticket, samples: int, attempt: int = 0, partial: PartialGroup | None = None
@@ -135,7 +136,7 @@ class RolloutWorker:
 
     async def groups_in_flight(self) -> list[PartialGroup]:
         """Return the groups in flight, for other processes to continue."""
-        return [running.to_partial() for running in self._attempts]
+        return [running.to_partial() for running in self._in_progress]
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         """Sample one turn per prompt, without episodes. Return the number of tokens. For measurement."""

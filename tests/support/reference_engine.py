@@ -11,8 +11,8 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.episodes.episode import EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.runner import EpisodeRunner
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.formats.messages import one_call_a_turn
 from temper.rollout.trajectory import Trajectory
