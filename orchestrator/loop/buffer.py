@@ -111,7 +111,7 @@ class Occupancy:
 
 
 class HeldSlots:
-    """The held slots in order of admission. Every change costs the same for any number of slots."""
+    """The held slots in order of admission. Every change but `reset` costs the same for any number of slots."""
 
     def __init__(self, slots: Iterable[Slot] = ()) -> None:
         self._by_number: dict[int, Slot] = {}
@@ -151,6 +151,16 @@ class HeldSlots:
         """Store the finished group of a slot whose result is still undecided."""
         slot.group = group
         self._undecided.add(slot.number)
+
+    def reset(self, slot: Slot) -> None:
+        """Make a slot as it was after its admission: without a ticket and a group, at its place in the order."""
+        if slot.state in MISSING:
+            self._found(slot)
+        self.counts[slot.state] -= 1
+        slot.state, slot.ticket, slot.group = SlotState.MAKING, None, None
+        self.counts[slot.state] += 1
+        self._due[slot.admitted.step] += 1
+        self._missing = {one.number: one for one in self if one.state in MISSING}
 
     def remove(self, slot: Slot) -> None:
         if slot.state in MISSING:
@@ -371,8 +381,8 @@ class Buffer:
                 self._drop(slot, slot.group)
             elif slot.group is not None and self.dropped.zero_advantage >= self._max_replaced_groups:
                 self._slots.enter(slot, SlotState.READY)
-            else:
-                earlier += self.max_lag == 0
+            elif self.max_lag == 0:
+                earlier += 1
 
     async def take(self, version: WeightVersion) -> list[Group]:
         """Wait until a step is ready. Return its groups, the oldest ready ones, in order."""
@@ -397,9 +407,8 @@ class Buffer:
         async with self._changed:
             self.return_taken()
             for slot in (slot for slot in self._slots if slot.number in tickets):
-                slot.state, slot.ticket, slot.group = SlotState.MAKING, None, None
+                self._slots.reset(slot)
                 self._again.append((slot, "turns_lost"))
-            self._slots = HeldSlots(self._slots)
             self._changed.notify_all()
 
     async def trained(self, step: int) -> Dropped:

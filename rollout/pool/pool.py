@@ -23,7 +23,6 @@ from temper.rollout.weights.delivery import Push
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-_LOAD = attrgetter("load")
 ANSWER_S = 20.0
 """Seconds in which a worker must list its groups in flight."""
 MAX_WORKER_FAILURES = 3
@@ -159,7 +158,8 @@ class RolloutPool:
         """Wait until a worker serves. Return the least busy one, if possible not `avoided`."""
         await self._keeper.until(lambda: self._keeper.awake and self._any_serves())
         serving = [slot for slot in self._slots if slot.state is WorkerState.SERVING and slot is not avoided]
-        least = min(serving, key=_LOAD, default=avoided)  # called for each group, with up to thousands of workers
+        # For each group, over up to thousands of workers: `attrgetter` is faster than a lambda.
+        least = min(serving, key=attrgetter("load"), default=avoided)
         assert least is not None
         return least
 

@@ -445,7 +445,7 @@ VERSIONS = 6
 
 def change(held: HeldSlots, plain: list[Slot], rng: random.Random, number: int) -> None:
     """Make one random valid change to the slots and to the plain list."""
-    what = rng.choice(("add", "add", "enter", "enter", "finish", "remove"))
+    what = rng.choice(("add", "add", "enter", "enter", "finish", "remove", "reset"))
     if what == "add" or not plain:
         state = rng.choice(list(SlotState))
         undecided = state is SlotState.GENERATING and rng.random() < 0.3
@@ -460,6 +460,9 @@ def change(held: HeldSlots, plain: list[Slot], rng: random.Random, number: int) 
     if what == "remove":
         held.remove(slot)
         plain.remove(slot)
+    elif what == "reset":
+        held.reset(slot)
+        assert (slot.state, slot.ticket, slot.group) == (SlotState.MAKING, None, None)
     elif what == "finish" and slot.state is SlotState.GENERATING:
         held.finish(slot, GROUP)
     elif what == "enter" and later:
