@@ -16,7 +16,8 @@ from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.run.checkpoint import CheckpointConfig
 from temper.orchestrator.tracking.sinks.config import SINKS, WandbConfig
-from temper.rollout.config import DeclaredTurns, RolloutConfig
+from temper.rollout.config import RolloutConfig
+from temper.rollout.declared_turns import DeclaredTurns
 from temper.rollout.engines.config import HEAD_DTYPE
 
 if TYPE_CHECKING:
