@@ -149,8 +149,8 @@ class TrainerGroup:
     async def host(self) -> str:
         return await self.ranks[0].process.host()
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
-        return self.ranks[0].process.begin("offer", version, named={"whole": whole, "receivers": receivers})
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> Offered:
+        return self.ranks[0].process.begin("offer", version, named={"with_base": with_base, "receivers": receivers})
 
     async def send(self, version: int) -> None:
         """Run the ranks' part of the last push while the engines receive it. It ends by itself, even if nobody waits."""

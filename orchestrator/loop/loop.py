@@ -146,7 +146,7 @@ class Loop:
             version=version,
             left_over=left_over,
             pushed_bytes=0 if push is None else push.manifest.sent_bytes,
-            pushed_share=0.0 if push is None else push.manifest.sent_bytes / push.manifest.whole_bytes,
+            pushed_share=0.0 if push is None else push.manifest.sent_bytes / push.manifest.bytes_with_base,
             load_s=self._push.load_s,
             times=times,
             occupancy=occupancy,
@@ -187,7 +187,7 @@ class Loop:
         await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.finished()))
         clock.enter(StepPart.LOAD)
         limit, overlaps = (
-            self.waits.push_limit(push.manifest.whole_bytes),
+            self.waits.push_limit(push.manifest.bytes_with_base),
             self.buffer.max_lag > 0 and push.non_blocking,
         )
         if overlaps:  # a repeated push may wait for the rank's next step

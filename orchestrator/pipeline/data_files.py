@@ -15,7 +15,7 @@ from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.run.checkpoint import file_sha256
 from temper.orchestrator.stages.stage import Stage, all_stages
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 MISSING = "no such file"
 WEIGHTS = (".safetensors", ".bin", ".pt")
@@ -94,7 +94,7 @@ def to_convert(config: Config) -> list[Path]:
 
 
 def is_whole(model: ModelSource) -> bool:
-    return _is_here(lambda: require_whole(model.folder))
+    return _is_here(lambda: require_complete(model.folder))
 
 
 def has_files(data: DataConfig) -> bool:

@@ -43,7 +43,7 @@ from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.weights.host_memory import available_bytes
 from temper.rollout.weights.manifest import wire_dtype
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 
 def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, notify: Callable[[str], None]) -> Path:
@@ -213,7 +213,7 @@ class Trainer:
         ground = await in_thread(
             partial(ClusterFacts.read, gpus=bundles.gpus, colocated=bundles.colocated, memory=memory)
         )
-        parameters = await in_thread(require_whole, self._run.model_dir)
+        parameters = await in_thread(require_complete, self._run.model_dir)
         nbytes = parameters * wire_dtype(learner.wire_dtype).itemsize
         choice = choose_transport(learner.transport, ground, nbytes=nbytes)
         self._log_if_new("weights", f"weights travel by {choice.transport}: {choice.why}")

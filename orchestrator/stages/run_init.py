@@ -10,14 +10,14 @@ from temper.orchestrator.run.declared_model import generation_file, write_declar
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.weights.own_files import own_files
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 
 async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
     """Use or create the model and return its folder."""
     if (source := run.config.model.source) is not None:
         model = await in_thread(lambda: source.folder)
-        await in_thread(require_whole, model)
+        await in_thread(require_complete, model)
         if not (run.config.model.ema or run.config.model.declares):
             return model
         copied = sum(path.stat().st_size for path in own_files(model, "*.safetensors")) if run.config.model.ema else 0

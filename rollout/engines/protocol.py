@@ -52,7 +52,7 @@ class Completion:
             finished=rest.finished,
         )
 
-    def ended(self, count: int) -> "Completion":
+    def end_at(self, count: int) -> "Completion":
         """Return the first `count` tokens as a finished turn."""
         return replace(self.first(count), finished=True)
 
@@ -89,7 +89,7 @@ def cut_at_stop(
     for count in range(1, min(near, len(rest.token_ids)) + 1):
         decoded = text([*prefix_ids[-near:], *rest.token_ids[:count]])
         if any(one in decoded for one in stop):
-            return rest.ended(count)
+            return rest.end_at(count)
     return rest
 
 
@@ -187,15 +187,15 @@ class Engine(Protocol):
         """Return the state of weights and cache, and the memory that they take."""
         ...
 
-    async def answers(self) -> None:
+    async def wait_for_answer(self) -> None:
         """Return when the engine's process answers, which it does between passes. Raise `WorkerDied` if it died."""
         ...
 
     async def wait_for_progress(self) -> None:
-        """Return when the engine's processes use CPU time during a weight load, or when `answers` would."""
+        """Return when the engine's processes use CPU time during a weight load, or when `wait_for_answer` would."""
         ...
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         """Wait until the engine's process ends, then raise `WorkerDied`."""
         ...
 

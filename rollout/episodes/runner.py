@@ -117,37 +117,35 @@ class EpisodeRunner:
             parents=tuple(episode.parents),
         )
 
-    async def add_forced_answers(self, whole: Trajectory, *, seed: int, sampling: Sampling) -> Trajectory:
+    async def add_forced_answers(self, full: Trajectory, *, seed: int, sampling: Sampling) -> Trajectory:
         """Return an episode with its forced answers, of which some may have failed. Episodes of several turns or of an agent
         have none.
         """
-        budgets = whole.task.thinking.nested_budgets
-        if not budgets or len(whole.turns) != 1 or whole.parents or whole.failure is not None:
-            return whole
+        budgets = full.task.thinking.nested_budgets
+        if not budgets or len(full.turns) != 1 or full.parents or full.failure is not None:
+            return full
         seeds = (turn_seed(seed, 1 + number) for number in range(len(budgets)))
         forcing = (
-            self._force_answer(whole, budget, seed=one, sampling=sampling)
+            self._force_answer(full, budget, seed=one, sampling=sampling)
             for budget, one in zip(budgets, seeds, strict=True)
         )
-        return replace(whole, forced_answers=tuple(one for one in await asyncio.gather(*forcing) if one is not None))
+        return replace(full, forced_answers=tuple(one for one in await asyncio.gather(*forcing) if one is not None))
 
-    async def _force_answer(
-        self, whole: Trajectory, budget: int, *, seed: int, sampling: Sampling
-    ) -> Trajectory | None:
+    async def _force_answer(self, full: Trajectory, budget: int, *, seed: int, sampling: Sampling) -> Trajectory | None:
         """Return this episode under a budget, from the beginning that both share. None if the budget changes nothing."""
-        (turn,) = whole.turns
+        (turn,) = full.turns
         context, ids = tokens_of(turn.context_ids), tokens_of(turn.sampled_ids)
         sampled = Completion(
             token_ids=ids,
             logprobs_T=tuple(turn.logprobs_T.tolist()),
             versions_T=tokens_of(turn.versions_T),
-            finished=whole.stop is not Stop.LENGTH,  # at the episode's limit no budget has tokens left either
+            finished=full.stop is not Stop.LENGTH,  # at the episode's limit no budget has tokens left either
         )
         room = self._limits.total_tokens - len(context)
         before = self._sampler.turn_at_budget(sampled, budget, context, room=room, sampling=sampling)
         if before is None:
             return None
-        task, start = replace(whole.task, thinking=up_to(budget)), len(before.completion.token_ids)
+        task, start = replace(full.task, thinking=up_to(budget)), len(before.completion.token_ids)
         partial = PartialEpisode(turns=(), turn=before, seconds=0.0, times=NO_TIME)
         forced = await self.play(self.episode(task, seed=seed, sampling=sampling, partial=partial))
         if forced.failure is not None:

@@ -186,14 +186,14 @@ class RolloutWorker:
             await self._engine.wait_for_progress()
             self._progress_counter.advance()
         elif self._engine is not None:
-            await self._engine.answers()
+            await self._engine.wait_for_answer()
             if self._asleep or (self._runner is not None and self._runner.env_works):
                 self._progress_counter.advance()
         return self._progress_counter.heartbeat()
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         """Wait until the engine's process ends, then raise `WorkerDied`."""
-        await self._started.died()
+        await self._started.wait_until_dead()
 
     async def isolation(self) -> str:
         """Return the isolation of this machine's sandbox. Raises `SandboxError` if it is too weak."""

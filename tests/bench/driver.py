@@ -91,7 +91,7 @@ class Remote(PlainProcess):
     async def call(
         self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
     ) -> Any:
-        if method == "died":
+        if method == "wait_until_dead":
             await asyncio.Event().wait()
         return await run_away(self._run, method, args, named)
 

@@ -51,7 +51,7 @@ class ReferenceEngine(ReplayEngine):
         ids = renderer.encode(text)
         close = None
         if request.limit is not None and tags is not None:
-            close = tags.forced_end(ids, request.limit, opened=tags.opened_by(request.prompt_ids))
+            close = tags.forced_end(ids, request.limit, opened=tags.is_opened_by(request.prompt_ids))
         if close is not None:
             assert tags is not None
             ids = (*ids[: close.start], *close.ids, *ids[tags.answer_start(ids) :])

@@ -165,7 +165,7 @@ class SimulatedWorker(WorkerHandle):
         await asyncio.sleep(self._scenario.speeds.start_s)
         return version
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         await asyncio.Event().wait()
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
@@ -267,7 +267,7 @@ class SimulatedLearner:
     async def host(self) -> str:
         return "simulated"
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> Offered:
         """Offer nothing, at once."""
         offered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         offered.set_result(None)

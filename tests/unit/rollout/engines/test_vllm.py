@@ -381,7 +381,7 @@ async def adapters_arrive(setup: Setup, *, versions: Sequence[int]) -> WeightMan
         assert setup.gap(partial) > 100 * TOLERANCE  # missing adapters would be visible
         alone = setup.publish(version)
         assert alone.adapted is not None
-        assert alone.sent_bytes < alone.whole_bytes / 8
+        assert alone.sent_bytes < alone.bytes_with_base / 8
         running = await setup.sampling(4, tokens=400)
         assert await loaded(engine, rank, alone) == WeightVersion(step=version)
         assert any(set(said.versions_T) == {version - 1, version} for _, said in await running)
@@ -411,7 +411,7 @@ async def adapters_and_a_new_engine(model_dir: Path, config: EngineConfig) -> No
         again = replace(setup, engine=engine)
         with pytest.raises(WholeWeightsNeeded, match="this engine holds none"):
             await loaded(engine, setup.rank, alone)
-        assert await loaded(engine, setup.rank, alone.whole()) == WeightVersion(step=3)
+        assert await loaded(engine, setup.rank, alone.with_base()) == WeightVersion(step=3)
         assert again.gap(await again.sample(4, tokens=16)) < TOLERANCE
         await a_checkpoint_is_read(again, model_dir.parent / "checkpoint")
     finally:

@@ -48,7 +48,7 @@ class SickEngine(ScriptedEngine):
             raise WorkerDied("the engine's process died")
         return await super().generate(request)
 
-    async def answers(self) -> None:
+    async def wait_for_answer(self) -> None:
         await self.process.answer(self._answered())
 
     async def _answered(self) -> None:
@@ -57,8 +57,8 @@ class SickEngine(ScriptedEngine):
     async def wait_for_progress(self) -> None:
         await self.process.wait_for_progress(self._answered())
 
-    async def died(self) -> None:
-        await self.process.died()
+    async def wait_until_dead(self) -> None:
+        await self.process.wait_until_dead()
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         await self.process.answer(self._answered())
@@ -115,7 +115,8 @@ def _use_a_cpu() -> None:
 async def test_whoever_waits_for_an_engine_hears_of_its_death() -> None:
     worker = worker_of(engine := SickEngine())
     waiting = [
-        asyncio.create_task(call) for call in (worker.heartbeat(), worker.died(), worker.load_checkpoint("model", 1))
+        asyncio.create_task(call)
+        for call in (worker.heartbeat(), worker.wait_until_dead(), worker.load_checkpoint("model", 1))
     ]
     await asyncio.sleep(0.05)
     assert not any(task.done() for task in waiting)

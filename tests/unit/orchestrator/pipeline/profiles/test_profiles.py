@@ -29,7 +29,7 @@ from temper.orchestrator.pipeline.profiles.inputs import PROFILED, default_value
 from temper.orchestrator.pipeline.profiles.resolve import choose_settings, profile_notes, resolve_profile, with_choices
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 DEMO = Path("configs/demo.yaml")
 CPUS = Hardware(machines=(Machine(gpus=0, gpu_gib=0.0, memory_gib=24.0, cpus=2),))
@@ -385,7 +385,7 @@ def test_a_model_s_shape_is_read_from_its_configuration(tmp_path: Path) -> None:
     parameters = make_model(tmp_path / "fresh", fresh, seed=1)
     assert shape_of(tmp_path / "fresh", parameters=parameters) == hybrid
     dense = tiny_models.qwen3(tmp_path / "dense")
-    shape = shape_of(dense, parameters=require_whole(dense))
+    shape = shape_of(dense, parameters=require_complete(dense))
     assert (shape.state_bytes, shape.cache_bytes) == (0, 2 * 2 * 1 * 32 * 2)
 
 
