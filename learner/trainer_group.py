@@ -78,7 +78,7 @@ class TrainerGroup:
         state: ProcessState = "serving" if self._on_device else "asleep"
         return [ProcessInfo(name=rank.name, state=state, process=rank, restarts=restarts) for rank in self.ranks]
 
-    async def ready(self) -> None:
+    async def wait_until_running(self) -> None:
         await self._call([rank.process.wait_until_running() for rank in self.ranks])
 
     async def load(

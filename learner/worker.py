@@ -340,7 +340,7 @@ class TrainerWorker:
 
     def _engine(self) -> DeepSpeedEngine:
         engine = self._loaded()
-        assert engine.memory.is_whole, "the model is offloaded: reload it before it computes"
+        assert engine.memory.is_onloaded, "the model is offloaded: reload it before it computes"
         return engine
 
     def _loaded(self) -> DeepSpeedEngine:

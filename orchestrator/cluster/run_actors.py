@@ -92,7 +92,7 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
     ranks = [rank_handle(one, number=number) for number, one in enumerate(started)]
     group = TrainerGroup(ranks, engine_processes=engine_processes)
     with kill_on_failure(started):
-        await group.ready()
+        await group.wait_until_running()
     return group
 
 
