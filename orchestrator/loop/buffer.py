@@ -78,7 +78,7 @@ class Slot:
     state: SlotState = SlotState.MAKING
     ticket: Ticket | None = None  # from `GENERATING` on
     group: Group | None = None  # from `READY` on
-    trained: int = 0  # the step that trained it; 0 before
+    trained_at: int = 0  # the step that trained it; 0 before
 
     @property
     def label(self) -> str:
@@ -411,12 +411,12 @@ class Buffer:
                 self._again.append((slot, "turns_lost"))
             self._changed.notify_all()
 
-    async def trained(self, step: int) -> Dropped:
+    async def record_trained(self, step: int) -> Dropped:
         """Record that the learner trained the taken groups. Return the groups dropped since the last step."""
         async with self._changed:
             self._measure()
             for slot in self._taken():
-                slot.trained = step
+                slot.trained_at = step
                 self._totals = replace(self._totals, trained=self._totals.trained + 1)
                 self._event_log("trained", {"ticket": slot.number, "step": step})
             self._event_log("step", {"step": step} | asdict(self.totals()))
@@ -429,11 +429,11 @@ class Buffer:
         """Free the slots of a step, whose weights the engines now serve."""
         async with self._changed:
             self._measure()
-            self._slots = HeldSlots(slot for slot in self._slots if slot.trained != step)
+            self._slots = HeldSlots(slot for slot in self._slots if slot.trained_at != step)
             self._changed.notify_all()
 
     def totals(self) -> Totals:
-        in_flight = sum(not slot.trained for slot in self._slots) + len(self._later)
+        in_flight = sum(not slot.trained_at for slot in self._slots) + len(self._later)
         return replace(self._totals, in_flight=in_flight)
 
     def occupancy(self) -> Occupancy:
@@ -447,7 +447,7 @@ class Buffer:
 
     def _taken(self) -> list[Slot]:
         """Return the slots of the step that the learner has not finished yet."""
-        return [slot for slot in self._slots.in_state(SlotState.TRAINING) if not slot.trained]
+        return [slot for slot in self._slots.in_state(SlotState.TRAINING) if not slot.trained_at]
 
     def _has_nonzero_advantage(self, group: Group) -> bool:
         return self._has_advantage(group) or group.has_fault(self._overridden)
@@ -498,7 +498,7 @@ class Buffer:
     def state(self) -> BufferState:
         """Return the state for a checkpoint: all tickets without a result, and the finished groups."""
         tickets, groups, dropped = [], [], self.dropped
-        for slot in (slot for slot in self._slots if not slot.trained):
+        for slot in (slot for slot in self._slots if not slot.trained_at):
             tickets.append(HeldTicket(number=slot.number, draw=slot.draw, admitted=slot.admitted.step))
             if slot.group is not None:
                 held: Held = "undecided" if slot.state is SlotState.GENERATING else "ready"

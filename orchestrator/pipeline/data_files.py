@@ -82,7 +82,7 @@ def _require(key: str, check: Callable[[], None]) -> None:
 def to_download(config: Config) -> list[str]:
     """Return the models and data sets of the hub that are not fully local, such as `model Qwen/Qwen3-0.6B`."""
     named = [model for _, model in (*_models(config), *_judges(config))]
-    models = [model for model in named if model.on_hub and not is_whole(model)]
+    models = [model for model in named if model.on_hub and not is_complete(model)]
     data = [data for _, data, _ in _data(config) if is_on_hub(data) and not has_files(data)]
     return [*dict.fromkeys((*(f"model {one.path}" for one in models), *(f"data set {one.path}" for one in data)))]
 
@@ -93,7 +93,7 @@ def to_convert(config: Config) -> list[Path]:
     return [*dict.fromkeys(file for file in named if file is not None)]
 
 
-def is_whole(model: ModelSource) -> bool:
+def is_complete(model: ModelSource) -> bool:
     return _is_here(lambda: require_complete(model.folder))
 
 

@@ -133,7 +133,7 @@ class LoopRecords:
             teacher=None if self.teacher is None else str(self.teacher),
             packages=packages_here(),
         )
-        leave = self.run.trainer.reserved(self.run.folder.batches)
+        leave = self.run.trainer.reserved_bytes(self.run.folder.batches)
         await self.run.record_batch(
             self.keeper,
             self.stage,
@@ -146,7 +146,7 @@ class LoopRecords:
         path = self.run.folder.trajectory_file(self.stage, report.step)
         due = report.step % self.run.config.checkpoints.trajectories_every == 0 or report.step == self.config.steps
         if (due or report.learner["skipped"] > 0 or self.alarms) and not path.exists():
-            leave, groups = self.run.trainer.reserved(path.parent), report.groups
+            leave, groups = self.run.trainer.reserved_bytes(path.parent), report.groups
             records = await records_of_step(self.learner, limit=self.limit, stage=self.stage)
             args = (path, groups, records, report.version, self.config.loss.mask_truncated, leave)
             writing = self._in_process("the trajectories to be written", write_stored_groups, *args)

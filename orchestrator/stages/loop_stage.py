@@ -17,7 +17,7 @@ from temper.orchestrator.loop.deadline import Deadline, Waits, in_thread, within
 from temper.orchestrator.loop.interfaces import Hooks
 from temper.orchestrator.loop.length_penalty import AdaptivePenalty
 from temper.orchestrator.loop.loop import Loop
-from temper.orchestrator.loop.shaping import shaped
+from temper.orchestrator.loop.shaping import shape_rewards
 from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.loop.watches import BandWatch, FailureWatch, SkipWatch
 from temper.orchestrator.run.checkpoint import place
@@ -114,7 +114,7 @@ class LoopStage:
         try:
             async with run.supervision.sampling(stage, asked=self._answers, look=partial(self._look, loop)):
                 await loop.run(done + 1, config.steps)
-            model = await run.trainer.trained(stage)
+            model = await run.trainer.wait_for_model(stage)
             await records.remove_old_batches()
         except Exception:
             run.engines.forget_served()  # also if the last checkpoint failed: the stage resumes from an earlier one
@@ -196,7 +196,7 @@ class LoopStage:
     def _shape(self, group: Group) -> Group:
         self._watch.add(group)
         limit, penalty = self._run.config.rollout.limits.turn_tokens, self._penalty.of(group.ticket.task.env.name)
-        return shaped(group, self._shaping, turn_tokens=limit, length_penalty=penalty)
+        return shape_rewards(group, self._shaping, turn_tokens=limit, length_penalty=penalty)
 
     async def _build_batches(self, learner: TrainerGroup, builder: BatchBuilder, groups: list[Group]) -> None:
         """Let the ranks build the batches, which stay there."""

@@ -128,7 +128,7 @@ async def evaluated(run: Run, config: RlConfig, pool: Any, *steps: int) -> StepE
     found = StepEvaluations(run, config, pool, stage="rl")
     for step in steps:
         found.begin(step, WeightVersion(step=step))
-        await found.finished()
+        await found.wait_finished()
     return found
 
 
@@ -395,7 +395,7 @@ def test_a_worker_that_serves_an_older_version_voids_the_score(tmp_path: Path, s
         version = await pool.load_weights(empty_push(1, nbytes=0))
         evaluations = StepEvaluations(run, session.rl, pool, stage="rl")
         evaluations.begin(2, version)
-        await evaluations.finished()
+        await evaluations.wait_finished()
         await pool.close()
         await settle()
 
