@@ -155,9 +155,8 @@ class Loop:
 
     async def _groups(self, step: int, clock: StepClock, producer: asyncio.Task[None]) -> list[Group]:
         await clock.during(StepPart.PHASE, self.device_phases.begin(SAMPLING))
-        await clock.during(
-            StepPart.EVAL, self._evaluated(step, self.evaluations.wait_until_free())
-        )  # groups may be ready already
+        # Groups may be ready already.
+        await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.wait_until_free()))
         clock.enter(StepPart.WAIT)
         taking, waiting_for = self._take(producer), self.buffer.waiting_for
         return await self.waits.wait_for_groups(
