@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, saved_buffers
 from temper.learner.engine.piece import Piece, bytes_piece, file_piece
 from temper.learner.models.adapters import is_adapter
-from temper.learner.models.loading import whole_shape
+from temper.learner.models.loading import full_shape
 from temper.learner.training_state import STATE_FOLDER, CheckpointFacts, model_bytes, state_bytes
 from temper.rollout.weights.host_memory import SPARE, available_bytes
 
@@ -65,7 +65,7 @@ def checkpoint_pieces(
 
 def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool, ema: bool = False) -> int:
     """Return an upper bound of a checkpoint's bytes."""
-    counts = {name: whole_shape(p).numel() for name, p in model.named_parameters()}
+    counts = {name: full_shape(p).numel() for name, p in model.named_parameters()}
     adapters = sum(count for name, count in counts.items() if is_adapter(name))
     weights = sum(counts.values()) - adapters
     trained = sum(counts[name] for name, p in model.named_parameters() if p.requires_grad)

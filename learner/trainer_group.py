@@ -78,7 +78,7 @@ class TrainerGroup:
         state: ProcessState = "serving" if self._on_device else "asleep"
         return [ProcessInfo(name=rank.name, state=state, process=rank, restarts=restarts) for rank in self.ranks]
 
-    async def ready(self) -> None:
+    async def wait_until_running(self) -> None:
         await self._call([rank.process.wait_until_running() for rank in self.ranks])
 
     async def load(
@@ -149,8 +149,8 @@ class TrainerGroup:
     async def host(self) -> str:
         return await self.ranks[0].process.host()
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
-        return self.ranks[0].process.begin("offer", version, named={"whole": whole, "receivers": receivers})
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> Offered:
+        return self.ranks[0].process.begin("offer", version, named={"with_base": with_base, "receivers": receivers})
 
     async def send(self, version: int) -> None:
         """Run the ranks' part of the last push while the engines receive it. It ends by itself, even if nobody waits."""

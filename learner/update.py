@@ -204,10 +204,10 @@ def average_updates(updates: Sequence[dict[str, float]]) -> dict[str, float]:
     The learning rate is the last one.
     """
     names = dict.fromkeys(name for update in updates for name in update)
-    normalise_sums = {name: fmean(update[name] for update in updates if name in update) for name in names}
+    means = {name: fmean(update[name] for update in updates if name in update) for name in names}
     rates = [update["learning_rate"] for update in updates if "learning_rate" in update]
     applied = sum(not update["skipped"] for update in updates)
-    return normalise_sums | ({"learning_rate": rates[-1]} if rates else {}) | {"updates": float(applied)}
+    return means | ({"learning_rate": rates[-1]} if rates else {}) | {"updates": float(applied)}
 
 
 def _score(

@@ -120,14 +120,14 @@ class WeightSender:
             return str(error)
         return ""
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> object:
         """Return the engines' access to the last push, on rank 0.
 
         Raises `NoLongerHeld` if the last push is not this version, or if this model's weights are not published yet.
         """
         if self._sender is None:
             raise NoLongerHeld(f"version {version} is not published on this rank; call publish first, and use rank 0")
-        return self._sender.offer(version, whole=whole, receivers=receivers)
+        return self._sender.offer(version, with_base=with_base, receivers=receivers)
 
     def send(self, version: int, engine: TrainedModel) -> None:
         """Send this rank's buckets while the engines receive the last push. Segments are read, not sent."""
@@ -225,14 +225,14 @@ class SegmentSender:
         release_free_memory()  # once a step: the memory of the update
         return manifest
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
-        """Return the engines' access to the last push; for adapters with the weights if `whole`, or in the first push.
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> object:
+        """Return the engines' access to the last push; for adapters with the weights if `with_base`, or in the first push.
 
         Raises `NoLongerHeld` if the last push is not this version.
         """
         adapted = require_held(self._last, version).adapted
         own = make_offer(self._own.last, receivers)
-        if adapted is None or (adapted.alone and not whole):
+        if adapted is None or (adapted.alone and not with_base):
             return own
         assert self._bases is not None
         return WithBase(adapters=own, base=make_offer(self._bases.last, receivers))
@@ -333,7 +333,7 @@ class BucketSender:
         """Invalidate the last push before the weights change."""
         self._last = None
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> BucketGroup:
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> BucketGroup:
         """Return where the engines join, on rank 0. It opens a new store for new receivers.
 
         Raises `NoLongerHeld` if the last push is not this version.

@@ -298,8 +298,8 @@ class TrainerWorker:
     def merge_reason(self) -> str:
         return self.pushes.merge_reason(self._loaded())
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
-        return self.pushes.offer(version, whole=whole, receivers=receivers)
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> object:
+        return self.pushes.offer(version, with_base=with_base, receivers=receivers)
 
     def send(self, version: int) -> None:
         """Run this rank's part while the engines receive the last push. See `WeightSender.send`.
@@ -340,7 +340,7 @@ class TrainerWorker:
 
     def _engine(self) -> DeepSpeedEngine:
         engine = self._loaded()
-        assert engine.memory.is_whole, "the model is offloaded: reload it before it computes"
+        assert engine.memory.is_onloaded, "the model is offloaded: reload it before it computes"
         return engine
 
     def _loaded(self) -> DeepSpeedEngine:

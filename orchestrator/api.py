@@ -30,7 +30,7 @@ from temper.orchestrator.cluster.this_machine import free_port, worker_variables
 from temper.orchestrator.config.keys import check_keys
 from temper.orchestrator.config.text import layered, merged, read_text, yaml_text
 from temper.orchestrator.loop.deadline import STOPPED
-from temper.orchestrator.run.folder import RunDir, whole_lines
+from temper.orchestrator.run.folder import RunDir, complete_lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -82,7 +82,7 @@ class TrainedRun:
         import pandas
 
         path = self._files.metrics
-        rows = map(json.loads, whole_lines(path.read_text(encoding="utf-8")))
+        rows = map(json.loads, complete_lines(path.read_text(encoding="utf-8")))
         return pandas.DataFrame([row for row in rows if "event" not in row])
 
     @property

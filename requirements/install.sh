@@ -10,7 +10,7 @@ stack=${STACK:-$(nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)}
 lock=requirements/$stack.txt
 dev=requirements/dev.txt
 puzzles=requirements/puzzles.txt # its pycosat needs a C compiler; one environment goes without where there is none
-trackers=requirements/trackers.txt     # W&B and trackio, for those who report there too
+trackers=requirements/trackers.txt     # W&B, for those who report there too
 mamba=requirements/mamba.txt     # of the GPU stack
 fused=requirements/fused.txt
 log=$venv/setup.log # what uv, pip and compilers say
@@ -201,7 +201,7 @@ if [ $base = yes ]; then
     install -r "$dev" -r "$venv/wheels.txt"
     install_deepspeed
     install -r "$puzzles" || echo "setup: reasoning-gym was not installed, so the environment reasoning_gym is not there" >&2
-    install -r "$trackers" || echo "setup: W&B and trackio were not installed, so tracking.also can't name them" >&2
+    install -r "$trackers" || echo "setup: W&B was not installed, so tracking.also can't name it" >&2
     [ "$stack" = cpu ] || install -r "$mamba"
     compile_bytecode
     install_package

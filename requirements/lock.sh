@@ -48,11 +48,8 @@ compile gpu requirements/base.in --constraint requirements/puzzles.txt "$@"
 grep -E '^[a-z]' requirements/cpu.txt >>requirements/puzzles.txt
 compile puzzles "$@"
 leave_own puzzles
-# the same of W&B and trackio, whose bound on pillow is older than the stacks' pillow
-any_pillow=$(mktemp)
-echo pillow >"$any_pillow"
-compile trackers --constraint requirements/cpu.txt --constraint requirements/gpu.txt --override "$any_pillow" "$@"
-rm "$any_pillow"
+# the same of W&B
+compile trackers --constraint requirements/cpu.txt --constraint requirements/gpu.txt "$@"
 leave_own trackers
 # without torch, which TRL names: it is the one package whose version differs between the stacks
 without_torch=$(mktemp)

@@ -11,7 +11,7 @@ from pathlib import Path
 import transformers
 from transformers import PreTrainedTokenizerBase
 
-from temper.rollout.config import AS_IT_IS, DeclaredTurns
+from temper.rollout.declared_turns import AS_IT_IS, DeclaredTurns
 
 
 def load_tokenizer(model_dir: Path, declared: DeclaredTurns = AS_IT_IS) -> PreTrainedTokenizerBase:

@@ -52,7 +52,7 @@ from temper.learner.models.adapters import (
 )
 from temper.learner.models.expert_parallel import ExpertGroup, own_experts
 from temper.learner.models.layer_types import layer_of
-from temper.learner.models.loading import reread, train_without_noise, whole_shape
+from temper.learner.models.loading import full_shape, reread, train_without_noise
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.sequence_parallel import SequenceGroup
 from temper.learner.models.shape import require_shareable
@@ -172,9 +172,9 @@ class DeepSpeedEngine:
     def _gathered(self, parameters: dict[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
         for bucket in self._buckets(_in_order(parameters)):
             with deepspeed.zero.GatheredParameters(list(bucket.values()), enabled=self.zero_stage == 3):
-                yield {name: self._whole(parameter) for name, parameter in bucket.items()}
+                yield {name: self._gather(parameter) for name, parameter in bucket.items()}
 
-    def _whole(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+    def _gather(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         own = parameter.detach()
         if self.expert_group is None or own_experts(parameter) is None:
             return own
@@ -219,7 +219,7 @@ class DeepSpeedEngine:
     def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor of `checkpoint_parameters`."""
         parameters = _in_order(dict(base_parameters_by_name(self.model)))
-        meta = {name: torch.empty(whole_shape(p), device="meta") for name, p in parameters.items()}
+        meta = {name: torch.empty(full_shape(p), device="meta") for name, p in parameters.items()}
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -291,7 +291,7 @@ def split_buckets(parameters: dict[str, Any], *, most_bytes: int) -> list[dict[s
     held = 0
     for _, layer in groupby(parameters, key=_layer_of_parameter):
         names = list(layer)
-        nbytes = sum(whole_shape(parameters[name]).numel() * parameters[name].element_size() for name in names)
+        nbytes = sum(full_shape(parameters[name]).numel() * parameters[name].element_size() for name in names)
         if held and held + nbytes > most_bytes:
             buckets.append({})
             held = 0
@@ -365,7 +365,7 @@ def register_mixer_weights(model: PreTrainedModel) -> None:
 
 
 def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfig) -> dict[str, Any]:
-    sizes = [(whole_shape(parameter).numel(), parameter.requires_grad) for parameter in model.parameters()]
+    sizes = [(full_shape(parameter).numel(), parameter.requires_grad) for parameter in model.parameters()]
     count = sum(size for size, _ in sizes)
     return {
         "train_micro_batch_size_per_gpu": 1,  # only a label: the caller forms the micro-batches

@@ -113,7 +113,7 @@ class DeviceMemory:
         self._offloaded_weights, self._offloaded_states = OffloadedStorage(), OffloadedStorage()
 
     @property
-    def is_whole(self) -> bool:
+    def is_onloaded(self) -> bool:
         """Whether all is on the device, as training needs it."""
         return not (self._offloaded_weights or self._offloaded_states)
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from temper.learner.config import OptimConfig
 from temper.learner.models.expert_parallel import STACKS, own_experts
-from temper.learner.models.loading import whole_shape
+from temper.learner.models.loading import full_shape
 
 EMA = "ema"
 """The exponential moving average of the weights in an optimiser's state."""
@@ -122,8 +122,8 @@ def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dic
     groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": 0.0}]
     if weight_decay:
         groups = [
-            {"params": [p for p in parameters if len(whole_shape(p)) >= 2], "weight_decay": weight_decay},
-            {"params": [p for p in parameters if len(whole_shape(p)) < 2], "weight_decay": 0.0},
+            {"params": [p for p in parameters if len(full_shape(p)) >= 2], "weight_decay": weight_decay},
+            {"params": [p for p in parameters if len(full_shape(p)) < 2], "weight_decay": 0.0},
         ]
     if stacks:
         groups.append({"params": stacks, "weight_decay": weight_decay, "moe": True, "name": stacks[0].group_name})
@@ -166,10 +166,10 @@ def inner_matrices(model: PreTrainedModel) -> list[tuple[torch.Tensor, torch.Siz
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     ends = {id(parameter) for end in embeddings if end is not None for parameter in end.parameters()}
     linear: list[Any] = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-    found = [(weight, whole_shape(weight)) for weight in linear]
+    found = [(weight, full_shape(weight)) for weight in linear]
     for module in model.modules():
         for name, stack in module.named_parameters(recurse=False) if isinstance(module, STACKS) else ():
-            experts, rows, columns = whole_shape(stack)
+            experts, rows, columns = full_shape(stack)
             joined = 2 if name == "gate_up_proj" else 1
             found.append((stack, torch.Size([experts, joined, rows // joined, columns])))
     return [(weight, shape) for weight, shape in found if weight.requires_grad and id(weight) not in ends]

@@ -30,7 +30,7 @@ from temper.learner.engine.optimizer import EMA, GuardedAdamW, MatrixPart
 from temper.learner.engine.piece import SHARD_BYTES, Piece, copy_to_cpu, file_piece
 from temper.learner.engine.saved_state import RANKS, SHARDS, SavedTensor, open_state, require_all_ranks, state_files
 from temper.learner.models.expert_parallel import own_experts
-from temper.learner.models.loading import whole_shape
+from temper.learner.models.loading import full_shape
 
 MASTER = "master"
 STEP = "step"
@@ -59,7 +59,7 @@ class OptimizerState:
         number, size = rank, 0
         for name, parameter in self._trained.items():
             first, end = self._own(parameter)
-            shape = whole_shape(parameter)
+            shape = full_shape(parameter)
             if first == end or (rank and self._zero is None):
                 continue
             for kind in ([MASTER] if self._bf16 else []) + self._kinds(parameter):
@@ -94,7 +94,7 @@ class OptimizerState:
             raise ValueError(
                 f"{directory} has the state of {min(ours - set(self._trained))}, which is not trained; use its run's settings"
             )
-        step = float(saved[STEP].whole())
+        step = float(saved[STEP].join())
         if kinds:  # else there was no update yet
             self._prepare(kinds, step=step)
         for name, parameter in self._trained.items():
@@ -113,7 +113,7 @@ class OptimizerState:
 
     def _own(self, parameter: torch.nn.Parameter) -> tuple[int, int]:
         """Return the first and the end of this rank's entries in the flat parameter."""
-        count = whole_shape(parameter).numel()
+        count = full_shape(parameter).numel()
         if self._zero is None:
             return 0, count
         held: Any = parameter
@@ -210,7 +210,7 @@ class OptimizerState:
             start, parts = 0, []
             for parameter in parameters:
                 first, end = self._own(parameter)
-                shape = whole_shape(parameter)
+                shape = full_shape(parameter)
                 parts.append(MatrixPart(shape=shape, first=first, start=start, count=end - first))
                 start += parameter.ds_tensor.ds_numel if self._stage == 3 else end - first
             yield partition, parameters, parts

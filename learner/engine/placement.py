@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from temper.learner.config import LearnerConfig
 from temper.learner.models.expert_parallel import STACKS, ExpertGroup, exchange_tokens, keep_own_experts
-from temper.learner.models.loading import cast, read_model, whole_shape
+from temper.learner.models.loading import cast, full_shape, read_model
 from temper.rollout.weights.host_memory import release_free_memory
 
 
@@ -66,7 +66,7 @@ def read_placed(directory: Path, placement: Placement) -> PreTrainedModel:
     kept = {id(parameter) for parameter in model.parameters()}
     embedding = model.get_input_embeddings().weight
     for parameter in placement.placed if placement.is_partitioned else ():
-        if id(parameter) in kept or whole_shape(parameter) != whole_shape(embedding):
+        if id(parameter) in kept or full_shape(parameter) != full_shape(embedding):
             continue
         with deepspeed.zero.GatheredParameters([parameter, embedding]):
             equal = torch.equal(parameter.data, embedding.data)

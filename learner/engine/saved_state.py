@@ -48,7 +48,8 @@ class SavedTensor:
             raise ValueError(f"a checkpoint has {len(entries)} instead of {end - first} entries of {self.name}")
         return entries
 
-    def whole(self) -> torch.Tensor:
+    def join(self) -> torch.Tensor:
+        """Return the tensor from the parts of all files."""
         return self.entries(0, math.prod(self.shape)).view(self.shape)
 
 
@@ -106,7 +107,7 @@ def write_averaged_model(checkpoint: Path, directory: Path) -> None:
         for path in own_files(checkpoint, "*.safetensors"):
             tensors = load_file(path)
             for name in sorted({places[key] for key in tensors if key in places}):
-                average = _adapter_change(saved, name, scale=scale) if scale else saved[f"{EMA}/{name}"].whole()
+                average = _adapter_change(saved, name, scale=scale) if scale else saved[f"{EMA}/{name}"].join()
                 in_file = revert_weight_conversion(model, {name: average})
                 for key in in_file.keys() & tensors.keys():
                     if tensors[key].shape == in_file[key].shape:
@@ -126,7 +127,7 @@ def write_averaged_model(checkpoint: Path, directory: Path) -> None:
 def _adapter_change(saved: dict[str, SavedTensor], name: str, *, scale: float) -> torch.Tensor:
     """Return the change of a weight, in float32, if the averages of its adapters replace them."""
     (up, down), (last_up, last_down) = (
-        [saved[f"{kind}{name.removesuffix('weight')}lora_{part}.{ADAPTER}.weight"].whole().float() for part in "BA"]
+        [saved[f"{kind}{name.removesuffix('weight')}lora_{part}.{ADAPTER}.weight"].join().float() for part in "BA"]
         for kind in (f"{EMA}/", "")
     )
     return scale * (up @ down - last_up @ last_down)

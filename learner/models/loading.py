@@ -135,7 +135,7 @@ def reread(
     read_model(directory, place=place)
 
 
-def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
+def full_shape(parameter: torch.nn.Parameter) -> torch.Size:
     """Return a parameter's shape, even if ZeRO has partitioned it, or ranks share its experts."""
     if own := own_experts(parameter):
         return own.shape

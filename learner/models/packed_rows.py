@@ -59,7 +59,7 @@ class PackedRows:
         padded = values_1N.new_zeros(*self.kept_BT.shape, *values_1N.shape[2:])
         return padded.index_put((self.kept_BT,), values_1N[0, : len(values_1N[0]) - self.padding])
 
-    def wanted(self, wanted_BT: torch.Tensor) -> torch.Tensor:
+    def pack_wanted(self, wanted_BT: torch.Tensor) -> torch.Tensor:
         """Return the wanted tokens of the pass. Nothing predicts the first of a row."""
         wanted_1N = self.pack(wanted_BT)
         wanted_1N[0, list(self.borders[:-1])] = False

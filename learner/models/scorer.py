@@ -103,7 +103,7 @@ class Scorer:
         else:
             scores_1N2 = self._score(
                 rows.pack(ids_BT),
-                rows.wanted(wanted_BT),
+                rows.pack_wanted(wanted_BT),
                 None if temperatures_BT is None else rows.pack(temperatures_BT),
                 entropy=entropy,
                 arguments=rows.arguments,

@@ -15,13 +15,13 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from temper.orchestrator.cli.arguments import add_command, add_run, path_of_run, require_run
-from temper.orchestrator.run.folder import RunDir, write_json, write_whole
+from temper.orchestrator.run.folder import RunDir, write_atomically, write_json
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.session.status import ask_for_workers, read_status
 from temper.orchestrator.tools.inspect.status.facts import gather
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
 from temper.orchestrator.tracking.mlflow.dashboard import runs_page, serve
-from temper.orchestrator.tracking.mlflow.tracker import find_store
+from temper.orchestrator.tracking.mlflow.stored_run import find_store
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
@@ -215,7 +215,7 @@ def _view(given: argparse.Namespace) -> int:
     tokenizer = tokenizer_of_run(run)
     archives = {file.name: Archive(file, tokenizer) for file in files}
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(given.out, render_page(run_facts(run, files), archives=archives))
+    write_atomically(given.out, render_page(run_facts(run, files), archives=archives))
     print(f"{given.out}: {' and '.join(file.label for file in files)} of {run.root}")
     return 0
 

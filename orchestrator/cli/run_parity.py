@@ -27,7 +27,7 @@ from temper.orchestrator.tools.debug.parity.report import tables, to_json
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 LOG = Path(RUNS) / "parity.log"
 WIDTH = 130
@@ -38,7 +38,7 @@ def run_parity(given: argparse.Namespace) -> int:
     config = config_of(given)
     assert config.model.source is not None
     model = config.model.source.folder
-    require_whole(model)
+    require_complete(model)
     setup = Setup(engine=config.rollout.engine, learner=config.learner, sampling=sampling_of(config))
     tokenizer = load_tokenizer(model, config.model.declared())
     prompts = _prompts(given, config, tokenizer)

@@ -19,7 +19,7 @@ from temper.orchestrator.config.text import SHIPPED, config_file, is_file, layer
 from temper.orchestrator.loop.deadline import STOPPED
 from temper.orchestrator.pipeline.config import load_unresolved_config
 from temper.orchestrator.pipeline.data_files import named_paths
-from temper.orchestrator.pipeline.tracking import stores_by_path
+from temper.orchestrator.pipeline.tracking import relative_store
 from temper.orchestrator.run.redaction import BLANK, blanked, blanks, is_secret, redacted
 
 EXCLUDES = ["/runs/", "/tests/", ".?*", "__pycache__/"]
@@ -91,9 +91,9 @@ def remote_command(config: Path, overrides: list[str]) -> list[str]:
         raise ValueError(
             f"runs_dir={made.runs_dir} must be absolute, on storage that all machines of the cluster share"
         )
-    if stores := stores_by_path(made):
+    if (store := relative_store(made)) is not None:
         raise ValueError(
-            f"{' and '.join(stores)}, or the variable instead of it, is a relative path, which is removed with the job's "
+            f"tracking.uri, or the variable instead of it, is the relative path {store}, which is removed with the job's "
             f"copy: use an absolute path on shared storage, or a server"
         )
     named = [str(_travelled("", Path(one))) if is_file(one) else one for one in (str(config), *overrides)]

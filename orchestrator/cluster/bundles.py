@@ -81,7 +81,7 @@ class Bundles:
     def colocated(self) -> bool:
         return self._request.colocated
 
-    async def ready(self) -> None:
+    async def wait_until_placed(self) -> None:
         """Wait until all are reserved. The ranks come first, engines spread over the rest."""
         if self._ranks is not None:
             await self._ranks.ready()
@@ -178,7 +178,7 @@ async def reserve(request: PlacementRequest) -> Bundles:
     bundles = Bundles(request, on_gpus=any(node.gpus for node in found))
     try:
         async with asyncio.timeout(RESERVE_S):
-            await bundles.ready()
+            await bundles.wait_until_placed()
     except BaseException as error:
         bundles.free()
         if isinstance(error, TimeoutError):

@@ -21,6 +21,7 @@ from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import RestartPolicy
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 from temper.rollout.weights.config import CUDA_IPC
 
 CONCURRENT_CALLS = 4096
@@ -50,7 +51,13 @@ def make_rollout_pool(
     def spawn(number: int) -> WorkerHandle:
         bundle = bundles.engine(number)
         options = bundle.options() | {"max_concurrency": CONCURRENT_CALLS}
-        started = actor.options(**options).remote(config, seed=seed, variables=dict(variables))
+        started = actor.options(**options).remote(
+            config,
+            seed=seed,
+            make_engine=make_engine,
+            make_agent_server=make_agent_server,
+            variables=dict(variables),
+        )
         process = ActorProcess(started, name=f"rollout worker {number}", died=WorkerDied, on_end=bundle.free)
         return WorkerHandle(process, number=number, record_experts=record_experts, sleeps=sleeps)
 
@@ -85,7 +92,7 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
     ranks = [rank_handle(one, number=number) for number, one in enumerate(started)]
     group = TrainerGroup(ranks, engine_processes=engine_processes)
     with kill_on_failure(started):
-        await group.ready()
+        await group.wait_until_running()
     return group
 
 

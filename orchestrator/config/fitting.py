@@ -7,7 +7,8 @@ from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.config.supervised import SampledDataConfig, SupervisedConfig
 from temper.rollout.budget.config import ThinkingConfig
-from temper.rollout.config import AS_IT_IS, DeclaredTurns, RolloutConfig
+from temper.rollout.config import RolloutConfig
+from temper.rollout.declared_turns import AS_IT_IS, DeclaredTurns
 from temper.rollout.sampling import PLAIN, Sampling
 
 SEQUENCE_ROUNDING = 0.005

@@ -15,8 +15,9 @@ from temper.learner.models.config import FreshModelConfig
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.run.checkpoint import CheckpointConfig
-from temper.orchestrator.tracking.sinks.config import SINKS, TrackioConfig, WandbConfig
-from temper.rollout.config import DeclaredTurns, RolloutConfig
+from temper.orchestrator.tracking.sinks.config import SINKS, WandbConfig
+from temper.rollout.config import RolloutConfig
+from temper.rollout.declared_turns import DeclaredTurns
 from temper.rollout.engines.config import HEAD_DTYPE
 
 if TYPE_CHECKING:
@@ -167,9 +168,8 @@ class TrackingConfig:
     system_s: float = free(30.0, unit="seconds")
     """Seconds between samples of the driver machine's CPUs, memory, GPUs and power. 0 for none."""
     also: list[str] = free([])
-    """Further tracking backends: wandb, trackio or both."""
+    """Further tracking backends: `wandb` or none."""
     wandb: WandbConfig = field(default_factory=WandbConfig)
-    trackio: TrackioConfig = field(default_factory=TrackioConfig)
 
     def __post_init__(self) -> None:
         for place in self.also:

@@ -166,7 +166,7 @@ class DialogueTokenizer:
             reasoning, _, answer_text = text.partition(self._tags.tags.closing)
             reasoning, answer_text = reasoning.rstrip("\n"), answer_text.lstrip("\n")
         reasoning_ids, answer = self._renderer.encode(reasoning), self._renderer.encode(answer_text)
-        limit, opened = ThinkingLimit(tokens=budget, grace=self._thinking.grace), self._tags.opened_by(before)
+        limit, opened = ThinkingLimit(tokens=budget, grace=self._thinking.grace), self._tags.is_opened_by(before)
         close = self._tags.forced_end(reasoning_ids, limit, opened=opened)
         begin = self._tags.thinking_start(reasoning_ids, opened=opened) or 0
         if close is None:

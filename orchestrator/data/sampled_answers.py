@@ -191,7 +191,7 @@ class RejectionSampledData:
     ) -> tuple[list[int], list[bool], int]:
         """Cut a turn at a budget. Return its ids, which of them are trained, and its reasoning length."""
         assert self._tags is not None
-        opened = self._tags.opened_by(context)
+        opened = self._tags.is_opened_by(context)
         place, begin = self._tags.close_of(sampled), self._tags.thinking_start(sampled, opened=opened)
         if place is None or begin is None:
             return sampled, own, 0 if begin is None else len(sampled) - begin

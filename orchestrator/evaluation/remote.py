@@ -22,7 +22,7 @@ from temper.orchestrator.evaluation.evaluator import heldout_tasks
 from temper.orchestrator.evaluation.scores import asked_of_envs, env_result, of_env, result_json
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
 from temper.orchestrator.loop.watches import FailureWatch
-from temper.orchestrator.run.folder import RunDir, append_line, parsed_lines, write_json
+from temper.orchestrator.run.folder import RunDir, append_line, parse_lines, write_json
 from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
 from temper.rollout.remote.client import ChatClient, ChatServer
 from temper.rollout.remote.episodes import RemoteEpisodes
@@ -40,7 +40,7 @@ class KeptAnswers:
     def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
         """Read the answers in the file. Raise `ValueError` for an unreadable file or other settings than `asked`."""
         self._path = path
-        rows = parsed_lines(path.read_text(encoding="utf-8"), path, json.loads) if path.exists() else []
+        rows = parse_lines(path.read_text(encoding="utf-8"), path, json.loads) if path.exists() else []
         if rows:
             os.truncate(path, sum(len(line.encode()) + 1 for line, _ in rows))  # without a torn last line
             self._require_same(rows[0][1]["asked"], asked)

@@ -78,11 +78,11 @@ class StepEvaluations(Evaluations):
         if due or self._running is None:
             self._running = asyncio.create_task(self._evaluate(step, version, due=due))
 
-    async def free(self) -> None:
+    async def wait_until_free(self) -> None:
         if self._config.max_lag == 0:
-            await self.finished()
+            await self.wait_finished()
 
-    async def finished(self) -> None:
+    async def wait_finished(self) -> None:
         if self._running is None:
             return
         await asyncio.wait({self._running})  # cancelling the waiter does not cancel it
@@ -149,7 +149,7 @@ class StepEvaluations(Evaluations):
         await in_thread(partial(write_json, evaluation, result))
         run.tracker.artifact(evaluation)
         path = folder.trajectory_file(self._name, step)
-        leave = run.trainer.reserved(path.parent)
+        leave = run.trainer.reserved_bytes(path.parent)
         await run.write_trajectories(path, groups, name=self._name, step=step, leave=leave)
         run.metrics.append(self._name, step, _metrics(envs, version, seconds))
         shown = ", ".join(f"{env} {_share(result['avg_at_k'])}" for env, result in envs.items())

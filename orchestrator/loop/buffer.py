@@ -78,7 +78,7 @@ class Slot:
     state: SlotState = SlotState.MAKING
     ticket: Ticket | None = None  # from `GENERATING` on
     group: Group | None = None  # from `READY` on
-    trained: int = 0  # the step that trained it; 0 before
+    trained_at: int = 0  # the step that trained it; 0 before
 
     @property
     def label(self) -> str:
@@ -111,7 +111,7 @@ class Occupancy:
 
 
 class HeldSlots:
-    """The held slots in order of admission. Every change costs the same for any number of slots."""
+    """The held slots in order of admission. Every change but `reset` costs the same for any number of slots."""
 
     def __init__(self, slots: Iterable[Slot] = ()) -> None:
         self._by_number: dict[int, Slot] = {}
@@ -151,6 +151,16 @@ class HeldSlots:
         """Store the finished group of a slot whose result is still undecided."""
         slot.group = group
         self._undecided.add(slot.number)
+
+    def reset(self, slot: Slot) -> None:
+        """Make a slot as it was after its admission: without a ticket and a group, at its place in the order."""
+        if slot.state in MISSING:
+            self._found(slot)
+        self.counts[slot.state] -= 1
+        slot.state, slot.ticket, slot.group = SlotState.MAKING, None, None
+        self.counts[slot.state] += 1
+        self._due[slot.admitted.step] += 1
+        self._missing = {one.number: one for one in self if one.state in MISSING}
 
     def remove(self, slot: Slot) -> None:
         if slot.state in MISSING:
@@ -371,8 +381,8 @@ class Buffer:
                 self._drop(slot, slot.group)
             elif slot.group is not None and self.dropped.zero_advantage >= self._max_replaced_groups:
                 self._slots.enter(slot, SlotState.READY)
-            else:
-                earlier += self.max_lag == 0
+            elif self.max_lag == 0:
+                earlier += 1
 
     async def take(self, version: WeightVersion) -> list[Group]:
         """Wait until a step is ready. Return its groups, the oldest ready ones, in order."""
@@ -397,17 +407,16 @@ class Buffer:
         async with self._changed:
             self.return_taken()
             for slot in (slot for slot in self._slots if slot.number in tickets):
-                slot.state, slot.ticket, slot.group = SlotState.MAKING, None, None
+                self._slots.reset(slot)
                 self._again.append((slot, "turns_lost"))
-            self._slots = HeldSlots(self._slots)
             self._changed.notify_all()
 
-    async def trained(self, step: int) -> Dropped:
+    async def record_trained(self, step: int) -> Dropped:
         """Record that the learner trained the taken groups. Return the groups dropped since the last step."""
         async with self._changed:
             self._measure()
             for slot in self._taken():
-                slot.trained = step
+                slot.trained_at = step
                 self._totals = replace(self._totals, trained=self._totals.trained + 1)
                 self._event_log("trained", {"ticket": slot.number, "step": step})
             self._event_log("step", {"step": step} | asdict(self.totals()))
@@ -420,11 +429,11 @@ class Buffer:
         """Free the slots of a step, whose weights the engines now serve."""
         async with self._changed:
             self._measure()
-            self._slots = HeldSlots(slot for slot in self._slots if slot.trained != step)
+            self._slots = HeldSlots(slot for slot in self._slots if slot.trained_at != step)
             self._changed.notify_all()
 
     def totals(self) -> Totals:
-        in_flight = sum(not slot.trained for slot in self._slots) + len(self._later)
+        in_flight = sum(not slot.trained_at for slot in self._slots) + len(self._later)
         return replace(self._totals, in_flight=in_flight)
 
     def occupancy(self) -> Occupancy:
@@ -438,7 +447,7 @@ class Buffer:
 
     def _taken(self) -> list[Slot]:
         """Return the slots of the step that the learner has not finished yet."""
-        return [slot for slot in self._slots.in_state(SlotState.TRAINING) if not slot.trained]
+        return [slot for slot in self._slots.in_state(SlotState.TRAINING) if not slot.trained_at]
 
     def _has_nonzero_advantage(self, group: Group) -> bool:
         return self._has_advantage(group) or group.has_fault(self._overridden)
@@ -489,7 +498,7 @@ class Buffer:
     def state(self) -> BufferState:
         """Return the state for a checkpoint: all tickets without a result, and the finished groups."""
         tickets, groups, dropped = [], [], self.dropped
-        for slot in (slot for slot in self._slots if not slot.trained):
+        for slot in (slot for slot in self._slots if not slot.trained_at):
             tickets.append(HeldTicket(number=slot.number, draw=slot.draw, admitted=slot.admitted.step))
             if slot.group is not None:
                 held: Held = "undecided" if slot.state is SlotState.GENERATING else "ready"

@@ -224,7 +224,7 @@ class Waits:
         stage = f"{self.stage} step {step}"
         return await within(limit or self.limit, awaitable, stage=stage, waiting_for=name)
 
-    async def sampled(
+    async def wait_for_groups(
         self,
         step: int,
         answers: Awaitable[T],

@@ -56,10 +56,10 @@ class Evaluations:
     def begin(self, step: int, version: WeightVersion) -> None:
         """Begin an evaluation of the weights after `step`, served as `version`, if one is due."""
 
-    async def free(self) -> None:
+    async def wait_until_free(self) -> None:
         """Wait until the engines are free for groups to train on."""
 
-    async def finished(self) -> None:
+    async def wait_finished(self) -> None:
         """Wait for the current evaluation. Raise its error."""
 
     def last_progress(self) -> float:

@@ -93,7 +93,7 @@ class Loop:
             await self._steps(first, last, producer)
             producer.cancel()  # only the last evaluation still uses the engines
             await self.device_phases.begin(SAMPLING)
-            await self._evaluated(last, self.evaluations.finished())
+            await self._evaluated(last, self.evaluations.wait_finished())
         except Exception as fault:
             await self.hooks.on_fault(fault)
             raise
@@ -108,7 +108,7 @@ class Loop:
         async with asyncio.TaskGroup() as groups:
             while True:
                 ticket = await self.buffer.admit(self.mixture, self.version)
-                await self.evaluations.free()
+                await self.evaluations.wait_until_free()
                 groups.create_task(self._one_group(ticket))
 
     async def _one_group(self, ticket: Ticket) -> None:
@@ -124,13 +124,13 @@ class Loop:
             later.raise_kept()
             clock.enter(StepPart.SAVE)
             await self.hooks.save(step)
-        await self._push.loaded()
+        await self._push.wait_loaded()
 
     async def _step(self, step: int, clock: StepClock, producer: asyncio.Task[None], later: LaterFault) -> StepReport:
         groups = await self._built_groups(step, clock, producer)
         version, left_over = self.version.learnt, len(self.buffer.unfinished)
         metrics = await self._learn(step, clock)
-        dropped = await self.buffer.trained(step)
+        dropped = await self.buffer.record_trained(step)
         self.version.learnt = WeightVersion(step=version.step + 1)
         push: Push | None = None
         with later.keeping():
@@ -146,7 +146,7 @@ class Loop:
             version=version,
             left_over=left_over,
             pushed_bytes=0 if push is None else push.manifest.sent_bytes,
-            pushed_share=0.0 if push is None else push.manifest.sent_bytes / push.manifest.whole_bytes,
+            pushed_share=0.0 if push is None else push.manifest.sent_bytes / push.manifest.bytes_with_base,
             load_s=self._push.load_s,
             times=times,
             occupancy=occupancy,
@@ -155,10 +155,13 @@ class Loop:
 
     async def _groups(self, step: int, clock: StepClock, producer: asyncio.Task[None]) -> list[Group]:
         await clock.during(StepPart.PHASE, self.device_phases.begin(SAMPLING))
-        await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.free()))  # groups may be ready already
+        # Groups may be ready already.
+        await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.wait_until_free()))
         clock.enter(StepPart.WAIT)
         taking, waiting_for = self._take(producer), self.buffer.waiting_for
-        return await self.waits.sampled(step, taking, waiting_for=waiting_for, last_progress=self._last_progress)
+        return await self.waits.wait_for_groups(
+            step, taking, waiting_for=waiting_for, last_progress=self._last_progress
+        )
 
     async def _built_groups(self, step: int, clock: StepClock, producer: asyncio.Task[None]) -> list[Group]:
         """Return the groups of a step once the learner built their batches. Groups with lost turns are sampled again."""
@@ -180,21 +183,21 @@ class Loop:
     async def _publish(self, step: int, clock: StepClock) -> Push:
         """Publish the learner's weights. The engines load them after the previous push."""
         clock.enter(StepPart.LOAD)
-        await self._push.loaded()
+        await self._push.wait_loaded()
         await clock.during(StepPart.PHASE, self.device_phases.begin(PUSHING))
         clock.enter(StepPart.PUBLISH)
         push = await self.waits.within(step, "the learner's weights", self.learner.publish(self.version.learnt))
-        await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.finished()))
+        await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.wait_finished()))
         clock.enter(StepPart.LOAD)
         limit, overlaps = (
-            self.waits.push_limit(push.manifest.whole_bytes),
+            self.waits.push_limit(push.manifest.bytes_with_base),
             self.buffer.max_lag > 0 and push.non_blocking,
         )
         if overlaps:  # a repeated push may wait for the rank's next step
             limit = replace(limit, seconds=limit.seconds + self.waits.limit.seconds)
         self._push.begin(self._load(step, push, limit))
         if not overlaps:
-            await self._push.loaded()
+            await self._push.wait_loaded()
         return push
 
     async def _load(self, step: int, push: Push, limit: Deadline) -> float:
@@ -210,7 +213,7 @@ class Loop:
     async def _evaluated(self, step: int, evaluated: Awaitable[None]) -> None:
         """Wait for the current evaluation, since the served weights must stay until it ends."""
         name = "the evaluation of the weights before it"
-        await self.waits.sampled(step, evaluated, waiting_for=name, last_progress=self._last_progress)
+        await self.waits.wait_for_groups(step, evaluated, waiting_for=name, last_progress=self._last_progress)
 
     def _last_progress(self) -> float:
         return max(self.buffer.last_progress(), self.evaluations.last_progress(), self._push.last_progress())
@@ -225,7 +228,7 @@ class Loop:
                 if not taking.done() and producer in done and (fault := producer.exception()) is not None:
                     raise first_error(fault)
                 if not taking.done() and loading in done:
-                    await self._push.loaded()
+                    await self._push.wait_loaded()
             return await taking
         finally:
             taking.cancel()

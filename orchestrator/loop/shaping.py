@@ -24,7 +24,7 @@ EARNED_DIGITS = 9
 """Decimals of an earned reward. Subtracting the added parts keeps equal rewards equal."""
 
 
-def shaped(
+def shape_rewards(
     group: Group, config: ShapingConfig, *, turn_tokens: int | None = None, length_penalty: EnvPenalty = NO_PENALTY
 ) -> Group:
     """Add the rewards for length to a group, each as a separate score part.
@@ -55,12 +55,12 @@ def shaped(
     return replace(group, trajectories=trajectories)
 
 
-def earned(reward: float, parts: Mapping[str, float]) -> float:
+def earned_reward(reward: float, parts: Mapping[str, float]) -> float:
     return round(reward - sum(parts.get(part, 0.0) for part in SHAPING_PARTS), EARNED_DIGITS)
 
 
 def earned_rewards(group: Group) -> list[float]:
-    return [earned(_reward(trajectory), trajectory.score.parts) for trajectory in group.trajectories]
+    return [earned_reward(_reward(trajectory), trajectory.score.parts) for trajectory in group.trajectories]
 
 
 def earned_at_budgets(group: Group) -> list[list[float]]:
@@ -74,7 +74,7 @@ def earned_at_budgets(group: Group) -> list[list[float]]:
 def _as_earned(trajectory: Trajectory) -> Trajectory:
     """Return an answer and its forced answers with their earned rewards."""
     forced = tuple(one if one.failure else _as_earned(one) for one in trajectory.forced_answers)
-    own = earned(_reward(trajectory), trajectory.score.parts)
+    own = earned_reward(_reward(trajectory), trajectory.score.parts)
     return replace(trajectory, reward=own, forced_answers=forced)
 
 

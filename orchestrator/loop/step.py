@@ -114,7 +114,7 @@ class PushInFlight:
     def begin(self, load: Coroutine[Any, Any, float]) -> None:
         self.loading = asyncio.create_task(load)
 
-    async def loaded(self) -> None:
+    async def wait_loaded(self) -> None:
         """Wait for the last push to be loaded. Raise its error."""
         if self.loading is not None:
             loading, self.loading = self.loading, None

@@ -157,7 +157,7 @@ def _of_a_stage(key: str, config: Config, state: RunState) -> bool:
 def _forget_answers(found: dict[Kind, Changes], folder: RunDir, trained: Iterable[str]) -> None:
     for name in folder.state().stages:
         if name not in trained and samples_anew(name, found):
-            folder.sampled(name).unlink(missing_ok=True)
+            folder.answers_file(name).unlink(missing_ok=True)
 
 
 def samples_anew(name: str, found: dict[Kind, Changes]) -> bool:
@@ -187,7 +187,7 @@ def _afresh(folder: RunDir) -> RunState:
     """Return a state without progress. Remove all results of other settings."""
     state = folder.state()
     for name in state.began:
-        folder.sampled(name).unlink(missing_ok=True)
+        folder.answers_file(name).unlink(missing_ok=True)
     shutil.rmtree(folder.root / "checkpoints", ignore_errors=True)
     for path in folder.evals.rglob("*.json"):
         path.unlink()

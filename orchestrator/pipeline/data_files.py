@@ -15,7 +15,7 @@ from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.run.checkpoint import file_sha256
 from temper.orchestrator.stages.stage import Stage, all_stages
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 MISSING = "no such file"
 WEIGHTS = (".safetensors", ".bin", ".pt")
@@ -82,7 +82,7 @@ def _require(key: str, check: Callable[[], None]) -> None:
 def to_download(config: Config) -> list[str]:
     """Return the models and data sets of the hub that are not fully local, such as `model Qwen/Qwen3-0.6B`."""
     named = [model for _, model in (*_models(config), *_judges(config))]
-    models = [model for model in named if model.on_hub and not is_whole(model)]
+    models = [model for model in named if model.on_hub and not is_complete(model)]
     data = [data for _, data, _ in _data(config) if is_on_hub(data) and not has_files(data)]
     return [*dict.fromkeys((*(f"model {one.path}" for one in models), *(f"data set {one.path}" for one in data)))]
 
@@ -93,8 +93,8 @@ def to_convert(config: Config) -> list[Path]:
     return [*dict.fromkeys(file for file in named if file is not None)]
 
 
-def is_whole(model: ModelSource) -> bool:
-    return _is_here(lambda: require_whole(model.folder))
+def is_complete(model: ModelSource) -> bool:
+    return _is_here(lambda: require_complete(model.folder))
 
 
 def has_files(data: DataConfig) -> bool:

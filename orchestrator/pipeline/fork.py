@@ -177,8 +177,8 @@ def _make(made: Fork) -> None:
         copy_event_log(given.event_log, target.event_log, rows=dict.fromkeys(before) | {name: rows})
         for label in (one.removeprefix("eval-") for one in before if _evaluates(state.stages[one])):
             shutil.copy2(given.evals / f"{label}.json", target.evals / f"{label}.json")
-        if made.goes_on and made.keeps_answers and given.sampled(name).is_file():
-            shutil.copy2(given.sampled(name), target.sampled(name))
+        if made.goes_on and made.keeps_answers and given.answers_file(name).is_file():
+            shutil.copy2(given.answers_file(name), target.answers_file(name))
         save_config(made.config, target.config)
         target.store(made.state(str(copy.relative_to(target.root))))
     except BaseException:

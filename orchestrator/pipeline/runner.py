@@ -234,7 +234,7 @@ def _begin(run: Run, one: StageInstance) -> None:
     kept = done[: done.index(one.name)] if one.stage.trains and one.name in done else done
     if one.stage.trains and one.name not in began:
         if state.began.get(one.name) != state.model:
-            run.folder.sampled(one.name).unlink(missing_ok=True)  # of another model
+            run.folder.answers_file(one.name).unlink(missing_ok=True)  # of another model
         began = began | {one.name: str(state.model)}
     run.folder.store(
         replace(

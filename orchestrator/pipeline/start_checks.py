@@ -51,7 +51,7 @@ from temper.rewards.score import JUDGE, LENGTH
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.tokenizer import load_tokenizer
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 SURELY_SHORT = 2
 """A prompt is not tokenised if this many times its characters are fewer than the limit's tokens."""
@@ -77,7 +77,7 @@ class Start:
 
     @cached_property
     def parameters(self) -> int:
-        return parameter_count(self.config.model.fresh) if self.model is None else require_whole(self.model)
+        return parameter_count(self.config.model.fresh) if self.model is None else require_complete(self.model)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -113,7 +113,7 @@ def check_before(
     if start.plays:
         check_rewards(start)
         for judge_model in config.judges.values():
-            require_whole(judge_model.folder)
+            require_complete(judge_model.folder)
             load_tokenizer(judge_model.folder)
     found = [*check_format(start), *check_rows(start)]
     if profile_resolved:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,14 @@ from temper.orchestrator.pipeline.config import Config, flat_config
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.stages.stage import Role, StageInstance
-from temper.orchestrator.tracking.backend import FILE, PAGE, DataSet, first_line
-from temper.orchestrator.tracking.mlflow.tracker import SQLITE, StoredRun, find_store, make_mlflow_sender
-from temper.orchestrator.tracking.sinks.sink import SinkRun, make_sink_sender
+from temper.orchestrator.tracking.backend import FILE, PAGE, Backend, DataSet, first_line
+from temper.orchestrator.tracking.mlflow.stored_run import SQLITE, StoredRun, find_store
+from temper.orchestrator.tracking.sending import Sender
+from temper.orchestrator.tracking.sinks.config import WandbConfig
 from temper.orchestrator.tracking.tracker import Tracker
+
+MLFLOW_CLOSE_S, WANDB_CLOSE_S = 15.0, 45.0
+"""Seconds that the end of a run waits for a backend. W&B's library takes long to import."""
 
 
 def tracker_of(config: Config, folder: RunDir, *, notify: Callable[[str], None]) -> Tracker:
@@ -36,39 +39,39 @@ def tracker_of(config: Config, folder: RunDir, *, notify: Callable[[str], None])
         registered=tracking.registered_model,
         system_s=tracking.system_s,
     )
-    further = [make_sink_sender(sink_run(config, folder, sink), notify=notify) for sink in tracking.also]
-    return Tracker(make_mlflow_sender(stored, notify=notify), *further)
+    senders = [make_mlflow_sender(stored, notify=notify)]
+    if "wandb" in tracking.also:
+        senders.append(make_wandb_sender(tracking.wandb, name=config.name, folder=folder, notify=notify))
+    return Tracker(*senders)
 
 
-def stores_by_path(config: Config) -> dict[str, str]:
-    """Return the settings of stores with a relative path, also from environment variables, with the absolute path."""
-    stores = {}
+def make_mlflow_sender(run: StoredRun, *, notify: Callable[[str], None] = print) -> Sender:
+    """Return the sender of a run to MLflow."""
+    # Imported here because MLflow takes seconds. Not in the thread, because the run imports much at that time.
+    from temper.orchestrator.tracking.mlflow.backend import MlflowBackend
+
+    def make() -> Backend:
+        return MlflowBackend(run, notify=notify)
+
+    return Sender(run.uri, make, notify=notify, close_s=MLFLOW_CLOSE_S)
+
+
+def make_wandb_sender(settings: WandbConfig, *, name: str, folder: RunDir, notify: Callable[[str], None]) -> Sender:
+    """Return the sender of a run to W&B. Its thread imports the library."""
+
+    def make() -> Backend:
+        from temper.orchestrator.tracking.sinks.wandb_sink import WandbSink
+
+        return WandbSink(settings, name=name, folder=folder, notify=notify)
+
+    return Sender("wandb", make, notify=notify, close_s=WANDB_CLOSE_S)
+
+
+def relative_store(config: Config) -> Path | None:
+    """Return MLflow's store if it is a file with a relative path, which an environment variable may also set."""
     uri = find_store(config.tracking.uri, Path(config.runs_dir))
-    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_absolute():
-        stores["tracking.uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).absolute()}"
-    folder = config.tracking.trackio.dir or os.environ.get("TRACKIO_DIR")
-    if "trackio" in config.tracking.also and folder and not Path(folder).expanduser().is_absolute():
-        stores["tracking.trackio.dir"] = str(trackio_store(config))
-    return stores
-
-
-def sink_run(config: Config, folder: RunDir, sink: str) -> SinkRun:
-    wandb, trackio = config.tracking.wandb, config.tracking.trackio
-    return SinkRun(
-        sink=sink,
-        name=config.name,
-        project=(wandb if sink == "wandb" else trackio).project,
-        metrics=folder.metrics.absolute(),
-        state_dir=(folder.tracking / sink).absolute(),
-        store=str(trackio_store(config)) if sink == "trackio" else "",
-        entity=wandb.entity,
-        uploads=wandb.uploads,
-    )
-
-
-def trackio_store(config: Config) -> Path:
-    given = config.tracking.trackio.dir or os.environ.get("TRACKIO_DIR")
-    return Path(given).expanduser().absolute() if given else Path(config.runs_dir).absolute() / "trackio"
+    file = Path(uri.removeprefix(SQLITE))
+    return file if uri.startswith(SQLITE) and not file.is_absolute() else None
 
 
 LONGEST_DIGEST = 36

@@ -127,7 +127,7 @@ def commit(directory: Path, *, texts: Mapping[str, str] = NO_TEXTS, retention: R
 
 
 @contextmanager
-def discarded_on_failure(directory: Path, *, needed_bytes: int) -> Iterator[None]:
+def discard_on_failure(directory: Path, *, needed_bytes: int) -> Iterator[None]:
     """Remove a directory from `begin` if the block that writes and commits it fails. Older checkpoints stay.
 
     Libraries report a full disk in their own errors. This raises `OSError` with the path and the bytes needed instead.
@@ -165,7 +165,7 @@ def verify(directory: Path) -> None:
         logger.warning("%s has files that are not of the checkpoint, and that are not loaded: %s", directory, names)
 
 
-def is_whole(directory: Path) -> bool:
+def is_complete(directory: Path) -> bool:
     try:
         verify(directory)
     except DamagedCheckpointError:
@@ -270,7 +270,7 @@ def resumed_step(stage_dir: Path) -> int:
     """Return the step of the checkpoint that `latest` will return, 0 without any. If all are damaged, it is the newest one."""
     _finish_interrupted(stage_dir)
     found = steps(stage_dir)
-    return next((step for step in reversed(found) if is_whole(place(stage_dir, step))), max(found, default=0))
+    return next((step for step in reversed(found) if is_complete(place(stage_dir, step))), max(found, default=0))
 
 
 def place(stage_dir: Path, step: int) -> Path:
@@ -289,7 +289,7 @@ def _finish_interrupted(stage_dir: Path) -> None:
     """Rename whole leftovers of a killed process into place, unless a whole checkpoint is there."""
     for leftover in stage_dir.glob(f"*{UNFINISHED}"):
         final = leftover.with_name(leftover.name.removesuffix(UNFINISHED))
-        if final.name.isdecimal() and is_whole(leftover) and not is_whole(final):
+        if final.name.isdecimal() and is_complete(leftover) and not is_complete(final):
             _move_in(leftover)
 
 
@@ -315,7 +315,7 @@ def _remove_old(stage_dir: Path, retention: Retention) -> None:
     A best one that cannot be read now stays too.
     """
     found = steps(stage_dir)
-    whole = [step for step in found if is_whole(place(stage_dir, step))]
+    whole = [step for step in found if is_complete(place(stage_dir, step))]
     oldest, kept = whole[-retention.last :][0], retention.kept(whole) | retention.kept(found)
     for step in found:
         if step < oldest and step not in kept:

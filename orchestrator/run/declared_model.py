@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from temper.rollout.config import DeclaredTurns
+from temper.rollout.declared_turns import DeclaredTurns
 from temper.rollout.formats.find import GENERATION, generation_text
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.own_files import MANIFEST, own_files

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import get_args
 
 from temper.orchestrator.loop.buffer import TicketEvent, Totals
-from temper.orchestrator.run.folder import RowFile, parsed_lines, write_whole
+from temper.orchestrator.run.folder import RowFile, parse_lines, write_atomically
 
 EVENTS: tuple[str, ...] = get_args(TicketEvent)
 TOTALS = tuple(field.name for field in fields(Totals))
@@ -111,7 +111,7 @@ class EventLog:
                     end += len(line)
         if behind:
             with self._path.open("rb") as file:
-                write_whole(self._path, (file.read(end) + b"".join(behind)).decode())
+                write_atomically(self._path, (file.read(end) + b"".join(behind)).decode())
         elif cut:
             os.truncate(self._path, end)
 
@@ -124,13 +124,13 @@ def copy_event_log(source: Path, target: Path, *, rows: Mapping[str, int | None]
     copied: Counter[str] = Counter()
     kept: list[str] = []
     text = source.read_text(encoding="utf-8") if source.exists() else ""
-    for line, row in parsed_lines(text, source, parse_row):
+    for line, row in parse_lines(text, source, parse_row):
         most = rows.get(row.stage, 0)
         if most is None or copied[row.stage] < most:
             kept.append(line + "\n")
         copied[row.stage] += 1
     if kept:
-        write_whole(target, "".join(kept))
+        write_atomically(target, "".join(kept))
 
 
 def _head(stage: str) -> str:

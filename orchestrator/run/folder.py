@@ -132,13 +132,13 @@ class RunDir:
     def checkpoints(self, stage: str) -> Path:
         return self.root / "checkpoints" / stage
 
-    def verified(self, model: Path) -> Path:
+    def verify_model(self, model: Path) -> Path:
         """Return the model. Raise `DamagedCheckpointError` for a changed checkpoint of this run."""
         if model.is_relative_to(self.root / "checkpoints"):
             verify(model)
         return model
 
-    def sampled(self, stage: str) -> Path:
+    def answers_file(self, stage: str) -> Path:
         """Return the file of answers that an instance sampled to train on."""
         return self.root / f"{stage}.jsonl"
 
@@ -214,10 +214,10 @@ def _by_step(folder: Path, stage: str, ending: str) -> dict[int, Path]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically. A non-finite number becomes null."""
-    write_whole(path, json.dumps(finite(value), indent=1, allow_nan=False))
+    write_atomically(path, json.dumps(finite(value), indent=1, allow_nan=False))
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically and flush it: a reader sees the old or the new text at any time."""
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -310,15 +310,15 @@ def sync(path: Path) -> None:
             os.fsync(file.fileno())
 
 
-def whole_lines(text: str) -> list[str]:
+def complete_lines(text: str) -> list[str]:
     """Return the lines that end in a newline. The writer may not have finished the last one."""
     return text.split("\n")[:-1]
 
 
-def parsed_lines(text: str, path: Path, parse: Callable[[str], T]) -> list[tuple[str, T]]:
+def parse_lines(text: str, path: Path, parse: Callable[[str], T]) -> list[tuple[str, T]]:
     """Return the whole lines of a file with the row of each. Raise `ValueError` with place for an invalid one."""
     found = []
-    for number, line in enumerate(whole_lines(text), 1):
+    for number, line in enumerate(complete_lines(text), 1):
         try:
             found.append((line, parse(line)))
         except ValueError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from temper.orchestrator.run.folder import append_line, parsed_lines, sync, write_whole
+from temper.orchestrator.run.folder import append_line, parse_lines, sync, write_atomically
 
 HEAD = ("stage", "step", "time")
 EVENT = "event"
@@ -101,12 +101,12 @@ class MetricsLog:
     def _keep(self, wanted: Callable[[MetricsRow], bool], *, then: str | None = None) -> None:
         """Keep the rows that are `wanted`, followed by the line `then`. An unchanged file is not rewritten."""
         text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
-        rows = parsed_lines(text, self._path, parse_row)
+        rows = parse_lines(text, self._path, parse_row)
         kept = [(line, row) for line, row in rows if wanted(row)]
         self._keys = {row.key for _, row in kept if row.is_measured}
         if len(kept) < len(rows) or then is not None or (text and not text.endswith("\n")):
             lines = [line for line, _ in kept] + ([] if then is None else [then])
-            write_whole(self._path, "".join(line + "\n" for line in lines))
+            write_atomically(self._path, "".join(line + "\n" for line in lines))
 
 
 def _line(stage: str, step: int, fields: dict[str, Any]) -> str:
@@ -120,7 +120,7 @@ def read_metrics(path: Path) -> list[MetricsRow]:
     """
     if not path.exists():
         return []
-    return [row for _, row in parsed_lines(path.read_text(encoding="utf-8"), path, parse_row)]
+    return [row for _, row in parse_lines(path.read_text(encoding="utf-8"), path, parse_row)]
 
 
 def step_rows(rows: Iterable[MetricsRow], stage: str) -> list[MetricsRow]:

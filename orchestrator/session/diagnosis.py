@@ -22,7 +22,7 @@ import psutil
 from temper.envs.core.process import STACKS_SIGNAL, Heartbeat, Place, WatchedProcess
 from temper.orchestrator.cluster.actors import run_at_place
 from temper.orchestrator.run.crash_report import last_fault
-from temper.orchestrator.run.folder import write_whole
+from temper.orchestrator.run.folder import write_atomically
 
 PY_SPY = Path(sys.executable).with_name("py-spy")
 MOST_PROCESSES = 6
@@ -211,6 +211,6 @@ class FaultFolder:
             lines.append(f"last heartbeat: progress {heartbeat.progress}, doing {heartbeat.doing or 'nothing'}")
         if groups:
             lines.append(f"interrupted {len(groups)} groups: {', '.join(groups)}")
-        write_whole(path, "\n".join([*lines, "", diagnosis.evidence, ""]))
+        write_atomically(path, "\n".join([*lines, "", diagnosis.evidence, ""]))
         self.count += 1
         return path

@@ -53,7 +53,7 @@ class Engines:
 
     async def serve(self, model: Path, *, who: str) -> RolloutPool:
         """Return the workers, serving `model` for `who`. Raise `DamagedCheckpointError` for a damaged model."""
-        await in_thread(self._run.folder.verified, model)
+        await in_thread(self._run.folder.verify_model, model)
         await self._phases.begin(SAMPLING)
         if self.pool is None:
             await self._start_pool(model, who=who)

@@ -27,8 +27,8 @@ from temper.orchestrator.run.checkpoint import (
     Retention,
     begin,
     commit,
-    discarded_on_failure,
-    is_whole,
+    discard_on_failure,
+    is_complete,
     latest,
     place,
     size_of,
@@ -43,7 +43,7 @@ from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.weights.host_memory import available_bytes
 from temper.rollout.weights.manifest import wire_dtype
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 
 def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, notify: Callable[[str], None]) -> Path:
@@ -101,7 +101,7 @@ class CheckpointWriter:
         if error:
             self._notify(f"{what} was not written: {error}")
 
-    async def written(self) -> None:
+    async def wait_written(self) -> None:
         """Wait for the current write and raise its error."""
         if self._writing is not None:
             await asyncio.wait({self._writing})  # cancelling the waiter does not cancel the write
@@ -213,7 +213,7 @@ class Trainer:
         ground = await in_thread(
             partial(ClusterFacts.read, gpus=bundles.gpus, colocated=bundles.colocated, memory=memory)
         )
-        parameters = await in_thread(require_whole, self._run.model_dir)
+        parameters = await in_thread(require_complete, self._run.model_dir)
         nbytes = parameters * wire_dtype(learner.wire_dtype).itemsize
         choice = choose_transport(learner.transport, ground, nbytes=nbytes)
         self._log_if_new("weights", f"weights travel by {choice.transport}: {choice.why}")
@@ -244,15 +244,15 @@ class Trainer:
         damaged model or checkpoint.
         """
         learner, config = await self.start(name), self._run.config.learner
-        await self.written()
+        await self.wait_written()
         await self._phases.begin(LEARNING)
         threads = config.threads_during_generation if beside_engines else config.threads
         await self._answer(learner.use_threads(threads), name)
         checkpoint = await in_thread(latest, self._run.folder.checkpoints(name))
         base = checkpoint or self._run.model_dir
-        await in_thread(self._run.folder.verified, base)
+        await in_thread(self._run.folder.verify_model, base)
         if checkpoint is not None and (config.lora.rank or (loss.needs_reference and teacher is None)):
-            await in_thread(self._run.folder.verified, self._began_with(name))
+            await in_thread(self._run.folder.verify_model, self._began_with(name))
         self._turn_ends = await in_thread(generation_file, self._run.model_dir)
         await self._read(learner.load(base, optim=optim, loss=loss, total_steps=steps, teacher=teacher), base, name)
         self._log_if_new("passes", learner.loaded.note)
@@ -293,26 +293,26 @@ class Trainer:
     async def save(
         self, name: str, step: int, files: dict[str, str], *, write: Callable[[Path], Awaitable[None]] = write_nothing
     ) -> None:
-        """Copy the learner's state. It is committed as checkpoint `step` while the learner continues (`written`).
+        """Copy the learner's state. It is committed as checkpoint `step` while the learner continues (`wait_written`).
 
         `files` are further text files by name. `write` writes more into the checkpoint's folder. Raise the error of the
         previous checkpoint. Raise `OSError` if the disk is full even without recorded batches. Earlier checkpoints stay.
         """
         assert self.learner is not None
         began = monotonic()
-        await self.written()
+        await self.wait_written()
         if (waited := monotonic() - began) > SLOW_S:
             self._run.progress.note(
                 f"{name} step {step}: waited {waited:.0f} s for the previous checkpoint; save less often, or use a faster disk"
             )
         folder, notify = self._run.folder, self._run.progress.note
-        if await in_thread(is_whole, place(folder.checkpoints(name), step)):
+        if await in_thread(is_complete, place(folder.checkpoints(name), step)):
             return  # saved already, without training since
         await self._phases.begin(LEARNING)
         needed = await self._answer(self.learner.checkpoint_bytes(), name)
         directory = await in_thread(partial(begin_with_room, folder, name, step, needed=needed, notify=notify))
         limit, what = self._limits.files(needed), f"checkpoint {directory}"
-        with discarded_on_failure(directory, needed_bytes=needed):
+        with discard_on_failure(directory, needed_bytes=needed):
             copying = self.learner.save(directory)
             held = await within(limit, copying, stage=name, waiting_for=f"{what} to be copied")
             await within(limit, write(directory), stage=name, waiting_for=f"the groups of {what} to be written")
@@ -324,7 +324,7 @@ class Trainer:
         waiting = within(limit, writing, stage=name, waiting_for=f"{what} to be written")
         self._writer.start(waiting, what=what, needed=needed)
 
-    def reserved(self, folder: Path) -> int:
+    def reserved_bytes(self, folder: Path) -> int:
         """Return the bytes of a folder's disk reserved for the current checkpoint, or the next."""
         place = self._run.folder.root / "checkpoints"
         if folder.stat().st_dev != (place if place.exists() else self._run.folder.root).stat().st_dev:
@@ -341,7 +341,7 @@ class Trainer:
         await self.drain()
         try:
             await save()
-            await self.written()
+            await self.wait_written()
         except LearnerDied:
             raise
         except Exception as error:
@@ -352,7 +352,7 @@ class Trainer:
     async def _write(
         self, learner: TrainerGroup, directory: Path, files: dict[str, str], *, needed: int, name: str
     ) -> None:
-        with discarded_on_failure(directory, needed_bytes=needed):
+        with discard_on_failure(directory, needed_bytes=needed):
             await learner.write()
         self._writer.keep()
         await in_thread(self._run.metrics.sync)  # a checkpoint needs the rows of its steps, also after a power cut
@@ -367,21 +367,21 @@ class Trainer:
             self._run.progress.note(f"{name} does not measure checkpoints.best={config.best}; only the newest are kept")
         return Retention(last=config.keep, scores=found)
 
-    async def written(self) -> None:
+    async def wait_written(self) -> None:
         """Wait until the last checkpoint is committed and raise its error. Call it before any read."""
-        await self._writer.written()
+        await self._writer.wait_written()
 
     def raise_failed(self) -> None:
         self._writer.raise_failed()
 
     async def drain(self) -> None:
-        """Wait like `written`, and raise nothing. The ranks end afterwards."""
+        """Wait like `wait_written`, and raise nothing. The ranks end afterwards."""
         stuck = self.learner is not None and self.learner.is_stuck
         await self._writer.drain(at_most_s=STUCK_S if stuck else None)
 
-    async def trained(self, name: str) -> Path:
+    async def wait_for_model(self, name: str) -> Path:
         """Return the newest checkpoint of a finished instance."""
-        await self.written()
+        await self.wait_written()
         model = await in_thread(latest, self._run.folder.checkpoints(name))
         assert model is not None
         return model
@@ -395,5 +395,5 @@ class Trainer:
 
 def _commit(directory: Path, files: dict[str, str], *, needed: int, retention: Retention) -> None:
     """Commit a checkpoint, in one thread from start to end, so that nothing removes it meanwhile."""
-    with discarded_on_failure(directory, needed_bytes=needed):
+    with discard_on_failure(directory, needed_bytes=needed):
         commit(directory, texts=files, retention=retention)

@@ -15,7 +15,7 @@ from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.stages.stage import StageInstance, StartCheck
 from temper.rollout.tokenizer import load_tokenizer
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 
 async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) -> Path:
@@ -37,7 +37,7 @@ def check_teacher(
     `student` names it in messages. It may sample any of `ids`, which may be more than its tokenizer has.
     """
     try:
-        require_whole(teacher)
+        require_complete(teacher)
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(f"distill.teacher={teacher} is not a whole model directory: {error}") from error
     ours, theirs = tokenizer.get_vocab(), load_tokenizer(teacher).get_vocab()

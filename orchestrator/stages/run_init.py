@@ -5,19 +5,19 @@ from pathlib import Path
 
 from temper.learner.models.fresh import make_model
 from temper.orchestrator.loop.deadline import in_thread
-from temper.orchestrator.run.checkpoint import begin, commit, discarded_on_failure
+from temper.orchestrator.run.checkpoint import begin, commit, discard_on_failure
 from temper.orchestrator.run.declared_model import generation_file, write_declared
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.weights.own_files import own_files
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 
 async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
     """Use or create the model and return its folder."""
     if (source := run.config.model.source) is not None:
         model = await in_thread(lambda: source.folder)
-        await in_thread(require_whole, model)
+        await in_thread(require_complete, model)
         if not (run.config.model.ema or run.config.model.declares):
             return model
         copied = sum(path.stat().st_size for path in own_files(model, "*.safetensors")) if run.config.model.ema else 0
@@ -25,7 +25,7 @@ async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
         if run.config.model.ema:
             from temper.learner.engine.saved_state import write_averaged_model  # imports slowly
 
-            with discarded_on_failure(directory, needed_bytes=copied):
+            with discard_on_failure(directory, needed_bytes=copied):
                 await in_thread(partial(write_averaged_model, model, directory))
         else:
             await in_thread(partial(write_declared, model, directory, run.config.model.declared()))

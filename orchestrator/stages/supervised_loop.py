@@ -21,7 +21,7 @@ from temper.orchestrator.loop.deadline import Deadline, in_thread, together, wit
 from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.orchestrator.loop.step import StepClock, StepPart
 from temper.orchestrator.loop.watches import FailureWatch, SkipWatch
-from temper.orchestrator.run.folder import write_whole
+from temper.orchestrator.run.folder import write_atomically
 from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.session.context import skipped_steps
 from temper.orchestrator.session.run import Run
@@ -61,7 +61,7 @@ async def train_supervised(
     loop = _SupervisedLoop(run, name, config, learner, _Ahead(batch, last=steps), sequences=sequences, done=done)
     await loop.run()
     _log_filtered(run, name, sequences=steps * sequences)
-    return await run.trainer.trained(name)
+    return await run.trainer.wait_for_model(name)
 
 
 class _SupervisedLoop:
@@ -204,7 +204,7 @@ async def sample_once(
     `wanted` names a line. Raise `ValueError` without any, and `TooManyFailures` if too many answers fail outside the model.
     """
     name = instance.name
-    path = run.folder.sampled(name)
+    path = run.folder.answers_file(name)
     if path.exists():
         return path
     pool = await run.engines.serve(run.model_dir, who=name)
@@ -236,7 +236,7 @@ async def sample_once(
         raise ValueError(
             f"{name}: {len(draws)} tasks gave no {wanted}; train the model first (sft), or raise {name}.tasks or {name}.samples"
         )
-    write_whole(path, "\n".join(kept) + "\n")
+    write_atomically(path, "\n".join(kept) + "\n")
     return path
 
 

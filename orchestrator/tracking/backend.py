@@ -1,4 +1,4 @@
-"""The interface of tracking backends, such as MLflow, W&B or trackio, and their errors."""
+"""The interface of tracking backends, such as MLflow or W&B, and their errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

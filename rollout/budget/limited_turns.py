@@ -228,7 +228,7 @@ class LimitedTurns:
     ) -> Turns:
         """Return the state of a turn that follows `context` and starts with `ids`."""
         tags = self._tags[variant]
-        opened = tags.opened_by(context)
+        opened = tags.is_opened_by(context)
         begin = tags.thinking_start(ids, opened=opened)
         close = tags.forced_end(ids, limit, opened=opened)
         tables, ended = self._tables, tags.close_of(ids) is not None
@@ -266,7 +266,7 @@ class LimitedTurns:
         value = logits_RV.gather(1, token)
         logits_RV.scatter_(1, token, torch.where(inserts[:, None], value.new_tensor(CERTAIN), value))
 
-    def drafted(self, turns: Turns, tokens_RD: Tensor, given_RD: Tensor) -> Turns:
+    def read_drafts(self, turns: Turns, tokens_RD: Tensor, given_RD: Tensor) -> Turns:
         """Return the states of the turns after the draft tokens `tokens_RD` that `given_RD` marks."""
         for tokens_R, given_R in zip(tokens_RD.unbind(dim=1), given_RD.unbind(dim=1), strict=True):
             turns = self._read(turns, tokens_R, given_R)

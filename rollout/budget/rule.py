@@ -86,7 +86,7 @@ class ThinkingTags:
         return cls(tokenizer, closing=closing)
 
     @cached_property
-    def opened_by_prompt(self) -> bool:
+    def is_opened_by_prompt(self) -> bool:
         """Whether the prompt of a first turn contains the opening tag. Otherwise the model writes it."""
         prompt = render(self._tokenizer, set_mode([USER_MESSAGE], self._think), open_turn=True) or ""
         return prompt.rstrip().endswith(self.tags.opening)
@@ -105,7 +105,7 @@ class ThinkingTags:
         """Number of tokens before a forced end in which a started closing is searched."""
         return max(TOKENS_BEFORE, len(self.closing.encode()))
 
-    def opened_by(self, context_ids: Sequence[int]) -> bool:
+    def is_opened_by(self, context_ids: Sequence[int]) -> bool:
         """Return whether the context of a turn ends with the opening tag."""
         return opens_thinking(self._tokenizer, self.tags, context_ids)
 
@@ -128,7 +128,7 @@ class ThinkingTags:
         None if the opening tag is incomplete, or the turn does not think. `opened`: whether the context opens the thinking;
         None takes it from a first prompt.
         """
-        if self.opened_by_prompt if opened is None else opened:
+        if self.is_opened_by_prompt if opened is None else opened:
             return 0
         reach = min(len(ids), self.reach)
         if not self._opens(ids[:reach]):

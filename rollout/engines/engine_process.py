@@ -24,7 +24,7 @@ class EngineProcess:
         self.loading: list[int] = []
         """Process ids of the processes that load weights, once known."""
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         """Wait until the process ends, then raise `WorkerDied`."""
         while not self._is_dead():
             await asyncio.sleep(LOOK_S)
@@ -32,7 +32,7 @@ class EngineProcess:
 
     async def answer(self, call: Coroutine[Any, Any, T]) -> T:
         """Return the result of a call to the engine. Raise `WorkerDied` if its process dies first."""
-        work, failure = asyncio.ensure_future(call), asyncio.ensure_future(self.died())
+        work, failure = asyncio.ensure_future(call), asyncio.ensure_future(self.wait_until_dead())
         try:
             await asyncio.wait({work, failure}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():

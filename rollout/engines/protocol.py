@@ -7,7 +7,8 @@ from typing import Protocol
 
 from temper.envs.core.clock import Clock
 from temper.envs.core.process import MemoryUsage
-from temper.rollout.budget.rule import ThinkingLimit
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
+from temper.rollout.engines.config import EngineConfig
 from temper.rollout.expert_choices import Choices
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import WeightVersion
@@ -51,7 +52,7 @@ class Completion:
             finished=rest.finished,
         )
 
-    def ended(self, count: int) -> "Completion":
+    def end_at(self, count: int) -> "Completion":
         """Return the first `count` tokens as a finished turn."""
         return replace(self.first(count), finished=True)
 
@@ -88,7 +89,7 @@ def cut_at_stop(
     for count in range(1, min(near, len(rest.token_ids)) + 1):
         decoded = text([*prefix_ids[-near:], *rest.token_ids[:count]])
         if any(one in decoded for one in stop):
-            return rest.ended(count)
+            return rest.end_at(count)
     return rest
 
 
@@ -186,16 +187,39 @@ class Engine(Protocol):
         """Return the state of weights and cache, and the memory that they take."""
         ...
 
-    async def answers(self) -> None:
+    async def wait_for_answer(self) -> None:
         """Return when the engine's process answers, which it does between passes. Raise `WorkerDied` if it died."""
         ...
 
     async def wait_for_progress(self) -> None:
-        """Return when the engine's processes use CPU time during a weight load, or when `answers` would."""
+        """Return when the engine's processes use CPU time during a weight load, or when `wait_for_answer` would."""
         ...
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         """Wait until the engine's process ends, then raise `WorkerDied`."""
         ...
 
     async def close(self) -> None: ...
+
+
+class MakeEngine(Protocol):
+    """Starts an engine on a model directory. It is pickled into the process of a rollout worker, which calls it once."""
+
+    async def __call__(
+        self,
+        model_dir: Path,
+        config: EngineConfig,
+        *,
+        version: WeightVersion,
+        ends: tuple[int, ...],
+        tags: ThinkingTags | None,
+        record_experts: bool,
+        sleeps: bool,
+        on_pass: Callable[[int], None],
+    ) -> Engine:
+        """Return the engine, whose weights count as `version`. Only `ends` end a turn, and thinking limits need `tags`.
+
+        With `record_experts` it records expert choices. Raise `ValueError` if it can't. With `sleeps` it shares its device.
+        `on_pass` gets the tokens of each pass.
+        """
+        ...

@@ -32,7 +32,7 @@ class ScratchFolder(LockedFolder):
         super().__init__(PREFIX, base or scratch_base())
 
     @contextlib.contextmanager
-    def used(self) -> Iterator[None]:
+    def use(self) -> Iterator[None]:
         """Make it the temporary folder of this process and its children within the block. Close it on an error."""
         tempdir, tempfile.tempdir = tempfile.tempdir, str(self.path)
         try:

@@ -23,7 +23,7 @@ from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.buckets import BucketGroup, IncomingWeights
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.receiver import WeightReceiver
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 prepare_environment(pushes=True)  # vLLM reads it at import
 
@@ -193,7 +193,7 @@ class VllmEngine:
         self._served = 0
         """Number of weight loads. Only prompts of the same weights share cached blocks."""
         self._scratch = ScratchFolder()
-        with self._scratch.used():
+        with self._scratch.use():
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda _config, _index: self._stats])
         assert self._llm.logger_manager is not None
         self._process = EngineProcess(lambda: self._llm.errored, raised=EngineDeadError)
@@ -264,7 +264,7 @@ class VllmEngine:
             return (False,) * len(ids)
         assert self._tags is not None
         assert request.limit is not None
-        opened = self._tags.opened_by(request.prompt_ids)
+        opened = self._tags.is_opened_by(request.prompt_ids)
         return self._tags.injected_marks(ids, request.limit, prefix_ids=request.prefix_ids, opened=opened)
 
     def partial_completion(self, request: str) -> Completion | None:
@@ -344,14 +344,14 @@ class VllmEngine:
     async def memory_usage(self) -> MemoryUsage:
         return await self._sleep.memory_usage()
 
-    async def answers(self) -> None:
+    async def wait_for_answer(self) -> None:
         await self.version()
 
     async def wait_for_progress(self) -> None:
         await self._process.wait_for_progress(self._llm.get_weight_version())
 
-    async def died(self) -> None:
-        await self._process.died()
+    async def wait_until_dead(self) -> None:
+        await self._process.wait_until_dead()
 
     async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
         """See `Engine.load_weights`. Requests in flight freeze, keep their cache and continue afterwards.
@@ -360,7 +360,7 @@ class VllmEngine:
         load fails midway. After a `ValueError` the old weights stay; with buckets the engine stays paused until they are
         sent again.
         """
-        limit = self._config.push_deadline_s(manifest.whole_bytes)
+        limit = self._config.push_deadline_s(manifest.bytes_with_base)
         if isinstance(offer, BucketGroup):
             incoming = IncomingWeights(manifest=manifest, bucket_group=offer, number=number)
             return await self._update(
@@ -375,7 +375,7 @@ class VllmEngine:
         Raises `FileNotFoundError` or `ValueError` if the model is incomplete: the old weights stay. Raises `WorkerDied` if
         the load fails midway.
         """
-        await asyncio.to_thread(require_whole, directory)  # before generation pauses
+        await asyncio.to_thread(require_complete, directory)  # before generation pauses
         return await self._update({"checkpoint": str(directory)}, version)
 
     async def _update(

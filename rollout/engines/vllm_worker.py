@@ -99,7 +99,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
 
     def _load_segment(self, weights: LocalWeights) -> None:
         self._load(read_weights(weights, self._mapped, device=self.device))
-        self._require_whole(self._expected - _unsent(self._expected))
+        self._require_complete(self._expected - _unsent(self._expected))
 
     def _load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load some tensors, and note the parameters that they filled."""
@@ -107,7 +107,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         loaded: Iterable[str] | None = self.model.load_weights(joined)
         self._loaded |= _filled(self.model) if loaded is None else set(loaded)
 
-    def _require_whole(self, expected: set[str]) -> None:
+    def _require_complete(self, expected: set[str]) -> None:
         """Raise `ValueError` if one of these parameters, or a part of a fused one, was not loaded."""
         missing = (expected - self._loaded) | _half_filled(self.model)
         if missing:
@@ -126,7 +126,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
                 self._receiver.receive(
                     weights.manifest, weights.bucket_group, self._load, member=member, device=self.device
                 )
-            self._require_whole(self._expected - _unsent(self._expected))
+            self._require_complete(self._expected - _unsent(self._expected))
         except Exception as error:  # vLLM's own are mostly `KeyError` and `AssertionError`
             self.failure = describe_error(error)
 
@@ -137,7 +137,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         loader = get_model_loader(self.vllm_config.load_config)
         assert isinstance(loader, DefaultModelLoader)
         self._load(loader.get_all_weights(config, self.model))
-        self._require_whole(self._expected)
+        self._require_complete(self._expected)
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)

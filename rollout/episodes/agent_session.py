@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any, AnyStr, Protocol
 
 import numpy as np
@@ -13,8 +14,9 @@ import numpy as np
 from temper.envs.agents import Endpoint
 from temper.envs.core.clock import Clock
 from temper.envs.core.task import Task, Tool
+from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import RefusedRequest
-from temper.rollout.engines.protocol import Completion
+from temper.rollout.engines.protocol import Completion, Engine
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.token_arrays import as_ids
 from temper.rollout.trajectory import Stop
@@ -268,3 +270,9 @@ class AgentServer(Protocol):
     async def close(self) -> None:
         """Stop the server."""
         ...
+
+
+class MakeAgentServer(Protocol):
+    """Makes the server of agents over a worker's engine. It is pickled as `MakeEngine`."""
+
+    def __call__(self, engine: Engine, model_dir: Path, thinking: ThinkingConfig) -> AgentServer: ...

@@ -68,7 +68,7 @@ class TurnSampler:
         assert self._tags is not None
         answer_tokens = self._answer_tokens(sampling)
         besides = self._config.grace + len(self._tags.cut(()))
-        besides += 0 if self._tags.opened_by(ids) else self._tags.opening_tokens
+        besides += 0 if self._tags.is_opened_by(ids) else self._tags.opening_tokens
         kept = answer_tokens if self._config.answer_tokens or sampling.max_tokens is None else 1
         limit = ThinkingLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace)
         return limit, min(limit.tokens + besides + answer_tokens, room)
@@ -99,7 +99,7 @@ class TurnSampler:
             return None
         room = min(room, sampling.max_tokens or room)
         limit, most = self._limit(budget, context, room=room, sampling=sampling)
-        end = self._tags.forced_end(turn.token_ids, limit, opened=self._tags.opened_by(context))
+        end = self._tags.forced_end(turn.token_ids, limit, opened=self._tags.is_opened_by(context))
         if end is not None and end.start < len(turn.token_ids):
             return PartialTurn(context_ids=context, completion=turn.first(end.start), whole=False)
         cut = self._cut_answer(turn, up_to(budget), context, sampling=sampling).completion
@@ -122,7 +122,7 @@ class TurnSampler:
                 completion.token_ids,
                 thinks=thinking.on,
                 injected_T=completion.injected_T,
-                opened=thinking.on and self._tags.opened_by(ids),
+                opened=thinking.on and self._tags.is_opened_by(ids),
             )
         return SampledTurn(completion=completion, thinking=stats)
 

@@ -11,11 +11,12 @@ from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter, Wo
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.config import RolloutConfig
-from temper.rollout.engines.protocol import Engine, EngineStats, TurnRequest
-from temper.rollout.episodes.agent_session import AgentServer
-from temper.rollout.episodes.episode import Attempt, EpisodeRunner, sample_seed
+from temper.rollout.engines.protocol import Engine, EngineStats, MakeEngine, TurnRequest
+from temper.rollout.episodes.agent_session import AgentServer, MakeAgentServer
+from temper.rollout.episodes.episode import sample_seed
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialGroup
+from temper.rollout.episodes.runner import EpisodeRunner, GroupInProgress
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.stored_turns import Payload, store_turns
 from temper.rollout.tokenizer import load_tokenizer
@@ -33,11 +34,21 @@ DRAIN_LOOK_S = 0.5
 class RolloutWorker:
     """Runs groups of episodes, and loads new weights meanwhile."""
 
-    def __init__(self, config: RolloutConfig, *, seed: int, variables: Mapping[str, str] = NO_VARIABLES) -> None:
+    def __init__(
+        self,
+        config: RolloutConfig,
+        *,
+        seed: int,
+        make_engine: MakeEngine,
+        make_agent_server: MakeAgentServer,
+        variables: Mapping[str, str] = NO_VARIABLES,
+    ) -> None:
         """`variables` are further environment variables of this process."""
         os.environ.update(variables)
         self._config = config
         self._seed = seed
+        self._make_engine = make_engine
+        self._make_agent_server = make_agent_server
         self._progress_counter = ProgressCounter()
         shared_sandbox().admit(config.programs)
         self._changes = 0
@@ -45,7 +56,7 @@ class RolloutWorker:
         self._engine: Engine | None = None
         self._runner: EpisodeRunner | None = None
         self._agents: AgentServer | None = None
-        self._attempts: list[Attempt] = []
+        self._in_progress: list[GroupInProgress] = []
 
     async def start(
         self, model_dir: str, version: int, record_experts: bool = False, sleeps: bool = False
@@ -55,15 +66,12 @@ class RolloutWorker:
         With `record_experts` it records expert choices; raises `ValueError` if it can't. With `sleeps` it shares its
         device.
         """
-        # Imported in the worker's process only: vLLM takes 10 to 20 s to import.
-        from temper.rollout.engines.vllm_engine import VllmEngine
-        from temper.rollout.serving.agent_endpoint import VllmAgentServer
-
-        tokenizer = load_tokenizer(Path(model_dir))
-        renderer = Renderer(tokenizer, self._config.thinking)
-        tags = ThinkingTags.find(tokenizer, closing=self._config.thinking.closing)
-        engine = VllmEngine(
-            Path(model_dir),
+        folder, thinking = Path(model_dir), self._config.thinking
+        tokenizer = load_tokenizer(folder)
+        renderer = Renderer(tokenizer, thinking)
+        tags = ThinkingTags.find(tokenizer, closing=thinking.closing)
+        engine = await self._make_engine(
+            folder,
             self._config.engine,
             version=WeightVersion(step=version),
             ends=renderer.format.end_ids,
@@ -72,8 +80,7 @@ class RolloutWorker:
             sleeps=sleeps,
             on_pass=self._progress_counter.count_tokens,
         )
-        await engine.start()
-        self.attach(engine, renderer, tags, VllmAgentServer(engine.llm, Path(model_dir), self._config.thinking))
+        self.attach(engine, renderer, tags, self._make_agent_server(engine, folder, thinking))
         return await engine.version()
 
     def attach(
@@ -103,17 +110,17 @@ class RolloutWorker:
         if self._runner is None:
             raise RuntimeError("the rollout worker has no engine yet; call start() first")
         while (hung := self._runner.hung_calls) > MOST_HUNG:
-            if not self._attempts:
+            if not self._in_progress:
                 raise WorkerDied(f"{hung} environment calls hang, which is more than {MOST_HUNG}")
             await asyncio.sleep(DRAIN_LOOK_S)
         seeds = [sample_seed(self._seed, ticket.number, sample, attempt) for sample in range(samples)]
-        running = Attempt(ticket, self._runner, attempt=attempt, seeds=seeds, partial=partial)
-        self._attempts.append(running)
+        running = GroupInProgress(ticket, self._runner, attempt=attempt, seeds=seeds, partial=partial)
+        self._in_progress.append(running)
         try:
             with self._progress_counter.busy(f"group {ticket.number}"):
                 return await running.play()
         finally:
-            self._attempts.remove(running)
+            self._in_progress.remove(running)
 
     async def run_stored_group(
         self, ticket: Ticket, samples: int, attempt: int = 0, partial: PartialGroup | None = None
@@ -129,7 +136,7 @@ class RolloutWorker:
 
     async def groups_in_flight(self) -> list[PartialGroup]:
         """Return the groups in flight, for other processes to continue."""
-        return [running.to_partial() for running in self._attempts]
+        return [running.to_partial() for running in self._in_progress]
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         """Sample one turn per prompt, without episodes. Return the number of tokens. For measurement."""
@@ -179,14 +186,14 @@ class RolloutWorker:
             await self._engine.wait_for_progress()
             self._progress_counter.advance()
         elif self._engine is not None:
-            await self._engine.answers()
+            await self._engine.wait_for_answer()
             if self._asleep or (self._runner is not None and self._runner.env_works):
                 self._progress_counter.advance()
         return self._progress_counter.heartbeat()
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         """Wait until the engine's process ends, then raise `WorkerDied`."""
-        await self._started.died()
+        await self._started.wait_until_dead()
 
     async def isolation(self) -> str:
         """Return the isolation of this machine's sandbox. Raises `SandboxError` if it is too weak."""

@@ -39,7 +39,7 @@ def properties_of(tools: Sequence[Tool], name: str) -> Mapping[str, Any]:
     return {}
 
 
-def typed(text: str, schema: Any) -> Any:
+def parse_value(text: str, schema: Any) -> Any:
     """Return the value of a text: of the first matching type in its schema, else the text.
 
     Without a schema it is parsed as JSON, else it is a text.
@@ -252,7 +252,7 @@ def _checked(made: Any, tools: Sequence[Tool], *, untyped: bool) -> Call | BadCa
     arguments = function.get("arguments", {})
     if untyped:
         schemas = properties_of(tools, name.strip())
-        arguments = {key: typed(str(value), schemas.get(key)) for key, value in arguments.items()}
+        arguments = {key: parse_value(str(value), schemas.get(key)) for key, value in arguments.items()}
     return call_of(name, arguments, named=made.get("id", function.get("id")))
 
 

@@ -73,10 +73,10 @@ class ServedWeights:
         return Served(version=self.now.version, model=self.now.model or self._newest())
 
     async def deliver_push(
-        self, push: Push, receivers: Sequence[EngineEnd], *, whole: bool = False
+        self, push: Push, receivers: Sequence[EngineEnd], *, with_base: bool = False
     ) -> list[WeightVersion | WorkerDied]:
-        limit_s = self._push_s(push.manifest.whole_bytes)
-        return await push.delivery.deliver_push(push.manifest, receivers, limit_s=limit_s, whole=whole)
+        limit_s = self._push_s(push.manifest.bytes_with_base)
+        return await push.delivery.deliver_push(push.manifest, receivers, limit_s=limit_s, with_base=with_base)
 
     async def give(self, worker: WorkerHandle, now: Served, *, started: Served, read_s: float) -> None:
         """Bring a worker from its weights `started` to the weights `now`.
@@ -85,7 +85,7 @@ class ServedWeights:
         sender of the push died. Raises other errors of the delivery: the sender may already prepare the next version.
         """
         if now.push is not None:
-            (result,) = await self.deliver_push(now.push, [worker], whole=True)
+            (result,) = await self.deliver_push(now.push, [worker], with_base=True)
             if isinstance(result, WorkerDied):
                 raise result
         elif (now.model, now.version) == (started.model, started.version):

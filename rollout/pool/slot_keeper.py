@@ -177,7 +177,7 @@ class SlotKeeper:
 
     async def wait_all_serving(self) -> None:
         """Wait until every slot's worker serves for the first time. Raises the error on which the keeper gave up."""
-        await self.until(lambda: all(slot.state is WorkerState.SERVING for slot in self._tasks))
+        await self.wait_until(lambda: all(slot.state is WorkerState.SERVING for slot in self._tasks))
         self._complete = True
 
     def let_go(self, slot: WorkerSlot) -> None:
@@ -194,9 +194,9 @@ class SlotKeeper:
             slot.state, slot.served, self._has_served = WorkerState.SERVING, True, True
             if slot.restarts:
                 self.restarted_at = loop_time()
-            self.changed()
+            self.notify()
 
-    async def until(self, ready: Callable[[], bool]) -> None:
+    async def wait_until(self, ready: Callable[[], bool]) -> None:
         """Wait until `ready` returns true. Raises the error on which the keeper gave up. The caller sets the deadline."""
         while not ready():
             self.check()
@@ -214,7 +214,7 @@ class SlotKeeper:
     def wake(self) -> None:
         """Start engines again, and give work to serving ones."""
         self.awake = True
-        self.changed()
+        self.notify()
 
     @property
     def starting(self) -> bool:
@@ -242,8 +242,8 @@ class SlotKeeper:
                 slot.worker.kill()
         await asyncio.gather(*closing)
 
-    def changed(self) -> None:
-        """Wake all tasks in `until`."""
+    def notify(self) -> None:
+        """Wake all tasks in `wait_until`."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -267,7 +267,7 @@ class SlotKeeper:
             self._on_leave(slot)
         finally:
             self._tasks.pop(slot, None)
-            self.changed()
+            self.notify()
 
     async def _life(self, slot: WorkerSlot) -> WorkerDied | None:
         """Start a worker and wait for its end. Return its failure, or None if it left as planned."""
@@ -293,7 +293,7 @@ class SlotKeeper:
         """Start a worker, let it serve, and raise its failure."""
         try:
             await self._wait_placed(worker)
-            await self.until(lambda: self.awake)
+            await self.wait_until(lambda: self.awake)
             started = self._weights.start_on()
             confirmed = await self._start_engine(slot, worker, started)
         except TimeoutError:
@@ -315,7 +315,7 @@ class SlotKeeper:
                 self._restart_policy.on_restart(worker.name, serves)
             elif self._complete:
                 self._restart_policy.log(f"{worker.name} {serves}")
-        await worker.died()
+        await worker.wait_until_dead()
 
     async def _start_engine(self, slot: WorkerSlot, worker: WorkerHandle, on: Served) -> WeightVersion:
         assert on.model is not None
@@ -325,7 +325,7 @@ class SlotKeeper:
                 return await worker.start(on.model, on.version)
         finally:
             self._starting.discard(slot)
-            self.changed()
+            self.notify()
 
     async def _wait_placed(self, worker: WorkerHandle) -> None:
         """Wait for a machine with room for a worker, without limit while others serve."""
@@ -345,7 +345,7 @@ class SlotKeeper:
         """Bring a started worker to the current weights, separately or with the next load for all."""
         failure: Exception | None = None
         for _ in range(JOINS):
-            await self.until(lambda: self.awake or slot.state is not WorkerState.JOINING)
+            await self.wait_until(lambda: self.awake or slot.state is not WorkerState.JOINING)
             async with self._weights.lock:  # meanwhile all, this one included, may have loaded newer weights
                 if slot.state is not WorkerState.JOINING:
                     return
@@ -359,7 +359,7 @@ class SlotKeeper:
                     await slot.joining
                 finally:
                     slot.joining = None
-                    self.changed()
+                    self.notify()
                 if self.awake and now is self._weights.now:
                     self.serves(slot, worker)
             except WorkerDied:
@@ -377,4 +377,4 @@ class SlotKeeper:
         raise WorkerDied(f"{worker.name} could not load the weights of the other workers: {failure}") from failure
 
     async def _wait_for_newer(self, slot: WorkerSlot, than: Served) -> None:
-        await self.until(lambda: slot.state is not WorkerState.JOINING or self._weights.now is not than)
+        await self.wait_until(lambda: slot.state is not WorkerState.JOINING or self._weights.now is not than)

@@ -33,9 +33,9 @@ class WorkerHandle:
     async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
         return await self._process.call("start", str(model_dir), version.step, self._record_experts, self._sleeps)
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         """Wait until the worker or its engine ends."""
-        await self._process.call("died")
+        await self._process.call("wait_until_dead")
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
         """Return the group with stored turns.

@@ -1,6 +1,6 @@
 """Episodes with a model behind a server, over chat messages with structured answers.
 
-Environments see no difference from `rollout/episodes/episode.py`. Features that need token ids are missing: budgets,
+Environments see no difference from `rollout/episodes/runner.py`. Features that need token ids are missing: budgets,
 log-probabilities, versions, and resuming in another process.
 """
 

@@ -103,7 +103,7 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
         if why:
             print(f"not available: {what}; {why}", flush=True)
     limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
-    with closing(ScratchFolder()) as scratch, scratch.used():
+    with closing(ScratchFolder()) as scratch, scratch.use():
         (scratch.path / GENERATION).write_text(generation_text(model, tokenizer), encoding="utf-8")
         arguments = _arguments(model, config, rules, form, name=name, generation=scratch.path)
         return _listen(arguments, config, rules, form, Escaper(tokenizer), name=name)

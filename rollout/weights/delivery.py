@@ -29,8 +29,8 @@ class LearnerEnd(Protocol):
 
     async def host(self) -> str: ...
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
-        """Begin to offer the last push. Without `whole` it may be adapters alone."""
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> Offered:
+        """Begin to offer the last push. Without `with_base` it may be adapters alone."""
         ...
 
     async def send(self, version: int) -> None: ...
@@ -58,21 +58,21 @@ class Delivery:
         self._receivers = Receivers(number=0, size=0, host="")
 
     async def deliver_push(
-        self, manifest: WeightManifest, engines: Sequence[EngineEnd], *, limit_s: float, whole: bool = False
+        self, manifest: WeightManifest, engines: Sequence[EngineEnd], *, limit_s: float, with_base: bool = False
     ) -> list[WeightVersion | WorkerDied]:
         """Deliver a push to all engines at once. Return each engine's version or failure.
 
         An engine fails if it does not confirm within `limit_s` seconds after the sender finished (or offered the whole
-        weights), or within `_limit_s` after the sender failed. Living engines without the push get it once more, whole. A
-        push that the learner no longer holds is not repeated. An engine that fails twice counts as dead if others
-        succeeded. Raises an error that all engines repeat, and `ProcessDied` if the sender died. With `whole` no engine
+        weights), or within `_limit_s` after the sender failed. Living engines without the push get it once more, with the
+        base. A push that the learner no longer holds is not repeated. An engine that fails twice counts as dead if others
+        succeeded. Raises an error that all engines repeat, and `ProcessDied` if the sender died. With `with_base` no engine
         gets adapters alone.
         """
-        found = await self._try_delivery(manifest, engines, limit_s=limit_s, whole=whole)
+        found = await self._try_delivery(manifest, engines, limit_s=limit_s, with_base=with_base)
         again = [number for number, result in enumerate(found) if _failed(result)]
         if again:
             lacking = [engines[number] for number in again]
-            repeated = await self._try_delivery(manifest, lacking, limit_s=limit_s, whole=True)
+            repeated = await self._try_delivery(manifest, lacking, limit_s=limit_s, with_base=True)
             for number, result in zip(again, repeated, strict=True):
                 found[number] = result
         taken = any(isinstance(result, WeightVersion) for result in found)
@@ -88,27 +88,29 @@ class Delivery:
         return confirmed
 
     async def _try_delivery(
-        self, manifest: WeightManifest, engines: Sequence[EngineEnd], *, limit_s: float, whole: bool
+        self, manifest: WeightManifest, engines: Sequence[EngineEnd], *, limit_s: float, with_base: bool
     ) -> list[WeightVersion | BaseException]:
         """Return each engine's version or error. Raises the sender's error if it is the only one."""
         receivers = await self._describe_receivers(engines)
         offers: dict[bool, Offered] = {}
 
-        def offer(*, whole: bool) -> Offered:
+        def offer(*, with_base: bool) -> Offered:
             """Return the offer. All engines share it, so it is sent to each host once."""
-            if whole not in offers:
-                offers[whole] = self._sender.offer(manifest.version, whole=whole, receivers=receivers)
-            return offers[whole]
+            if with_base not in offers:
+                offers[with_base] = self._sender.offer(manifest.version, with_base=with_base, receivers=receivers)
+            return offers[with_base]
 
         async def load(number: int, engine: EngineEnd) -> WeightVersion:
-            if not whole:
+            if not with_base:
                 try:
-                    return await engine.load_weights(manifest, offer(whole=False), number)
+                    return await engine.load_weights(manifest, offer(with_base=False), number)
                 except WholeWeightsNeeded:
                     pass  # send the whole weights instead
-            return await engine.load_weights(manifest.whole(), offer(whole=True), number)
+            return await engine.load_weights(manifest.with_base(), offer(with_base=True), number)
 
-        offer(whole=whole)  # the sender works sequentially, and sending may wait for engines that have the offer
+        offer(
+            with_base=with_base
+        )  # the sender works sequentially, and sending may wait for engines that have the offer
         loads = [asyncio.ensure_future(load(number, engine)) for number, engine in enumerate(engines)]
         sending, began = asyncio.ensure_future(self._sender.send(manifest.version)), loop_time()
         waited = [("the learner", sending), *((engine.name, one) for engine, one in zip(engines, loads, strict=True))]
@@ -152,7 +154,7 @@ def _failed(result: WeightVersion | BaseException) -> bool:
 
 def _limit_s(manifest: WeightManifest, *, spent_s: float) -> float:
     """Return the engines' remaining seconds after the sender failed: in a broadcast each waits for the others."""
-    return max(AFTER_SENDER_S, ALONE_S + manifest.whole_bytes / SLOWEST + AFTER_SENDER_S - spent_s)
+    return max(AFTER_SENDER_S, ALONE_S + manifest.bytes_with_base / SLOWEST + AFTER_SENDER_S - spent_s)
 
 
 async def name_waited(what: str, waited: Sequence[tuple[str, asyncio.Future[Any]]]) -> None:

@@ -90,13 +90,13 @@ class WeightManifest:
 
     @property
     def sent_bytes(self) -> int:
-        return self.nbytes if self.adapted is None or self.adapted.alone else self.whole_bytes
+        return self.nbytes if self.adapted is None or self.adapted.alone else self.bytes_with_base
 
     @property
-    def whole_bytes(self) -> int:
+    def bytes_with_base(self) -> int:
         return self.nbytes if self.adapted is None else self.nbytes + self.adapted.base.nbytes
 
-    def whole(self) -> "WeightManifest":
+    def with_base(self) -> "WeightManifest":
         """Return the same push including the base weights of its adapters."""
         return self if self.adapted is None else replace(self, adapted=replace(self.adapted, alone=False))
 

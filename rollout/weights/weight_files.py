@@ -13,7 +13,7 @@ HEAD = struct.Struct("<Q")
 """A safetensors file begins with the length of its header, which lists the tensors' offsets."""
 
 
-def require_whole(directory: Path) -> int:
+def require_complete(directory: Path) -> int:
     """Return the number of parameters in a model directory.
 
     Raises `FileNotFoundError` or `ValueError`, with the file, if the directory is no model, or a file is missing or

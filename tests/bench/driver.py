@@ -49,6 +49,7 @@ from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Trajectory, WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 from temper.rollout.weights.config import SHARED_MEMORY
 from temper.rollout.weights.manifest import WeightManifest
 
@@ -91,7 +92,7 @@ class Remote(PlainProcess):
     async def call(
         self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
     ) -> Any:
-        if method == "died":
+        if method == "wait_until_dead":
             await asyncio.Event().wait()
         return await run_away(self._run, method, args, named)
 
@@ -251,7 +252,7 @@ class AnsweringEngines(Engines):
 
     async def serve(self, model: Path, *, who: str) -> RolloutPool:
         config = self._run.config.rollout
-        remote = Remote(AnsweringWorker(config, seed=0))
+        remote = Remote(AnsweringWorker(config, seed=0, make_engine=make_engine, make_agent_server=make_agent_server))
         self.pool = RolloutPool(
             lambda number: WorkerHandle(remote, number=number),
             workers=config.workers,

@@ -120,7 +120,7 @@ def bench_buckets(weights: dict[str, torch.Tensor], *, wire_dtype: str) -> dict[
         for version in range(ROUNDS + 1):
             manifest = sender.push(version)
             before, began = copy_seconds(manifest.nbytes), time.perf_counter()
-            end.give(manifest, sender.offer(version, whole=True, receivers=HERE))
+            end.give(manifest, sender.offer(version, with_base=True, receivers=HERE))
             sender.send(version, [weights])
             end.taken()
             sending.append(time.perf_counter() - began)
@@ -156,7 +156,7 @@ def bench_segments(weights: dict[str, torch.Tensor], *, transport: str, wire_dty
             before, began = copy_seconds(sender.nbytes), time.perf_counter()
             manifest = sender.push(version, gathered=[weights])
             published = time.perf_counter() - began
-            end.give(manifest, sender.offer(version, whole=True, receivers=HERE))
+            end.give(manifest, sender.offer(version, with_base=True, receivers=HERE))
             received = end.taken()
             if version < 2:  # the first two allocate the memory
                 continue
@@ -261,7 +261,7 @@ async def bench_engine(model: str) -> dict[str, float]:
                 began = time.perf_counter()
                 manifest = sender.push(version, gathered=[weights])
                 published = time.perf_counter()
-                offer = sender.offer(version, whole=True, receivers=HERE)
+                offer = sender.offer(version, with_base=True, receivers=HERE)
                 await engine.load_weights(manifest, offer, number=0)
                 loaded = time.perf_counter()
                 loading.append(loaded - published)

@@ -65,7 +65,7 @@ def compare(report: Report, *, runner: Runner, small: bool) -> None:
 
 def _asked(tags: ThinkingTags, requests: int, length: int) -> list[TurnRequest]:
     """Return requests that begin in thinking, each with one of the limits."""
-    opening = "<think>\n" if tags.opened_by_prompt else ""
+    opening = "<think>\n" if tags.is_opened_by_prompt else ""
     text = f"<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n{opening}"
     ids = tuple(byte_tokenizer()(text)["input_ids"])
     return [
@@ -90,7 +90,7 @@ def _closed_by_rule(tags: ThinkingTags, request: TurnRequest, said: Completion) 
     marked = [place for place, forced in enumerate(said.injected_T) if forced]
     if request.limit is None:
         return not marked
-    close = tags.forced_end(said.token_ids, request.limit, opened=tags.opened_by(request.prompt_ids))
+    close = tags.forced_end(said.token_ids, request.limit, opened=tags.is_opened_by(request.prompt_ids))
     if close is None:
         return not marked
     end = min(close.end, len(said.token_ids))

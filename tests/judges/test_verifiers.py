@@ -27,6 +27,7 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 
 VERSION, GYM = "0.4.0", "0.4.0"
 FOREIGN = Path(__file__).parents[1] / "support" / "foreign"
@@ -105,7 +106,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     python = python_with(f"verifiers[harbor,openenv,ta]=={VERSION}", "3.12")
     limits = replace(CONFIG.limits, timeout_s=300.0, total_tokens=LENGTH)
     config = replace(CONFIG, engine=replace(CONFIG.engine, max_model_len=LENGTH), limits=limits)
-    worker = RolloutWorker(config, seed=1)
+    worker = RolloutWorker(config, seed=1, make_engine=make_engine, make_agent_server=make_agent_server)
     with asyncio.Runner() as runner:
         runner.run(worker.start(str(writes_moves(tiny_models.qwen3(tmp_path_factory.mktemp("moves") / "model"))), 0))
         yield Setup(python=python, runner=runner, worker=worker)

@@ -97,7 +97,7 @@ class Past:
     async def _step(self, step: int, version: VersionCell) -> None:
         groups, served = await self._buffer.take(version.value), version.value
         left_over = len(self._buffer.unfinished)
-        dropped, occupancy = await self._buffer.trained(step), self._buffer.occupancy()
+        dropped, occupancy = await self._buffer.record_trained(step), self._buffer.occupancy()
         version.value = WeightVersion(step=step)
         await self._buffer.release(step)
         report = StepReport(

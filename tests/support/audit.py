@@ -16,7 +16,7 @@ from support.ticket_lives import ENDS, WITHOUT_TASK, StepTickets, TicketLives
 from temper.orchestrator.pipeline.finding import Finding, Level
 from temper.orchestrator.run.checkpoint import TRAJECTORIES_EVERY, DamagedCheckpointError, place, steps, verify
 from temper.orchestrator.run.event_log import parse_row as parse_event_row
-from temper.orchestrator.run.folder import RunDir, evaluations_of, whole_lines
+from temper.orchestrator.run.folder import RunDir, complete_lines, evaluations_of
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_state
 from temper.orchestrator.run.metrics_log import UNWRITTEN, MetricsRow
 from temper.orchestrator.run.metrics_log import parse_row as parse_metrics_row
@@ -267,7 +267,7 @@ class _Audit:
 
 def _lines(path: Path) -> list[str]:
     """Return the complete lines of a file that may be damaged or removed."""
-    return whole_lines(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else []
+    return complete_lines(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else []
 
 
 def _answer(text: str) -> tuple[int, object, bool]:

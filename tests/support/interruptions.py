@@ -17,8 +17,8 @@ from temper.envs.core.task import EnvRef, Task
 from temper.envs.env_episode import MakeEnv
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.config import EpisodeLimits
-from temper.rollout.episodes.episode import Attempt, EpisodeRunner
 from temper.rollout.episodes.resume import PartialGroup, partial_group_from_json, partial_group_to_json
+from temper.rollout.episodes.runner import EpisodeRunner, GroupInProgress
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import as_floats
 from temper.rollout.trajectory import Ticket, Trajectory, WeightVersion
@@ -50,21 +50,21 @@ def written_and_read(partial: PartialGroup) -> PartialGroup:
 async def stopped(
     task: Task, engine: HeldEngine, *, partial: PartialGroup | None = None, **settings: Any
 ) -> PartialGroup:
-    """The partial group of an attempt with one episode whose engine stops. The attempt is then cancelled."""
-    attempt = Attempt(ticket_of(task), runner_of(engine, **settings), attempt=0, seeds=[1], partial=partial)
-    playing = asyncio.create_task(attempt.play())
+    """The partial group of one episode whose engine stops. The attempt is then cancelled."""
+    running = GroupInProgress(ticket_of(task), runner_of(engine, **settings), attempt=0, seeds=[1], partial=partial)
+    playing = asyncio.create_task(running.play())
     async with asyncio.timeout(LONG_S):
         await engine.held.wait()
-    left = written_and_read(attempt.to_partial())
+    left = written_and_read(running.to_partial())
     playing.cancel()
     await asyncio.wait([playing], timeout=LONG_S)
     return left
 
 
 async def gone_on(task: Task, engine: HeldEngine, partial: PartialGroup, **settings: Any) -> Trajectory:
-    attempt = Attempt(ticket_of(task), runner_of(engine, **settings), attempt=0, seeds=[1], partial=partial)
+    running = GroupInProgress(ticket_of(task), runner_of(engine, **settings), attempt=0, seeds=[1], partial=partial)
     async with asyncio.timeout(LONG_S):
-        (trajectory,) = (await attempt.play()).trajectories
+        (trajectory,) = (await running.play()).trajectories
     return trajectory
 
 

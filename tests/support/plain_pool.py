@@ -73,7 +73,7 @@ class Worker:
         self.did.append(f"start {model_dir} {version.step}")
         return version
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         await self._alive(asyncio.Event().wait())
 
     async def groups_in_flight(self) -> list[PartialGroup]:

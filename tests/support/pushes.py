@@ -22,7 +22,7 @@ ELSEWHERE = Receivers(number=1, size=1, host="10.0.0.1")
 class Offering(Protocol):
     """A publisher, or a rank of the learner."""
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object: ...
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> object: ...
 
 
 class Receiver(Protocol):
@@ -33,8 +33,8 @@ class Receiver(Protocol):
 
 def offered(sender: Offering, manifest: WeightManifest, receivers: Receivers = HERE) -> object:
     """Return an engine's offer of the push in the manifest."""
-    whole = manifest.adapted is None or not manifest.adapted.alone
-    return sender.offer(manifest.version, whole=whole, receivers=receivers)
+    with_base = manifest.adapted is None or not manifest.adapted.alone
+    return sender.offer(manifest.version, with_base=with_base, receivers=receivers)
 
 
 def accepted(
@@ -55,7 +55,7 @@ def received(sender: Offering, manifest: WeightManifest) -> dict[str, torch.Tens
     """Return copies of a new receiver's weights, by name."""
     receiver = WeightReceiver()
     try:
-        return held(accepted(receiver, sender, manifest.whole()))
+        return held(accepted(receiver, sender, manifest.with_base()))
     finally:
         receiver.close()
 
@@ -66,7 +66,7 @@ async def loaded(engine: Engine, sender: Offering, manifest: WeightManifest) -> 
 
 
 class PlainSender:
-    """A sender in this process for deliveries. It keeps which offers were requested, whole or not."""
+    """A sender in this process for deliveries. It keeps which offers were requested, with the base or not."""
 
     def __init__(self, sender: Offering, send: Callable[[int], None] | None = None) -> None:
         """`send` is the sender's part while engines load a push. It runs in a thread. Without it nothing waits."""
@@ -76,10 +76,10 @@ class PlainSender:
     async def host(self) -> str:
         return HERE.host
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
-        self.asked.append(whole)
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> Offered:
+        self.asked.append(with_base)
         future = asyncio.get_running_loop().create_future()
-        future.set_result(self._sender.offer(version, whole=whole, receivers=receivers))
+        future.set_result(self._sender.offer(version, with_base=with_base, receivers=receivers))
         return future
 
     async def send(self, version: int) -> None:
@@ -90,7 +90,7 @@ class PlainSender:
 class Nothing:
     """Offers nothing."""
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> object:
         return None
 
 

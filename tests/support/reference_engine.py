@@ -11,8 +11,8 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.episodes.episode import EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.runner import EpisodeRunner
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.formats.messages import one_call_a_turn
 from temper.rollout.trajectory import Trajectory
@@ -51,7 +51,7 @@ class ReferenceEngine(ReplayEngine):
         ids = renderer.encode(text)
         close = None
         if request.limit is not None and tags is not None:
-            close = tags.forced_end(ids, request.limit, opened=tags.opened_by(request.prompt_ids))
+            close = tags.forced_end(ids, request.limit, opened=tags.is_opened_by(request.prompt_ids))
         if close is not None:
             assert tags is not None
             ids = (*ids[: close.start], *close.ids, *ids[tags.answer_start(ids) :])

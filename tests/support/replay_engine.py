@@ -86,13 +86,13 @@ class ReplayEngine:
         """Return no use."""
         return MemoryUsage()
 
-    async def answers(self) -> None:
+    async def wait_for_answer(self) -> None:
         """Return: there is no other process."""
 
     async def wait_for_progress(self) -> None:
         """Return: there is no other process."""
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         """Wait: no process can die."""
         await asyncio.Event().wait()
 

@@ -9,7 +9,8 @@ from typing import Any
 from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
-from temper.orchestrator.tracking.mlflow.tracker import StoredRun, make_mlflow_sender
+from temper.orchestrator.pipeline.tracking import make_mlflow_sender
+from temper.orchestrator.tracking.mlflow.stored_run import StoredRun
 from temper.orchestrator.tracking.tracker import Tracker
 
 

@@ -39,7 +39,7 @@ from temper.orchestrator.pipeline.profiles.inputs import (
 )
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 if TYPE_CHECKING:
     from temper.orchestrator.pipeline.estimate.model import PlannedModel
@@ -169,7 +169,7 @@ def model_shape(given: Mapping[str, Any]) -> ModelShape:
 
         return planned_model(model, LearnerConfig()).shape
     folder = model.source.folder
-    return shape_of(folder, parameters=require_whole(folder))
+    return shape_of(folder, parameters=require_complete(folder))
 
 
 def count_model(given: RawConfig, settings: ProfiledSettings) -> "tuple[PlannedModel, int]":

@@ -17,7 +17,7 @@ from temper.orchestrator.config.text import SHIPPED, config_file, packaged_file,
 from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.pipeline.config import read_shown_settings, with_presets
 from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, difference_rows
-from temper.orchestrator.run.folder import RunDir, write_whole
+from temper.orchestrator.run.folder import RunDir, write_atomically
 from temper.orchestrator.run.source import DIRTY
 
 SUFFIX = ".band.json"
@@ -192,7 +192,7 @@ def record_band(recipe: Path, folders: Sequence[Path]) -> Path:
     path = band_file(recipe)
     head = {"recipe": recipe.name, "commit": commits.pop(), "hardware": hardware.pop()}
     lines = ",\n".join("  " + json.dumps(asdict(run), allow_nan=False) for run in runs)
-    write_whole(path, json.dumps(head, indent=1).removesuffix("\n}") + f',\n "runs": [\n{lines}\n ]\n}}\n')
+    write_atomically(path, json.dumps(head, indent=1).removesuffix("\n}") + f',\n "runs": [\n{lines}\n ]\n}}\n')
     return path
 
 

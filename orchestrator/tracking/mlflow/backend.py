@@ -17,8 +17,8 @@ from mlflow.tracing.client import TracingClient
 from temper.orchestrator.tracking.backend import FILE, PAGE, DataSet, RunDeletedError, RunStatus
 from temper.orchestrator.tracking.evaluation_table import build_table, read_accuracies
 from temper.orchestrator.tracking.mlflow.run import MlflowRun
+from temper.orchestrator.tracking.mlflow.stored_run import StoredRun
 from temper.orchestrator.tracking.mlflow.traces import SOURCE_RUN, build_trace, sample_rows
-from temper.orchestrator.tracking.mlflow.tracker import StoredRun
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 NOTE = "mlflow.note.content"

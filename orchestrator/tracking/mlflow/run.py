@@ -41,7 +41,7 @@ from temper.orchestrator.tracking.backend import (
     is_refusal,
 )
 from temper.orchestrator.tracking.metric_names import display_values
-from temper.orchestrator.tracking.mlflow.tracker import StoredRun
+from temper.orchestrator.tracking.mlflow.stored_run import StoredRun
 from temper.orchestrator.tracking.unsent_rows import RunIdentity, UnsentRows, load_identity, save_identity
 
 AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}

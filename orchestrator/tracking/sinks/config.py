@@ -7,7 +7,7 @@ from typing import Literal
 
 from temper.envs.core.setting import free
 
-SINKS = ("wandb", "trackio")
+SINKS = ("wandb",)
 """Backends in addition to MLflow; each name is also its package."""
 KEY = "WANDB_API_KEY"
 SETUP = "`make setup` installs it, as `pip install --no-deps -r requirements/trackers.txt` does"
@@ -29,16 +29,6 @@ class WandbConfig:
     def uploads(self) -> bool:
         """Whether the run's reports are uploaded at once."""
         return self.mode == "online" or (self.mode == "auto" and bool(os.environ.get(KEY)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackioConfig:
-    """Trackio, for `tracking.also: [trackio]`: a store in local files."""
-
-    project: str = free("temper")
-    """Name of the project."""
-    dir: str | None = free(None)
-    """Folder of the store; null takes TRACKIO_DIR, else `trackio` next to the runs."""
 
 
 def require_usable(also: list[str], wandb: WandbConfig) -> None:

@@ -6,6 +6,7 @@ lost sent rows, the run continues under another id.
 
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
@@ -19,12 +20,12 @@ os.environ |= {"WANDB_ERROR_REPORTING": "false", "DO_NOT_TRACK": "true"}  # W&B 
 os.environ.pop("WANDB_SERVICE", None)  # it may belong to another program
 import wandb
 
-from temper.orchestrator.run.folder import write_json
+from temper.orchestrator.run.folder import RunDir, write_json
 from temper.orchestrator.run.metrics_log import MetricsRow
-from temper.orchestrator.tracking.backend import Backend, RunStatus
-from temper.orchestrator.tracking.evaluation_table import build_table
-from temper.orchestrator.tracking.metric_names import display_values
-from temper.orchestrator.tracking.sinks.sink import SinkRun, find_accuracies, strip_links
+from temper.orchestrator.tracking.backend import FILE, PAGE, Backend, RunStatus
+from temper.orchestrator.tracking.evaluation_table import build_table, read_accuracies
+from temper.orchestrator.tracking.metric_names import EVALUATIONS, display_values
+from temper.orchestrator.tracking.sinks.config import WandbConfig
 from temper.orchestrator.tracking.unsent_rows import RunIdentity, UnsentRows, load_identity, save_identity
 
 STEP = "step"
@@ -35,13 +36,21 @@ START_S, END_S = 30.0, 15.0
 """Timeouts of W&B at the start and at the end, in seconds."""
 EXIT = {RunStatus.FINISHED: 0, RunStatus.FAILED: 1, RunStatus.KILLED: 255}
 """Exit codes for W&B by the final status of a run."""
+LINK = re.compile(rf"(?: - )?!?\[[^\]]*\]\((?:{PAGE}|{FILE})[^)]*\)")
+"""A link in a note to MLflow's pages, or an image on its server."""
 
 
 class WandbSink(Backend):
     """One run in a project. `<id>.sent` counts the rows sent."""
 
-    def __init__(self, run: SinkRun, *, notify: Callable[[str], None]) -> None:
-        self.run = run
+    def __init__(self, settings: WandbConfig, *, name: str, folder: RunDir, notify: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._name = name
+        self._uploads = settings.uploads
+        self._root = folder.root.absolute()
+        self._metrics = folder.metrics.absolute()
+        self._state_dir = folder.tracking.absolute() / "wandb"
+        self._state_dir.mkdir(parents=True, exist_ok=True)
         self.notify = notify
         self._run: Any = None
         self._known = RunIdentity()
@@ -62,22 +71,22 @@ class WandbSink(Backend):
             self._known = self._load_identity()
             unsent = self._open_unsent()
         self._next = unsent.known["sent"]
-        if not self.run.uploads:
+        if not self._uploads:
             names = [folder.name for folder in self._records("offline-")]
             write_json(self._start_record, {"records": names, "sent": unsent.known})
         self._run = wandb.init(
-            project=self.run.project,
-            entity=self.run.entity,
-            name=self.run.name,
-            group=self.run.name,
+            project=self._settings.project,
+            entity=self._settings.entity,
+            name=self._name,
+            group=self._name,
             id=self._known.run_id,
             resume="allow",
-            settings=_settings(self.run.state_dir, uploads=self.run.uploads),
+            settings=_settings(self._state_dir, uploads=self._uploads),
         )
         self._defined = set()
-        kept = self.run.state_dir / "wandb" / f"*run-*-{self._run.id}"
+        kept = self._state_dir / "wandb" / f"*run-*-{self._run.id}"
         self.address = f"W&B offline, in {kept}; after the run, upload it with `wandb sync {kept}`"
-        if self.run.uploads:
+        if self._uploads:
             self.address = f"at {self._run.url}, and in {kept}"
         return unsent
 
@@ -87,7 +96,7 @@ class WandbSink(Backend):
             values = display_values(row)
             axis = f"{STEP}/{row.stage.replace('.', '/')}"  # W&B reads a dot as a nested key
             self._define(axis, values)
-            order, accuracy = find_accuracies(row, self.run.root)
+            order, accuracy = find_accuracies(row, self._root)
             self._define(ORDER, accuracy)
             if row.event is not None:
                 self._run.summary[f"event/{round(row.time * 1000)}/{number}"] = row.event_line  # unique by row
@@ -104,7 +113,7 @@ class WandbSink(Backend):
 
     def store(self, path: Path) -> None:
         """Copy a file into the record, at its path in the run's folder, and an evaluation's table too."""
-        target = self.run.relative_path(path)
+        target = path.relative_to(self._root) if path.is_relative_to(self._root) else Path(path.name)
         copy = Path(self._run.dir) / target
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
@@ -133,23 +142,23 @@ class WandbSink(Backend):
 
     def _load_identity(self) -> RunIdentity:
         """Return the stored identity of the run, with an id chosen here."""
-        known = load_identity(self.run.state_dir)
+        known = load_identity(self._state_dir)
         if known.run_id is None:
             known = replace(known, run_id=uuid.uuid4().hex[:16])
-            save_identity(self.run.state_dir, known)
+            save_identity(self._state_dir, known)
         return known
 
     def _open_unsent(self) -> UnsentRows:
-        return UnsentRows(self.run.metrics, self.run.state_dir / f"{self._known.run_id}.sent")
+        return UnsentRows(self._metrics, self._state_dir / f"{self._known.run_id}.sent")
 
     @property
     def _start_record(self) -> Path:
         """File with W&B's state before an unfinished record."""
-        return self.run.state_dir / f"{self._known.run_id}.begun"
+        return self._state_dir / f"{self._known.run_id}.begun"
 
     def _records(self, kind: str = "*") -> list[Path]:
         """Return the folders of the run's records, in order."""
-        return sorted(self.run.state_dir.glob(f"wandb/{kind}run-*-{self._known.run_id}"))
+        return sorted(self._state_dir.glob(f"wandb/{kind}run-*-{self._known.run_id}"))
 
     def _discard_unfinished(self) -> None:
         """Delete the record of a killed process and mark its rows unsent. W&B writes in blocks, so it may lack rows."""
@@ -158,7 +167,7 @@ class WandbSink(Backend):
         begun = json.loads(self._start_record.read_text(encoding="utf-8"))
         left = [folder for folder in self._records("offline-") if folder.name not in begun["records"]]
         if left and not any(map(_is_uploaded, left)):
-            write_json(self.run.state_dir / f"{self._known.run_id}.sent", begun["sent"])
+            write_json(self._state_dir / f"{self._known.run_id}.sent", begun["sent"])
             for folder in left:
                 shutil.rmtree(folder)
         self._start_record.unlink()
@@ -174,7 +183,7 @@ class WandbSink(Backend):
             )
         for folder in local:
             shutil.rmtree(folder)
-        save_identity(self.run.state_dir, RunIdentity(mark=self._known.mark))
+        save_identity(self._state_dir, RunIdentity(mark=self._known.mark))
 
     def _define(self, axis: str, values: dict[str, float]) -> None:
         """Set the chart axis of values in W&B, once each."""
@@ -184,6 +193,23 @@ class WandbSink(Backend):
 
     def _keep(self, file: Path) -> None:
         self._run.save(str(file), base_path=self._run.dir, policy="now")
+
+
+def strip_links(note: str) -> str:
+    """Return a note without links to MLflow's pages and images."""
+    return LINK.sub("", note).strip()
+
+
+def find_accuracies(row: MetricsRow, root: Path) -> tuple[int, dict[str, float]]:
+    """Return the order of a row's evaluation, and the accuracies by their MLflow names.
+
+    The evaluation's file, written before its row, has them. Empty for other rows, and if the file is gone.
+    """
+    file = root / "eval" / f"{row.stage.removeprefix(EVALUATIONS)}.json"
+    if not row.stage.startswith(EVALUATIONS) or row.event is not None or not file.exists():
+        return 0, {}
+    result = json.loads(file.read_text(encoding="utf-8"))
+    return result["order"], read_accuracies(result)
 
 
 def _is_uploaded(record: Path) -> bool:

@@ -85,7 +85,7 @@ class BatchThinkingProcessor(LogitsProcessor):
         self._read_sampled(ctx.idx_mapping.long())
         turns = self._turns.of(ctx.expanded_idx_mapping.long())
         if self._drafts:
-            turns = self._turns.drafted(turns, *_drafts(ctx, self._drafts))
+            turns = self._turns.read_drafts(turns, *_drafts(ctx, self._drafts))
         self._turns.close(logits, turns)
         return logits
 

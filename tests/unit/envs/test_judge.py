@@ -31,7 +31,7 @@ from temper.envs.judge import KNOWN, compared, judge_server
 from temper.envs.source import open_source
 from temper.envs.transcript import score_turns
 from temper.orchestrator.stages.step_metrics import step_metrics
-from temper.rollout.episodes.episode import Attempt
+from temper.rollout.episodes.runner import GroupInProgress
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 
@@ -321,7 +321,7 @@ def play_group(engine: ScriptedEngine, task: Task, *, samples: int) -> Group:
     runner = runner_of(engine)
 
     async def run() -> Group:
-        attempt = Attempt(ticket, runner, attempt=0, seeds=list(range(samples)), partial=None)
-        return await runner.compare_answers(await attempt.play())
+        running = GroupInProgress(ticket, runner, attempt=0, seeds=list(range(samples)), partial=None)
+        return await runner.compare_answers(await running.play())
 
     return asyncio.run(run())

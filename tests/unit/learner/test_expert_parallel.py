@@ -212,7 +212,7 @@ def push(
         torch.distributed.barrier()
         worker.close()
         return None
-    bucket_group: Any = worker.offer(1, whole=True, receivers=HERE)
+    bucket_group: Any = worker.offer(1, with_base=True, receivers=HERE)
     receiver, arrived = BucketReceiver(), dict[str, torch.Tensor]()
 
     def load(named: Named) -> None:

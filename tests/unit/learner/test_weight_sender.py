@@ -148,7 +148,9 @@ def test_the_first_push_brings_the_weights_and_those_after_it_the_adapters_alone
         assert all(torch.equal(found[name], base[name]) for name in ("a.bias", "norm"))
         least = sum(tensor.nbytes for tensor in adapters.values())
         if version == 3:
-            assert manifest.sent_bytes == manifest.whole_bytes > least + sum(tensor.nbytes for tensor in base.values())
+            assert (
+                manifest.sent_bytes == manifest.bytes_with_base > least + sum(tensor.nbytes for tensor in base.values())
+            )
         else:
             assert least <= manifest.sent_bytes < least + 64 * (len(ADAPTERS) + 1)  # as each begins at a multiple of 64
     sender.close()
@@ -165,7 +167,9 @@ def test_an_engine_that_comes_later_gets_the_weights_too_and_those_that_serve_ke
     new_worker = WeightReceiver()
     with pytest.raises(WholeWeightsNeeded, match=r"version 1 .* none"):
         accepted(new_worker, sender, manifest, receivers)
-    assert close_to(held(accepted(new_worker, sender, manifest.whole(), receivers)), sums(base, second), digits=1e-6)
+    assert close_to(
+        held(accepted(new_worker, sender, manifest.with_base(), receivers)), sums(base, second), digits=1e-6
+    )
     assert close_to(held(accepted(receiver, sender, manifest, receivers)), sums(base, second), digits=1e-6)
     third = drawn(ADAPTERS, seed=3)
     manifest = sender.push(3, gathered=[third], base=None)
@@ -185,7 +189,7 @@ def test_adapters_to_other_weights_are_refused(receiver: WeightReceiver) -> None
     manifest = other.push(3, gathered=[adapters], base=None)
     with pytest.raises(WholeWeightsNeeded, match=r"version 2 .* version 1"):
         accepted(receiver, other, manifest)
-    assert close_to(held(accepted(receiver, other, manifest.whole())), sums(base, adapters), digits=1e-6)
+    assert close_to(held(accepted(receiver, other, manifest.with_base())), sums(base, adapters), digits=1e-6)
     other.close()
 
 
@@ -206,7 +210,7 @@ def test_damage_of_either_part_is_refused_before_anything_is_loaded(receiver: We
 def test_adapters_that_were_overwritten_while_they_were_read_are_noticed(receiver: WeightReceiver) -> None:
     sender = adapter_sender()
     sender.push(1, gathered=[drawn(ADAPTERS, seed=1)], base=[drawn(BASE, seed=0)])
-    first = accepted(receiver, sender, sender.push(2, gathered=[drawn(ADAPTERS, seed=2)], base=None).whole())
+    first = accepted(receiver, sender, sender.push(2, gathered=[drawn(ADAPTERS, seed=2)], base=None).with_base())
     for version in (3, 4):  # two segments take turns
         sender.push(version, gathered=[drawn(ADAPTERS, seed=version)], base=None)
     with pytest.raises(ValueError, match="version 2"):

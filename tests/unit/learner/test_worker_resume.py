@@ -51,7 +51,7 @@ def part(
 def optimizer_state(checkpoint: str) -> dict[str, torch.Tensor]:
     with ExitStack() as stack:
         saved = open_state((Path(checkpoint) / STATE_FOLDER).glob(SHARDS), stack)
-        return {name: tensor.whole().clone() for name, tensor in saved.items()}
+        return {name: tensor.join().clone() for name, tensor in saved.items()}
 
 
 def require_averages(state: dict[str, torch.Tensor], steps: list[dict[str, torch.Tensor]]) -> None:

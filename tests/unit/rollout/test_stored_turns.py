@@ -18,7 +18,7 @@ from temper.learner.config import LearnerConfig
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.loop.buffer import Dropped
 from temper.orchestrator.loop.config import ShapingConfig
-from temper.orchestrator.loop.shaping import shaped
+from temper.orchestrator.loop.shaping import shape_rewards
 from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.stored_turns import GroupsLost, read_all_groups, read_group, read_groups, set_reference, store_turns
@@ -51,7 +51,7 @@ def report(groups: list[Group], dropped: Group) -> StepReport:
 
 
 def finished(given: Callable[[Group], Group]) -> tuple[list[Group], Group]:
-    groups = [shaped(given(group(number)), SHAPING, turn_tokens=20) for number in range(5)]
+    groups = [shape_rewards(given(group(number)), SHAPING, turn_tokens=20) for number in range(5)]
     return groups[:4], groups[4]
 
 

@@ -12,10 +12,10 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import Mode, Thinking
 from temper.envs.env_episode import EnvEpisode
 from temper.envs.source import SizedSource, distinct_tasks, open_source
-from temper.orchestrator.loop.shaping import earned
+from temper.orchestrator.loop.shaping import earned_reward
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.event_log import parse_row
-from temper.orchestrator.run.folder import RunDir, parsed_lines
+from temper.orchestrator.run.folder import RunDir, parse_lines
 from temper.rollout.episodes.episode import LIMITS
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
@@ -104,7 +104,7 @@ class RecordedTasks:
         if not self._run.event_log.is_file():
             return {}
         text = self._run.event_log.read_text(encoding="utf-8")
-        rows = [row for _, row in parsed_lines(text, self._run.event_log, parse_row)]
+        rows = [row for _, row in parse_lines(text, self._run.event_log, parse_row)]
         of_stage = (row for row in rows if row.stage == self._stage and row.event == "admitted")
         return {row.ticket: row.index for row in of_stage if row.ticket is not None and row.index is not None}
 
@@ -119,7 +119,7 @@ def regrade(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regraded
     for number in wanted:
         row = rows[number]
         task = tasks.task(row)
-        recorded = None if row["reward"] is None else earned(row["reward"], row["parts"])
+        recorded = None if row["reward"] is None else earned_reward(row["reward"], row["parts"])
         found = RegradedAnswer(row=number, recorded=recorded, reward=None, parts={}, detail="")
         try:
             if task.env.settings.agent is not None:

@@ -80,7 +80,7 @@ def chosen(run: RunDir, asked: str) -> Chain:
     chain = found[stage].get(number)
     if chain is None:
         raise ValueError(f"--step {asked}: {_why_not(run, stage, number)}; {_nearest(found[stage], number)}; {REMEDY}")
-    run.verified(chain.model)
+    run.verify_model(chain.model)
     return chain
 
 

@@ -47,7 +47,7 @@ class Tensors:
 
     def read(self, name: str) -> torch.Tensor:
         """Return a tensor of `files`."""
-        return self.files[name].whole()
+        return self.files[name].join()
 
     def weight(self, parameter: str) -> torch.Tensor:
         """Return a weight as it is trained, in float64."""

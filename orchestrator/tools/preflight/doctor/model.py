@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from temper.orchestrator.pipeline.data_files import is_whole
+from temper.orchestrator.pipeline.data_files import is_complete
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import check_format, check_model
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
@@ -30,7 +30,7 @@ def inspect_files(target: CheckTarget) -> Iterator[Finding]:
 
 def inspect_tokenizer(target: CheckTarget) -> Iterator[Finding]:
     for judge in target.config.judges.values():
-        if not judge.on_hub or is_whole(judge):
+        if not judge.on_hub or is_complete(judge):
             load_tokenizer(judge.folder)
     yield ok(f"{len(target.start.tokenizer):,} tokens for {target.shape.vocabulary:,} rows of the embedding")
 

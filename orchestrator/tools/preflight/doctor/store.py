@@ -7,13 +7,12 @@ from pathlib import Path
 
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, ok, warning
-from temper.orchestrator.pipeline.tracking import trackio_store
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.tools.preflight.doctor.check import of_error
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 from temper.orchestrator.tracking.backend import first_line
 from temper.orchestrator.tracking.mlflow.run import count_experiments
-from temper.orchestrator.tracking.mlflow.tracker import SQLITE, find_store
+from temper.orchestrator.tracking.mlflow.stored_run import SQLITE, find_store
 from temper.orchestrator.tracking.sinks.config import require_usable
 
 GOES_ON = "the run continues without it, and sends the data later"
@@ -61,7 +60,5 @@ def _check_place(place: str, config: Config) -> Finding:
         require_usable([place], tracking.wandb)
     except ValueError as error:
         return of_error(error, remedy=f"leave {place} out of tracking.also")
-    if place == "trackio":
-        return ok(f"trackio {version(place)} has project {tracking.trackio.project} in {trackio_store(config)}")
     kept = "uploads at once" if tracking.wandb.uploads else "records in the run's folder, uploads nothing"
     return ok(f"wandb {version(place)} {kept}, project {tracking.wandb.project}")

@@ -17,7 +17,7 @@ from temper.orchestrator.cluster.hardware import this_machine
 from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.text import config_file
 from temper.orchestrator.pipeline.config import Config, load_unresolved_config
-from temper.orchestrator.pipeline.data_files import has_files, is_whole
+from temper.orchestrator.pipeline.data_files import has_files, is_complete
 from temper.orchestrator.pipeline.estimate.model import planned_model
 from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.pipeline.start_checks import Start
@@ -60,7 +60,7 @@ class CheckTarget:
     def to_download(self) -> str:
         """The hub name of a model to download. Empty if no download is needed."""
         source = self.config.model.source
-        return "" if source is None or not source.on_hub or is_whole(source) else source.path
+        return "" if source is None or not source.on_hub or is_complete(source) else source.path
 
     @property
     def to_convert(self) -> Path | None:

@@ -239,11 +239,11 @@ def test_answers_that_were_sampled_with_other_settings_are_sampled_anew(folder: 
     with_checkpoint(folder, "sft", done=True)
     state = folder.state()
     folder.store(replace(state, began=state.began | {"dpo": str(state.model)}, stages=state.stages | {"dpo": "dpo"}))
-    folder.sampled("dpo").write_text("{}\n")
+    folder.answers_file("dpo").write_text("{}\n")
     check_continuation(load_config(DEMO, [*given, "dpo.steps=7", "dpo.beta=0.2"]), folder)
-    assert folder.sampled("dpo").exists()
+    assert folder.answers_file("dpo").exists()
     check_continuation(load_config(DEMO, [*given, override]), folder)
-    assert not folder.sampled("dpo").exists()
+    assert not folder.answers_file("dpo").exists()
 
 
 @pytest.mark.parametrize("rules", ["", "Mind the holes in the ice. " * 20])

@@ -249,7 +249,6 @@ def test_files_are_named_by_their_place_in_the_copy(tmp_path: Path, monkeypatch:
         (["envs.math.data.path=../rows.jsonl", SHARED], "envs.math.data.path="),
         (["envs.math.data.path=runs/rows.jsonl", SHARED], "envs.math.data.path="),
         (["tracking.uri=sqlite:///all.db", SHARED], "tracking.uri"),
-        (["tracking.also=[trackio]", "tracking.trackio.dir=stores", SHARED], "tracking.trackio.dir"),
     ],
 )
 def test_files_that_another_machine_would_not_have_are_refused(

@@ -40,6 +40,7 @@ from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 from temper.rollout.weights.delivery import Offered, Push
 from temper.rollout.weights.manifest import WeightManifest
 
@@ -128,7 +129,7 @@ async def evaluated(run: Run, config: RlConfig, pool: Any, *steps: int) -> StepE
     found = StepEvaluations(run, config, pool, stage="rl")
     for step in steps:
         found.begin(step, WeightVersion(step=step))
-        await found.finished()
+        await found.wait_finished()
     return found
 
 
@@ -371,7 +372,9 @@ class EngineWorker(Worker):
 
     def __init__(self, name: str, engine: ScriptedEngine) -> None:
         super().__init__(name=name)
-        self.worker = RolloutWorker(RolloutConfig(), seed=1)
+        self.worker = RolloutWorker(
+            RolloutConfig(), seed=1, make_engine=make_engine, make_agent_server=make_agent_server
+        )
         self.worker.attach(engine, RENDERER, TAGS)
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
@@ -392,7 +395,7 @@ def test_a_worker_that_serves_an_older_version_voids_the_score(tmp_path: Path, s
         version = await pool.load_weights(empty_push(1, nbytes=0))
         evaluations = StepEvaluations(run, session.rl, pool, stage="rl")
         evaluations.begin(2, version)
-        await evaluations.finished()
+        await evaluations.wait_finished()
         await pool.close()
         await settle()
 

@@ -88,7 +88,7 @@ async def train(
         done.append((version.learnt.step, await buffer.take(version.learnt)))
         for _ in range(rng.choice((1, 20))):
             await asyncio.sleep(0)
-        await buffer.trained(step)
+        await buffer.record_trained(step)
         version.learnt = WeightVersion(step=step)
         await loading
         loading = asyncio.create_task(load(step))
@@ -145,7 +145,7 @@ async def half_done() -> BufferState:
     await buffer.put(group(tickets[1], [0.0, 1.0]))
     await buffer.put(group(tickets[3], [0.0, 1.0]))
     await buffer.take(version.value)
-    await buffer.trained(1)
+    await buffer.record_trained(1)
     version.value = WeightVersion(step=1)
     await buffer.release(1)
     late = await buffer.admit(source, version)
@@ -167,7 +167,7 @@ def test_a_restored_buffer_hands_out_the_same_tickets_and_keeps_what_is_finished
         handed = [await buffer.admit(source, version) for _ in range(2)]
         assert [(t.number, t.task.key, t.admitted.step) for t in handed] == [(2, "2", 5), (5, "5", 6)]
         assert [g.ticket.number for g in await buffer.take(version.value)] == [0]
-        await buffer.trained(2)
+        await buffer.record_trained(2)
         await buffer.release(2)
         assert (await buffer.admit(source, version)).number == 6
         assert buffer.totals() == Totals(issued=7, trained=2, dropped=1, in_flight=4)
@@ -185,7 +185,7 @@ def test_tickets_that_would_come_too_late_under_new_settings_begin_anew_with_the
         assert [held.number for held in buffer.state().tickets] == [0, 2, 3, 5]
         for step, number in enumerate((0, 2, 3, 5), 1):
             assert [g.ticket.number for g in await buffer.take(version.value)] == [number]
-            await buffer.trained(step)
+            await buffer.record_trained(step)
             version.value = WeightVersion(step=step + 1)
             await buffer.release(step)
             assert buffer.totals().is_balanced
@@ -205,7 +205,7 @@ def test_tickets_without_a_slot_under_new_settings_wait_for_one_with_their_numbe
             ticket = await buffer.admit(source, version)
             await buffer.put(group(ticket, [0.0, 1.0]))
             assert [g.ticket.number for g in await buffer.take(version.value)] == [number]
-            await buffer.trained(step)
+            await buffer.record_trained(step)
             version.value = WeightVersion(step=step + 1)
             await buffer.release(step)
             assert buffer.totals().is_balanced
@@ -247,7 +247,7 @@ def test_a_step_waits_for_groups_that_are_due_and_takes_the_oldest_that_are_read
         for ticket in (b, c):
             await buffer.put(group(ticket, [0.0, 1.0]))
         said.append(keys(await buffer.take(version.value)))
-        await buffer.trained(1)
+        await buffer.record_trained(1)
         version.value = WeightVersion(step=1)
         await buffer.release(1)
         for ticket in [await buffer.admit(source, version) for _ in range(2)]:
@@ -279,7 +279,7 @@ def test_with_few_slots_steps_go_on_without_a_slow_group_until_it_is_due() -> No
                 said.append("waits")
                 await buffer.put(group(slow, [0.0, 1.0]))
             said.append(" ".join(g.ticket.task.key for g in await taking))
-            await buffer.trained(step)
+            await buffer.record_trained(step)
             version.value = WeightVersion(step=step)
             await buffer.release(step)
         return said
@@ -301,7 +301,7 @@ def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_it_was_asked_
         await buffer.take(version.value)
         seconds.append(104.0)
         found = [buffer.occupancy()]
-        await buffer.trained(1)
+        await buffer.record_trained(1)
         await buffer.release(1)
         seconds.append(109.0)
         return [*found, buffer.occupancy()]
@@ -355,7 +355,7 @@ def test_rewards_of_dropped_groups_are_measured_each_once() -> None:
                 await buffer.put(group(await buffer.admit(source, version), answers))
             groups, dropped = await buffer.take(version.value), buffer.dropped
             steps.append(step_metrics(report_of(groups, dropped=dropped)))
-            await buffer.trained(1)
+            await buffer.record_trained(1)
             await buffer.release(1)
         return steps
 
@@ -445,7 +445,7 @@ VERSIONS = 6
 
 def change(held: HeldSlots, plain: list[Slot], rng: random.Random, number: int) -> None:
     """Make one random valid change to the slots and to the plain list."""
-    what = rng.choice(("add", "add", "enter", "enter", "finish", "remove"))
+    what = rng.choice(("add", "add", "enter", "enter", "finish", "remove", "reset"))
     if what == "add" or not plain:
         state = rng.choice(list(SlotState))
         undecided = state is SlotState.GENERATING and rng.random() < 0.3
@@ -460,6 +460,9 @@ def change(held: HeldSlots, plain: list[Slot], rng: random.Random, number: int) 
     if what == "remove":
         held.remove(slot)
         plain.remove(slot)
+    elif what == "reset":
+        held.reset(slot)
+        assert (slot.state, slot.ticket, slot.group) == (SlotState.MAKING, None, None)
     elif what == "finish" and slot.state is SlotState.GENERATING:
         held.finish(slot, GROUP)
     elif what == "enter" and later:

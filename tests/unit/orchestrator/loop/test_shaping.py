@@ -18,7 +18,7 @@ from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.config import ShapingConfig
 from temper.orchestrator.loop.length_penalty import EnvPenalty
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.shaping import earned_rewards, shaped
+from temper.orchestrator.loop.shaping import earned_rewards, shape_rewards
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.stages.run_rl import has_advantage
 from temper.rewards.length_shaping import overlong_penalty
@@ -57,13 +57,13 @@ def group(answers: Sequence[tuple[float, Sequence[Turn]]], *, thinking: Thinking
 
 def test_nothing_is_added_where_nothing_is_set() -> None:
     plain = group([(1.0, [turn()]), (0.0, [turn(thinking=9)])])
-    assert shaped(plain, ShapingConfig()) == plain
+    assert shape_rewards(plain, ShapingConfig()) == plain
 
 
 def test_thoughts_and_answers_are_rewarded_separately_and_a_group_that_is_all_right_gets_a_signal() -> None:
     before = group([(1.0, [turn(thinking=10, answer=4)]), (1.0, [turn(thinking=20, answer=2)])])
     assert not has_different_rewards(before.rewards_G)
-    after = shaped(before, ShapingConfig(thinking_length=0.5, answer_length=0.25))
+    after = shape_rewards(before, ShapingConfig(thinking_length=0.5, answer_length=0.25))
     # brevity +-0.5 around the mean, in opposite directions for thinking and answer
     assert after.rewards_G == pytest.approx([1 + 0.25 - 0.125, 1 - 0.25 + 0.125])
     assert after.trajectories[0].score.parts == pytest.approx(
@@ -74,15 +74,15 @@ def test_thoughts_and_answers_are_rewarded_separately_and_a_group_that_is_all_ri
 
 
 def test_a_group_that_is_all_wrong_gets_no_reward_for_length() -> None:
-    after = shaped(group([(0.0, [turn()]), (0.0, [turn(thinking=9)])]), ShapingConfig(thinking_length=0.5))
+    after = shape_rewards(group([(0.0, [turn()]), (0.0, [turn(thinking=9)])]), ShapingConfig(thinking_length=0.5))
     assert after.rewards_G == [0.0, 0.0]
 
 
 def test_effort_is_rewarded_only_where_the_prompt_asks_for_little() -> None:
     config = ShapingConfig(effort_slope=0.2, effort_tokens=30)
     answers = [(1.0, [turn(thinking=14, answer=1)]), (1.0, [turn(thinking=59, answer=1)])]
-    assert shaped(group(answers), config).rewards_G == [1.0, 1.0]
-    assert shaped(group(answers, thinking=LOW_EFFORT), config).rewards_G == pytest.approx([1.1, 0.8])
+    assert shape_rewards(group(answers), config).rewards_G == [1.0, 1.0]
+    assert shape_rewards(group(answers, thinking=LOW_EFFORT), config).rewards_G == pytest.approx([1.1, 0.8])
 
 
 @pytest.mark.parametrize("setting", [{"thinking_length": -0.1}, {"effort_tokens": 0}, {"shortest_bonus": -1.0}])
@@ -154,14 +154,14 @@ def long(*answers: tuple[int, ...], thinking: Thinking = UNLIMITED) -> Group:
 
 def test_an_answer_pays_for_its_longest_turn() -> None:
     config = ShapingConfig(overlong_buffer=10, overlong_factor=2.0)
-    after = shaped(long((8, 8, 8), (3, 15), ()), config, turn_tokens=20)
+    after = shape_rewards(long((8, 8, 8), (3, 15), ()), config, turn_tokens=20)
     assert after.rewards_G == pytest.approx([1.0, 0.0, 1.0])
     assert [t.score.parts["overlong"] for t in after.trajectories] == pytest.approx([0.0, -1.0, 0.0])
 
 
 def test_a_group_is_filtered_by_what_its_answers_earned_before_the_penalty() -> None:
     right = long(*[(3,)] * 7, (15,))
-    after = shaped(right, ShapingConfig(overlong_buffer=10, overlong_factor=0.1), turn_tokens=20)
+    after = shape_rewards(right, ShapingConfig(overlong_buffer=10, overlong_factor=0.1), turn_tokens=20)
     assert after.rewards_G == pytest.approx([1.0] * 7 + [0.95])
     assert earned_rewards(after) == [1.0] * 8
     assert not has_advantage(after, kind="grpo")
@@ -169,14 +169,14 @@ def test_a_group_is_filtered_by_what_its_answers_earned_before_the_penalty() -> 
 
 
 def test_an_answer_stays_right_when_a_penalty_is_taken_from_its_reward() -> None:
-    after = shaped(long((15,), (3,)), ShapingConfig(overlong_buffer=10), turn_tokens=20)
+    after = shape_rewards(long((15,), (3,)), ShapingConfig(overlong_buffer=10), turn_tokens=20)
     assert after.rewards_G == pytest.approx([0.5, 1.0])
     assert [t.correct for t in after.trajectories] == [True, True]  # the environment has no score part `correct`
 
 
 def test_a_turn_with_a_thinking_budget_pays_nothing() -> None:
     told = long((20,), (1,), thinking=up_to(8))
-    assert shaped(told, ShapingConfig(overlong_buffer=10), turn_tokens=20) == told
+    assert shape_rewards(told, ShapingConfig(overlong_buffer=10), turn_tokens=20) == told
 
 
 def test_a_buffer_longer_than_a_turn_is_refused() -> None:
@@ -194,7 +194,7 @@ def test_thinking_tokens_have_a_penalty_in_forced_answers_too() -> None:
     made = replace(made, trajectories=(replace(made.trajectories[0], forced_answers=(forced,)), made.trajectories[1]))
     adaptive = EnvPenalty(penalty=0.1, length=100.0)
     config = ShapingConfig(solve_rate_penalty=0.4)
-    penalised = shaped(made, config, length_penalty=adaptive)  # 0.1 + 0.4 / 2 for 100 tokens
+    penalised = shape_rewards(made, config, length_penalty=adaptive)  # 0.1 + 0.4 / 2 for 100 tokens
     assert penalised.rewards_G == pytest.approx([1.0 - 0.15, -0.3])
     assert penalised.trajectories[0].forced_answers[0].reward == pytest.approx(1.0 - 0.06)
     assert [answer.correct for answer in penalised.trajectories] == [True, False]
@@ -202,5 +202,5 @@ def test_thinking_tokens_have_a_penalty_in_forced_answers_too() -> None:
 
 
 def test_an_unsolved_group_pays_as_for_one_right_answer() -> None:
-    penalised = shaped(group([(0.0, [turn(thinking=100)])] * 4), ShapingConfig(solve_rate_penalty=0.4))
+    penalised = shape_rewards(group([(0.0, [turn(thinking=100)])] * 4), ShapingConfig(solve_rate_penalty=0.4))
     assert penalised.rewards_G == pytest.approx([-0.1] * 4)

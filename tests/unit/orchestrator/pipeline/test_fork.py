@@ -162,9 +162,9 @@ def test_a_fork_that_can_not_be_is_refused_with_the_reason(
 def test_a_fork_keeps_the_answers_that_its_stage_trains_on_unless_they_are_sampled_with_other_settings(
     source: Path, override: str, kept: bool
 ) -> None:
-    RunDir(source).sampled("rl").write_text("{}\n")
+    RunDir(source).answers_file("rl").write_text("{}\n")
     fork(source, "rl/150", ["name=new", override])
-    assert RunDir(source.parent / "new").sampled("rl").exists() == kept
+    assert RunDir(source.parent / "new").answers_file("rl").exists() == kept
 
 
 def test_a_fork_needs_no_model_directory_that_its_source_began_with(source: Path, tmp_path: Path) -> None:

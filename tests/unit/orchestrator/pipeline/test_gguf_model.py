@@ -49,7 +49,7 @@ def test_the_converted_model_computes_and_reads_as_the_file(
     file = written(original, tmp_path / "tiny.gguf", quantized=quantized)
     made = with_converted_model(settings(file, tmp_path / "runs"))["model"]["path"]
     assert Path(made).parent == tmp_path / "runs" / "mine"
-    assert RunDir(tmp_path / "runs" / "mine").verified(Path(made)) == Path(made)  # no checkpoint with a manifest
+    assert RunDir(tmp_path / "runs" / "mine").verify_model(Path(made)) == Path(made)  # no checkpoint with a manifest
     first, second = (AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32) for each in (original, made))
     with torch.no_grad():
         assert float((first(IDS).logits - second(IDS).logits).abs().max()) <= difference

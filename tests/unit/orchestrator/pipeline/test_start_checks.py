@@ -38,7 +38,7 @@ from temper.orchestrator.pipeline.start_checks import (
 from temper.orchestrator.run.folder import RunDir
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.config import RolloutConfig
-from temper.rollout.weights.weight_files import require_whole
+from temper.rollout.weights.weight_files import require_complete
 
 DEMO = Path("configs/demo.yaml")
 ROW = '{"question": "What is 1 + 1?", "answer": "#### 2"}\n'
@@ -104,18 +104,18 @@ def test_a_disk_that_can_not_hold_a_checkpoint_is_named_at_once(
 
 def test_a_model_directory_is_whole_or_says_what_it_lacks(tmp_path: Path) -> None:
     model = tiny_models.llama(tmp_path / "model")
-    assert require_whole(model) > 0
+    assert require_complete(model) > 0
     weights = model / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-4])
     with pytest.raises(ValueError, match=rf"has {len(content) - 4} bytes instead of {len(content)}"):
-        require_whole(model)
+        require_complete(model)
     weights.write_bytes(content[:100])
     with pytest.raises(ValueError, match="safetensors file of 100 bytes"):
-        require_whole(model)
+        require_complete(model)
     weights.unlink()
     with pytest.raises(FileNotFoundError, match=r"lacks \*.safetensors"):
-        require_whole(model)
+        require_complete(model)
 
 
 def test_an_index_tells_which_files_a_model_must_have(tmp_path: Path) -> None:
@@ -125,13 +125,13 @@ def test_an_index_tells_which_files_a_model_must_have(tmp_path: Path) -> None:
         (tmp_path / f"{name}.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + bytes(24))
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}))
-    assert require_whole(tmp_path) == 12
+    assert require_complete(tmp_path) == 12
     index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "c": "b.safetensors"}}))
     with pytest.raises(ValueError, match="b.safetensors lacks c"):
-        require_whole(tmp_path)
+        require_complete(tmp_path)
     index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "c": "c.safetensors"}}))
     with pytest.raises(FileNotFoundError, match="lacks 1 of its 2 weight files: c.safetensors"):
-        require_whole(tmp_path)
+        require_complete(tmp_path)
 
 
 def test_rows_of_data_without_demonstrations_are_no_supervised_data(

@@ -16,8 +16,8 @@ from temper.orchestrator.run.checkpoint import (
     DamagedCheckpointError,
     begin,
     commit,
-    discarded_on_failure,
-    is_whole,
+    discard_on_failure,
+    is_complete,
     latest,
     place,
     steps,
@@ -227,7 +227,7 @@ def test_only_whole_checkpoints_count_among_those_that_are_kept(tmp_path):
     damage(write(tmp_path, 50))
     assert latest(tmp_path) == place(tmp_path, 25)
     write(tmp_path, 30)
-    assert [step for step in steps(tmp_path) if is_whole(place(tmp_path, step))] == [25, 30]
+    assert [step for step in steps(tmp_path) if is_complete(place(tmp_path, step))] == [25, 30]
 
 
 def test_a_checkpoint_is_read_once_when_it_is_written_and_once_when_it_is_continued_from(tmp_path):
@@ -256,10 +256,10 @@ def test_a_model_of_the_run_is_verified_before_it_is_loaded_and_another_is_not_a
     folder, elsewhere = RunDir(tmp_path / "run"), tmp_path / "model"
     elsewhere.mkdir()
     model = write(folder.checkpoints("sft"), 300)
-    assert (folder.verified(model), folder.verified(elsewhere)) == (model, elsewhere)
+    assert (folder.verify_model(model), folder.verify_model(elsewhere)) == (model, elsewhere)
     damage(model)
     with pytest.raises(DamagedCheckpointError, match="model.safetensors"):
-        folder.verified(model)
+        folder.verify_model(model)
 
 
 def test_a_full_disk_is_an_error_before_anything_is_written_and_older_checkpoints_stay(tmp_path):
@@ -276,7 +276,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_older_ones(tmp_path):
 
     def fill(error: Exception) -> None:
         directory = begin(tmp_path, 2, needed_bytes=1000)
-        with discarded_on_failure(directory, needed_bytes=1000):
+        with discard_on_failure(directory, needed_bytes=1000):
             (directory / "model.safetensors").write_bytes(b"12345")
             raise error
 
@@ -298,5 +298,5 @@ def test_a_checkpoint_that_a_user_moved_and_linked_stays_where_it_is(tmp_path):
     for step in (2, 3, 4):
         write(stage, step)
     assert sorted(path.name for path in stage.iterdir()) == ["000003", "000004"]
-    assert is_whole(far)
+    assert is_complete(far)
     assert (far / "note.txt").read_text() == "mine"

@@ -17,8 +17,8 @@ from temper.orchestrator.run.checkpoint import (
     Retention,
     begin,
     commit,
-    discarded_on_failure,
-    is_whole,
+    discard_on_failure,
+    is_complete,
     latest,
     place,
     steps,
@@ -34,13 +34,13 @@ BEST = Retention(last=2, scores={5: 2.0, 10: 1.0, 20: 0.5, 30: 0.5})
 def save(stage: Path, step: int) -> None:
     """Save as the learner and the driver do: pieces from copies, then the commit."""
     directory = begin(stage, step, needed_bytes=1000)
-    with discarded_on_failure(directory, needed_bytes=1000):
+    with discard_on_failure(directory, needed_bytes=1000):
         (directory / "learner").mkdir()
         weights = {"weight": copy_to_cpu(torch.full((64,), float(step)))}
         file_piece("model.safetensors", weights)(directory)
         file_piece("optimizer-00000.safetensors", weights)(directory / "learner")
         bytes_piece("tokenizer.json", b"{}")(directory)
-    with discarded_on_failure(directory, needed_bytes=1000):
+    with discard_on_failure(directory, needed_bytes=1000):
         commit(directory, texts={"loop.json": f'{{"step": {step}}}'}, retention=BEST)
 
 
@@ -122,7 +122,7 @@ def test_whatever_happens_in_a_save_the_step_before_or_the_new_one_is_whole_and_
         assert status in ((KILLED, DONE) if fault is kill else (0, RAISED, DONE)), number
         found = latest(stage)
         assert found in (place(stage, 20), place(stage, step)), number
-        assert is_whole(place(stage, 5)), number
+        assert is_complete(place(stage, 5)), number
         if status == DONE and step == 30:
             assert steps(stage) == [5, 20, 30]
         save(stage, 40)  # the next save finds its place and removes leftovers

@@ -14,7 +14,7 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.config.run_config import ModelConfig
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.declared_model import generation_file, write_declared
-from temper.rollout.config import DeclaredTurns
+from temper.rollout.declared_turns import DeclaredTurns
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.formats.find import find_format, generation_text
 from temper.rollout.tokenizer import load_tokenizer

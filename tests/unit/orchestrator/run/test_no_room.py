@@ -17,7 +17,7 @@ from unit.orchestrator.evaluation.test_budget_curve import Tracked
 from temper.orchestrator.loop.deadline import StopFlag
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.event_log import EventLog
-from temper.orchestrator.run.folder import RunDir, write_whole
+from temper.orchestrator.run.folder import RunDir, write_atomically
 from temper.orchestrator.run.metrics_log import MetricsLog, read_metrics
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.context import RunContext
@@ -91,7 +91,7 @@ def test_a_file_that_is_replaced_is_on_disk_with_its_name(tmp_path: Path, monkey
         synced.append((S_ISDIR(os.fstat(descriptor).st_mode), (tmp_path / "manifest.json").exists()))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    write_whole(tmp_path / "manifest.json", "{}")
+    write_atomically(tmp_path / "manifest.json", "{}")
     assert synced == [(False, False), (True, True)]
 
 

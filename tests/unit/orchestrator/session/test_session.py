@@ -132,7 +132,7 @@ def test_a_step_that_is_saved_already_is_not_saved_again_and_is_continued_from(t
         assert await begun(run, LossConfig()) == 0
         for _ in range(2):
             await run.trainer.save("rl", 5, {"loop.json": "{}"})
-        assert (await run.trainer.trained("rl")).name == "000005"
+        assert (await run.trainer.wait_for_model("rl")).name == "000005"
 
     learner = Learner()
     on_a_run(tmp_path, learner, saved)
@@ -155,7 +155,7 @@ def test_what_a_continued_stage_is_compared_with_is_verified_too(tmp_path: Path,
         run.trainer.learner = Learner()  # type: ignore[assignment]
         await run.trainer.save("sft", 3, {})
         await run.trainer.save("rl", 5, {})
-        before = await run.trainer.trained("sft")
+        before = await run.trainer.wait_for_model("sft")
         run.folder.store(replace(run.folder.state(), began={"rl": str(before.relative_to(run.folder.root))}))
         (before / "model.safetensors").write_bytes(b"damaged")
         assert await begun(run, loss) == 5
@@ -183,7 +183,7 @@ def test_a_learner_that_hangs_is_not_waited_for_for_ever_and_the_setting_is_name
     async def work(run: Run) -> None:
         await begun(run, LossConfig(kl_coefficient=0.1))
         await run.trainer.save("rl", 5, {})
-        await run.trainer.written()
+        await run.trainer.wait_written()
 
     with pytest.raises(StuckError, match=setting):
         on_a_run(tmp_path, Learner(call), work, *SHORT)
@@ -330,7 +330,7 @@ def test_a_checkpoint_is_written_while_the_learner_goes_on_and_waited_for_by_who
         assert steps(run.folder.checkpoints("rl")) == []
         run.trainer.raise_failed()
         asyncio.get_running_loop().call_later(0.05, last.set)
-        assert await run.trainer.trained("rl") == place(run.folder.checkpoints("rl"), 5)
+        assert await run.trainer.wait_for_model("rl") == place(run.folder.checkpoints("rl"), 5)
         await run.trainer.save("rl", 6, {})
         assert steps(run.folder.checkpoints("rl")) == [5]
         await run.trainer.close()
@@ -385,7 +385,7 @@ def test_the_last_and_the_best_checkpoints_are_kept(tmp_path: Path, keep: int, b
             run.metrics.append("rl", step, {"env/math/reward": near, "train/kl": -abs(step - 15.5)})
             if step % 10 == 0:
                 await run.trainer.save("rl", step, {})
-        await run.trainer.written()
+        await run.trainer.wait_written()
         assert steps(run.folder.checkpoints("rl")) == kept
 
     on_a_run(tmp_path, Learner(), work, f"checkpoints.keep={keep}", f"checkpoints.best={best}")
@@ -485,7 +485,7 @@ def test_a_hung_rank_is_given_up_and_a_checkpoint_that_is_being_committed_is_not
             assert ended == ["committed"]
         await asyncio.sleep(0.01)
         writer.start(asyncio.sleep(0), what="checkpoint 6", needed=0)  # the next write may begin
-        await writer.written()
+        await writer.wait_written()
 
     asyncio.run(work())
     assert ended == ["committed" if committing else "given up"]

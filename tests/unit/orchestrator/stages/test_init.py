@@ -11,7 +11,7 @@ from unit.orchestrator.session.test_session import Learner, on_a_run
 
 from temper.orchestrator.config.run_config import ModelConfig
 from temper.orchestrator.pipeline.plan import single_instance
-from temper.orchestrator.run.checkpoint import is_whole
+from temper.orchestrator.run.checkpoint import is_complete
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.run_init import run_init
 from temper.orchestrator.stages.stage import all_stages
@@ -27,7 +27,7 @@ def test_a_run_begins_with_the_averages_of_a_checkpoint(tmp_path: Path) -> None:
         return on_a_run(folder, Learner(), begun, f"model.path={source}", "model.ema=true")
 
     target = first_model(tmp_path / "averaging", checkpoint)
-    assert is_whole(target)
+    assert is_complete(target)
     assert torch.equal(weights(target)["lm_head.weight"], -weights(checkpoint)["lm_head.weight"])
     with pytest.raises(ValueError, match=r"optim\.ema_decay"):
         first_model(tmp_path / "without", tiny_models.qwen3(tmp_path / "plain"))

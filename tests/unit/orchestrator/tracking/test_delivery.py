@@ -101,7 +101,8 @@ from pathlib import Path
 from time import sleep
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tracking import sending
-from temper.orchestrator.tracking.mlflow.tracker import StoredRun, make_mlflow_sender
+from temper.orchestrator.pipeline.tracking import make_mlflow_sender
+from temper.orchestrator.tracking.mlflow.stored_run import StoredRun
 
 folder = Path(sys.argv[1])
 sending.POLL_S = 0.1

@@ -19,8 +19,8 @@ from temper.orchestrator.tracking.backend import DataSet, RunStatus
 from temper.orchestrator.tracking.metric_names import GROUPS, display_name
 from temper.orchestrator.tracking.mlflow.backend import LINE, merge_note
 from temper.orchestrator.tracking.mlflow.run import MlflowRun
+from temper.orchestrator.tracking.mlflow.stored_run import StoredRun
 from temper.orchestrator.tracking.mlflow.traces import build_parts, build_trace, sample_rows
-from temper.orchestrator.tracking.mlflow.tracker import StoredRun
 from temper.orchestrator.tracking.tracker import stage_of
 
 

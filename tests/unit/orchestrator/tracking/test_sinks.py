@@ -1,4 +1,4 @@
-"""A run in W&B and in trackio: the real libraries, offline, read back by their own readers."""
+"""A run in W&B: the real library, offline, read back by its own reader."""
 
 import glob
 import json
@@ -12,32 +12,22 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from support.sink_records import POINTS, expected, trackio_store, wandb_records
+from support.sink_records import expected, wandb_points, wandb_records
 from support.tracked_runs import sent_rows, wait_for
 
 from temper.orchestrator.config.run_config import TrackingConfig
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.start_checks import check_before
-from temper.orchestrator.run.folder import write_json
+from temper.orchestrator.pipeline.tracking import make_wandb_sender
+from temper.orchestrator.run.folder import RunDir, write_json
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tracking.backend import RunStatus
-from temper.orchestrator.tracking.sinks.config import SINKS, WandbConfig, is_installed
-from temper.orchestrator.tracking.sinks.sink import SinkRun, make_sink_sender, strip_links
+from temper.orchestrator.tracking.sinks.config import WandbConfig, is_installed
 from temper.orchestrator.tracking.tracker import Tracker
 from temper.orchestrator.tracking.unsent_rows import RunIdentity, load_identity, save_identity
 
-needs_both = pytest.mark.skipif(
-    not all(is_installed(name) for name in SINKS), reason="W&B or trackio is not installed; `make setup` installs both"
-)
+needs_wandb = pytest.mark.skipif(not is_installed("wandb"), reason="W&B is not installed; `make setup` installs it")
 NOTE = "Accuracy 0.5 - [report.html](RUN_PAGE/artifacts/report.html)"
-
-
-@pytest.fixture(autouse=True)
-def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the libraries read the environment of each test."""
-    monkeypatch.setenv("TRACKIO_DIR", "")  # monkeypatch restores it after a test
-    for name in [name for name in sys.modules if name.partition(".")[0] == "trackio"]:
-        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.fixture
@@ -52,34 +42,19 @@ def quiet_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             proxy.accept()
 
 
-def sink_run(folder: Path, sink: str) -> SinkRun:
-    """Return the run of a folder in a sink. Its store is in that folder."""
-    return SinkRun(
-        sink=sink,
-        name="demo",
-        project="temper",
-        metrics=folder / "metrics.jsonl",
-        state_dir=folder / "tracking" / sink,
-        store=str(folder / "trackio") if sink == "trackio" else "",
-    )
-
-
-def tracker_to(folder: Path, sink: str, said: list[str]) -> Tracker:
-    return Tracker(make_sink_sender(sink_run(folder, sink), notify=said.append))
+def wandb_tracker(folder: Path, said: list[str]) -> Tracker:
+    return Tracker(make_wandb_sender(WandbConfig(), name="demo", folder=RunDir(folder), notify=said.append))
 
 
 def of_type(records: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [record[kind] for record in records if record["type"] == kind]
 
 
-@needs_both
+@needs_wandb
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("sink", SINKS)
-def test_a_run_reaches_a_sink_with_all_that_it_has_and_goes_on_there(
-    tmp_path: Path, sink: str, quiet_network: None
-) -> None:
+def test_a_run_reaches_w_and_b_with_all_that_it_has_and_goes_on_there(tmp_path: Path, quiet_network: None) -> None:
     said: list[str] = []
-    log, first = MetricsLog(tmp_path / "metrics.jsonl"), tracker_to(tmp_path, sink, said)
+    log, first = MetricsLog(tmp_path / "metrics.jsonl"), wandb_tracker(tmp_path, said)
     first.params({"rl.steps": "5", "rl.group_size": "4"})
     first.describe(NOTE)
     for step in (1, 2, 3):
@@ -93,16 +68,16 @@ def test_a_run_reaches_a_sink_with_all_that_it_has_and_goes_on_there(
     (tmp_path / "report.html").write_text("<p>report</p>")
     for file in ("report.html", "eval/rl.json"):
         first.artifact(tmp_path / file)
-    wait_for(lambda: sent_rows(tmp_path / "tracking" / sink) == 8)
+    wait_for(lambda: sent_rows(tmp_path / "tracking" / "wandb") == 8)
     log.truncate("rl", 2)  # during the send
     log.append("rl", 3, {"train/loss": -1.0})
     first.close(RunStatus.KILLED, timeout_s=120)
     accuracy = {"1_accuracy/coin": {1: 0.5}}
-    assert POINTS[sink](tmp_path) == expected(tmp_path) | accuracy
+    assert wandb_points(tmp_path) == expected(tmp_path) | accuracy
     assert said
     assert all(str(tmp_path) in line for line in said)
 
-    second = tracker_to(tmp_path, sink, said)
+    second = wandb_tracker(tmp_path, said)
     second.params({"rl.steps": "9"})
     second.describe(NOTE)
     for file in ("report.html", "eval/rl.json"):
@@ -111,24 +86,17 @@ def test_a_run_reaches_a_sink_with_all_that_it_has_and_goes_on_there(
     log.truncate("rl", 2)
     log.append("rl", 3, {"train/loss": -2.0})
     second.close(RunStatus.FINISHED, timeout_s=120)
-    assert POINTS[sink](tmp_path) == expected(tmp_path) | accuracy
-    assert POINTS[sink](tmp_path)["4_train/rl/loss"] == {1: 0.125, 2: 0.25, 3: -2.0}
-    if sink == "trackio":
-        ((run,), artifacts) = trackio_store(tmp_path)
-        assert (run["name"], run["config"]["rl.steps"]) == ("demo", "9")
-        notes = [row["description"]["_value"] for row in run["logs"] if "description" in row]
-        assert notes == ["Accuracy 0.5"]
-        assert sorted(one["name"] for one in artifacts) == ["demo-eval-rl.json", "demo-report.html"]
-        assert f"TRACKIO_DIR={tmp_path / 'trackio'} trackio show --project temper" in said[0]
+    assert wandb_points(tmp_path) == expected(tmp_path) | accuracy
+    assert wandb_points(tmp_path)["4_train/rl/loss"] == {1: 0.125, 2: 0.25, 3: -2.0}
 
 
-@needs_both
+@needs_wandb
 @pytest.mark.timeout(600)
 def test_w_and_b_has_configuration_description_files_and_tables_and_goes_on_after_an_upload(
     tmp_path: Path, quiet_network: None
 ) -> None:
     said: list[str] = []
-    log, first = MetricsLog(tmp_path / "metrics.jsonl"), tracker_to(tmp_path, "wandb", said)
+    log, first = MetricsLog(tmp_path / "metrics.jsonl"), wandb_tracker(tmp_path, said)
     first.params({"rl.steps": "5"})
     first.describe(NOTE)
     log.append("rl", 1, {"x": 1.0})
@@ -154,7 +122,7 @@ def test_w_and_b_has_configuration_description_files_and_tables_and_goes_on_afte
     (record,) = folder.glob("*.wandb")
     record.with_suffix(".wandb.synced").touch()  # `wandb sync` marks an uploaded record like this
     log.append("rl", 2, {"x": 2.0})
-    tracker_to(tmp_path, "wandb", said).close(RunStatus.FINISHED, timeout_s=120)
+    wandb_tracker(tmp_path, said).close(RunStatus.FINISHED, timeout_s=120)
     before, after = wandb_records(tmp_path)
     assert [of_type(part, "run")[0]["run_id"] for part in (before, after)] == [runs[0]["run_id"]] * 2
     assert [[row["item"]["x"] for row in _shown(part)] for part in (before, after)] == [[1.0], [2.0]]
@@ -163,32 +131,32 @@ def test_w_and_b_has_configuration_description_files_and_tables_and_goes_on_afte
 
     log.truncate("rl", 0)
     log.append("rl", 1, {"x": 3.0})
-    tracker_to(tmp_path, "wandb", said).close(RunStatus.FINISHED, timeout_s=120)
+    wandb_tracker(tmp_path, said).close(RunStatus.FINISHED, timeout_s=120)
     assert any(str(runs[0]["run_id"]) in line for line in said)
     newest = max(wandb_records(tmp_path), key=lambda part: of_type(part, "run")[0]["start_time"])
     assert of_type(newest, "run")[0]["run_id"] != runs[0]["run_id"]
     assert [row["item"]["x"] for row in _shown(newest)] == [3.0]
 
 
-@needs_both
+@needs_wandb
 def test_the_record_of_a_killed_process_is_written_again(tmp_path: Path) -> None:
     from temper.orchestrator.tracking.sinks.wandb_sink import WandbSink
 
-    run = sink_run(tmp_path, "wandb")
-    run.state_dir.mkdir(parents=True)
-    save_identity(run.state_dir, RunIdentity(mark="m", run_id="r"))
-    records = [run.state_dir / "wandb" / f"offline-run-{number}-r" for number in (1, 2)]
+    state_dir = tmp_path / "tracking" / "wandb"
+    state_dir.mkdir(parents=True)
+    save_identity(state_dir, RunIdentity(mark="m", run_id="r"))
+    records = [state_dir / "wandb" / f"offline-run-{number}-r" for number in (1, 2)]
     for record in records:
         record.mkdir(parents=True)
     sent = {"sent": 2, "offered": 2, "digest": "d"}
-    write_json(run.state_dir / "r.sent", sent | {"sent": 9})
-    write_json(run.state_dir / "r.begun", {"records": [records[0].name], "sent": sent})
-    sink = WandbSink(run, notify=print)
-    sink._known = load_identity(run.state_dir)
+    write_json(state_dir / "r.sent", sent | {"sent": 9})
+    write_json(state_dir / "r.begun", {"records": [records[0].name], "sent": sent})
+    sink = WandbSink(WandbConfig(), name="demo", folder=RunDir(tmp_path), notify=print)
+    sink._known = load_identity(state_dir)
     sink._discard_unfinished()
     assert [record.exists() for record in records] == [True, False]
-    assert sent_rows(run.state_dir) == 2
-    assert not list(run.state_dir.glob("*.begun"))
+    assert sent_rows(state_dir) == 2
+    assert not list(state_dir.glob("*.begun"))
 
 
 def _shown(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -205,14 +173,13 @@ SILENT = """
 import sys
 from pathlib import Path
 from time import monotonic, sleep
+from temper.orchestrator.pipeline.tracking import make_wandb_sender
+from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tracking.backend import RunStatus
-from temper.orchestrator.tracking.sinks.sink import SinkRun, make_sink_sender
+from temper.orchestrator.tracking.sinks.config import WandbConfig
 
-folder = Path(sys.argv[1])
-run = SinkRun(
-    sink="wandb", name="demo", project="temper", metrics=folder / "metrics.jsonl", state_dir=folder / "wandb", uploads=True
-)
-sender = make_sink_sender(run, notify=print)
+settings = WandbConfig(mode="online")
+sender = make_wandb_sender(settings, name="demo", folder=RunDir(Path(sys.argv[1])), notify=print)
 sender.add("the configuration", lambda place: place.send_params({"rl.steps": "5"}))
 sys.stdin.readline()
 began = monotonic()
@@ -221,7 +188,7 @@ assert monotonic() - began < 10
 """
 
 
-@needs_both
+@needs_wandb
 @pytest.mark.timeout(600)
 def test_a_server_that_never_answers_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the run nor its process waits for it."""
@@ -240,13 +207,10 @@ def test_a_server_that_never_answers_holds_up_no_end(tmp_path: Path, monkeypatch
     assert "1 rows of metrics.jsonl" in printed or "no connection" in printed
 
 
-@pytest.mark.parametrize("sink", SINKS)
-def test_a_package_that_lacks_is_told_before_a_run_begins(
-    tmp_path: Path, sink: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, sink, None)  # as if it is not installed
-    config = load_config(Path("configs/demo.yaml"), [f"tracking.also=[{sink}]", f"runs_dir={tmp_path}"])
-    with pytest.raises(ValueError, match=rf"tracking.also=.*{sink}.*make setup"):
+def test_a_package_that_lacks_is_told_before_a_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it is not installed
+    config = load_config(Path("configs/demo.yaml"), ["tracking.also=[wandb]", f"runs_dir={tmp_path}"])
+    with pytest.raises(ValueError, match=r"tracking.also=.*wandb.*make setup"):
         check_before(config, config.instances, tmp_path / "demo")
     assert list(tmp_path.iterdir()) == []
 
@@ -264,7 +228,10 @@ def test_a_place_that_is_none_or_named_twice_is_refused(also: list[str]) -> None
         TrackingConfig(also=also)
 
 
+@needs_wandb
 def test_links_to_pages_of_mlflow_s_are_left_out_of_a_note() -> None:
+    from temper.orchestrator.tracking.sinks.wandb_sink import strip_links
+
     links = "[report.html](RUN_PAGE/artifacts/report.html) - [traces](RUN_PAGE/traces)"
     note = f"| a |\n\n{links}\n\nFolder: `runs/a`\n\n![p](RUN_FILE/p.svg)"
     assert strip_links(note).split() == ["|", "a", "|", "Folder:", "`runs/a`"]

@@ -58,7 +58,7 @@ def test_turns_are_closed_where_the_rule_closes_them(tokenizer: PreTrainedTokeni
     turns = LimitedTurns(tokenizer, tags, vocabulary=SIZE, slots=slots + 1, device=torch.device("cpu"))
     limits = [ThinkingLimit(tokens=rng.choice([0, 1, 3, 9, 20]), grace=rng.choice([0, 0, 4, 9])) for _ in range(slots)]
     contexts, variants = [rng.choice(prompts) for _ in limits], [rng.randrange(2) for _ in limits]
-    opened = [tags[0].opened_by(context) for context in contexts]
+    opened = [tags[0].is_opened_by(context) for context in contexts]
     said = [drawn(rng, tokenizer, rng.choice([0, 0, 0, 5, 40])) for _ in limits]
     turns.put(
         range(slots),
@@ -74,7 +74,7 @@ def test_turns_are_closed_where_the_rule_closes_them(tokenizer: PreTrainedTokeni
         local = torch.arange(len(rows)) % (drafts + 1)
         tokens_RD = torch.tensor([*guesses, [0] * drafts]).repeat_interleave(drafts + 1, dim=0)
         given_RD = torch.arange(drafts)[None] < local[:, None]
-        turns.close(rows, turns.drafted(turns.of(places.repeat_interleave(drafts + 1)), tokens_RD, given_RD))
+        turns.close(rows, turns.read_drafts(turns.of(places.repeat_interleave(drafts + 1)), tokens_RD, given_RD))
         inserted = chosen(rows)
         step = []
         for slot, (limit, ids, guess) in enumerate(zip(limits, said, guesses, strict=True)):

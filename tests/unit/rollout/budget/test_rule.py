@@ -172,7 +172,7 @@ def played(tags: ThinkingTags, free: str, limit: ThinkingLimit) -> tuple[list[in
 @pytest.mark.parametrize("before", ["", "\n  \n"])
 def test_a_budget_counts_from_the_models_opening(before: str, tokens: int, grace: int) -> None:
     tags, limit = ThinkingTags(opening_itself()), ThinkingLimit(tokens=tokens, grace=grace)
-    assert not tags.opened_by_prompt
+    assert not tags.is_opened_by_prompt
     said, inserted = played(tags, f"{before}<think>7+8 is 15 as I think", limit)
     assert inserted is not None
     begin = len(before) + len("<think>")

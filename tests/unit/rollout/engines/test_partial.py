@@ -30,6 +30,7 @@ from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Resumption, Ticket, Trajectory, WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 
 TOLERANCE = 1e-4
 """Largest difference of a log-probability, in nats, in float32."""
@@ -50,7 +51,7 @@ def ticket_of(number: int, env: str, thinking: Thinking) -> Ticket:
 
 
 async def worker_on(model_dir: Path, *, version: int) -> RolloutWorker:
-    worker = RolloutWorker(CONFIG, seed=1)
+    worker = RolloutWorker(CONFIG, seed=1, make_engine=make_engine, make_agent_server=make_agent_server)
     await worker.start(str(model_dir), version)
     return worker
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from temper.rollout.engines.scratch_folder import ScratchFolder
 
 scratch = ScratchFolder(Path(sys.argv[1]))
-with scratch.used():
+with scratch.use():
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=0)
 (scratch.path / "socket").touch()
 print(scratch.path, child.pid, flush=True)
@@ -139,12 +139,12 @@ def test_concurrent_owners_keep_their_folders(base: Path) -> None:
 def test_the_block_sets_and_restores_the_temporary_folder(base: Path) -> None:
     before = dict(os.environ), tempfile.gettempdir()
     scratch = ScratchFolder(base)
-    with scratch.used():
+    with scratch.use():
         assert os.environ["VLLM_RPC_BASE_PATH"] == tempfile.gettempdir() == str(scratch.path)
         told = [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"]
         assert subprocess.check_output(told, text=True).strip() == str(scratch.path)
     assert (dict(os.environ), tempfile.gettempdir()) == before
-    with pytest.raises(RuntimeError), scratch.used():
+    with pytest.raises(RuntimeError), scratch.use():
         raise RuntimeError
     assert (dict(os.environ), tempfile.gettempdir()) == before
     assert folders(base) == []
@@ -170,6 +170,6 @@ def test_a_socket_fits_below_any_temporary_folder(base: Path, length: int) -> No
 def test_what_was_compiled_outlives_the_engine(base: Path) -> None:
     prepare_environment()
     before = os.environ["TORCHINDUCTOR_CACHE_DIR"]
-    with closing(ScratchFolder(base)) as scratch, scratch.used():
+    with closing(ScratchFolder(base)) as scratch, scratch.use():
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == before
         assert not Path(before).is_relative_to(scratch.path)

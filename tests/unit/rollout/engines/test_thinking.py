@@ -53,7 +53,7 @@ def check_marks(tags: ThinkingTags, samples: list[Passage]) -> int:
     for prompt, limit, said in samples:
         forced_end = None
         if limit is not None:
-            forced_end = tags.forced_end(said.token_ids, limit, opened=tags.opened_by(prompt))
+            forced_end = tags.forced_end(said.token_ids, limit, opened=tags.is_opened_by(prompt))
         marked = [place for place, forced in enumerate(said.injected_T) if forced]
         if forced_end is None:
             assert not marked
@@ -90,7 +90,7 @@ async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12, 
     """Sample under many limits at once. Then push weights during thinking, and sample again."""
     tokenizer = load_tokenizer(model_dir)
     tags = ThinkingTags(tokenizer)
-    opening = "<think>\n" if tags.opened_by_prompt else ""
+    opening = "<think>\n" if tags.is_opened_by_prompt else ""
     prompt = tuple(tokenizer(f"<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n{opening}")["input_ids"])
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)

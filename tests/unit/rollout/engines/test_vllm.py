@@ -44,6 +44,7 @@ from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 ENDS = (byte_tokenizer().eos_token_id,)
@@ -122,7 +123,8 @@ class Setup:
 async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
     """A group cancelled during sampling leaves the engine idle."""
     limits = EpisodeLimits(turn_tokens=150, total_tokens=256)
-    worker = RolloutWorker(RolloutConfig(engine=CONFIG, limits=limits), seed=1)
+    config = RolloutConfig(engine=CONFIG, limits=limits)
+    worker = RolloutWorker(config, seed=1, make_engine=make_engine, make_agent_server=make_agent_server)
     tokenizer = load_tokenizer(model_dir)
     worker.attach(engine, Renderer(tokenizer, ThinkingConfig()), ThinkingTags.find(tokenizer, closing=None))
     task = open_source(bind("math", EnvConfig()), split="train", seed=1).task(0)
@@ -379,7 +381,7 @@ async def adapters_arrive(setup: Setup, *, versions: Sequence[int]) -> WeightMan
         assert setup.gap(partial) > 100 * TOLERANCE  # missing adapters would be visible
         alone = setup.publish(version)
         assert alone.adapted is not None
-        assert alone.sent_bytes < alone.whole_bytes / 8
+        assert alone.sent_bytes < alone.bytes_with_base / 8
         running = await setup.sampling(4, tokens=400)
         assert await loaded(engine, rank, alone) == WeightVersion(step=version)
         assert any(set(said.versions_T) == {version - 1, version} for _, said in await running)
@@ -409,7 +411,7 @@ async def adapters_and_a_new_engine(model_dir: Path, config: EngineConfig) -> No
         again = replace(setup, engine=engine)
         with pytest.raises(WholeWeightsNeeded, match="this engine holds none"):
             await loaded(engine, setup.rank, alone)
-        assert await loaded(engine, setup.rank, alone.whole()) == WeightVersion(step=3)
+        assert await loaded(engine, setup.rank, alone.with_base()) == WeightVersion(step=3)
         assert again.gap(await again.sample(4, tokens=16)) < TOLERANCE
         await a_checkpoint_is_read(again, model_dir.parent / "checkpoint")
     finally:

@@ -19,9 +19,9 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.agent_session import TurnTree
-from temper.rollout.episodes.episode import EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialEpisode
+from temper.rollout.episodes.runner import EpisodeRunner
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Stop, Trajectory, TurnFault

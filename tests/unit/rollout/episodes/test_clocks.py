@@ -23,7 +23,7 @@ from temper.rewards.score import Outcome, binary_score
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.vllm_stats import TurnClocks
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
-from temper.rollout.episodes.episode import EpisodeRunner
+from temper.rollout.episodes.runner import EpisodeRunner
 from temper.rollout.trajectory import Trajectory
 
 QUICK = Task(env=EnvRef(name="own"), key="quick", messages=({"role": "user", "content": "?"},), spec={})

@@ -25,8 +25,8 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.episode import EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.runner import EpisodeRunner
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion

@@ -19,7 +19,7 @@ from temper.orchestrator.evaluation.budget_curve import at_budget
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.episodes.episode import Attempt, EpisodeRunner
+from temper.rollout.episodes.runner import EpisodeRunner, GroupInProgress
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
@@ -48,7 +48,7 @@ class ForcedEngine(ReplayEngine):
         self.requests.append(request)
         if request.limit is None:
             return completion(f"{THOUGHT}</think>\\boxed{{{self.said[None]}}}")
-        closing = TAGS.forced_end(request.prefix_ids, request.limit, opened=TAGS.opened_by(request.prompt_ids))
+        closing = TAGS.forced_end(request.prefix_ids, request.limit, opened=TAGS.is_opened_by(request.prompt_ids))
         assert closing is not None
         assert closing.start == len(request.prefix_ids)
         said = completion(f"\\boxed{{{self.said[request.limit.tokens]}}}")
@@ -63,8 +63,8 @@ class ForcedEngine(ReplayEngine):
 
 def played(engine: ForcedEngine, *, samples: int = 1, of: Task | None = None) -> Group:
     ticket = Ticket(number=5, task=of or task(), admitted=WeightVersion(step=0))
-    attempt = Attempt(ticket, runner_of(engine), attempt=0, seeds=list(range(samples)), partial=None)
-    return asyncio.run(attempt.play())
+    running = GroupInProgress(ticket, runner_of(engine), attempt=0, seeds=list(range(samples)), partial=None)
+    return asyncio.run(running.play())
 
 
 def test_each_reached_budget_has_an_answer_to_the_same_thought() -> None:
@@ -152,7 +152,7 @@ def test_a_thought_below_a_budget_is_answered_as_in_a_pass(
     runner = EpisodeRunner(sampler=sampler, renderer=RENDERER, limits=limits)
     plain = replace(task(), thinking=Thinking(mode=Mode.UNLIMITED, nested_budgets=(20, 30)))
     ticket = Ticket(number=5, task=plain, admitted=WeightVersion(step=0))
-    group = asyncio.run(Attempt(ticket, runner, attempt=0, seeds=[0], partial=None).play())
+    group = asyncio.run(GroupInProgress(ticket, runner, attempt=0, seeds=[0], partial=None).play())
     (whole,) = group.trajectories
     assert (whole.stop, whole.reward) == unlimited
     for budget in (20, 30):
@@ -176,15 +176,15 @@ def test_normalisation_counts_the_trained_tokens_of_cuts() -> None:
 def test_a_resumed_group_keeps_its_cuts_and_adds_missing_ones() -> None:
     engine = ForcedEngine({None: "15", 6: "7", 10: "15"})
     ticket = Ticket(number=5, task=task(), admitted=WeightVersion(step=0))
-    attempt = Attempt(ticket, runner_of(engine), attempt=0, seeds=[0], partial=None)
-    group = asyncio.run(attempt.play())
-    whole = written_and_read(attempt.to_partial())
+    running = GroupInProgress(ticket, runner_of(engine), attempt=0, seeds=[0], partial=None)
+    group = asyncio.run(running.play())
+    whole = written_and_read(running.to_partial())
     kept, made = whole.finished[0].forced_answers, group.trajectories[0].forced_answers
     assert [(one.task, one.turns[0], one.reward) for one in kept] == [
         (one.task, one.turns[0], one.reward) for one in made
     ]
     bare = replace(whole, finished={0: replace(whole.finished[0], forced_answers=())})
-    again = Attempt(ticket, runner_of(engine), attempt=0, seeds=[0], partial=bare)
+    again = GroupInProgress(ticket, runner_of(engine), attempt=0, seeds=[0], partial=bare)
     assert [one.reward for one in asyncio.run(again.play()).trajectories[0].forced_answers] == [0.0, 1.0]
 
 

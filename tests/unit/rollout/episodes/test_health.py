@@ -22,6 +22,7 @@ from temper.rollout.engines.engine_process import EngineProcess, cpu_s
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.trajectory import Ticket, WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 
 T = TypeVar("T")
 TASK = bound(
@@ -47,7 +48,7 @@ class SickEngine(ScriptedEngine):
             raise WorkerDied("the engine's process died")
         return await super().generate(request)
 
-    async def answers(self) -> None:
+    async def wait_for_answer(self) -> None:
         await self.process.answer(self._answered())
 
     async def _answered(self) -> None:
@@ -56,8 +57,8 @@ class SickEngine(ScriptedEngine):
     async def wait_for_progress(self) -> None:
         await self.process.wait_for_progress(self._answered())
 
-    async def died(self) -> None:
-        await self.process.died()
+    async def wait_until_dead(self) -> None:
+        await self.process.wait_until_dead()
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         await self.process.answer(self._answered())
@@ -65,7 +66,7 @@ class SickEngine(ScriptedEngine):
 
 
 def worker_of(engine: SickEngine) -> RolloutWorker:
-    worker = RolloutWorker(RolloutConfig(), seed=1)
+    worker = RolloutWorker(RolloutConfig(), seed=1, make_engine=make_engine, make_agent_server=make_agent_server)
     worker.attach(engine, RENDERER, TAGS)
     return worker
 
@@ -114,7 +115,8 @@ def _use_a_cpu() -> None:
 async def test_whoever_waits_for_an_engine_hears_of_its_death() -> None:
     worker = worker_of(engine := SickEngine())
     waiting = [
-        asyncio.create_task(call) for call in (worker.heartbeat(), worker.died(), worker.load_checkpoint("model", 1))
+        asyncio.create_task(call)
+        for call in (worker.heartbeat(), worker.wait_until_dead(), worker.load_checkpoint("model", 1))
     ]
     await asyncio.sleep(0.05)
     assert not any(task.done() for task in waiting)

@@ -32,8 +32,8 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.episode import Attempt
 from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, partial_group_from_json, partial_group_to_json
+from temper.rollout.episodes.runner import GroupInProgress
 from temper.rollout.trajectory import Resumption, Stop, Trajectory
 
 
@@ -93,12 +93,12 @@ def test_a_whole_turn_is_not_sampled_again() -> None:
         return env
 
     async def story() -> tuple[PartialEpisode, HeldEngine, Trajectory]:
-        attempt = Attempt(
+        running = GroupInProgress(
             ticket_of(task), runner_of(HeldEngine(said_in(whole)), make=gated), attempt=0, seeds=[1], partial=None
         )
-        playing = asyncio.create_task(attempt.play())
+        playing = asyncio.create_task(running.play())
         await asyncio.to_thread(waiting.wait, LONG_S)
-        left = written_and_read(attempt.to_partial())
+        left = written_and_read(running.to_partial())
         playing.cancel()
         await asyncio.wait([playing], timeout=LONG_S)
         opened.set()

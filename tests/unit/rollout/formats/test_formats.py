@@ -13,7 +13,7 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
-from temper.rollout.formats.call_syntax import typed
+from temper.rollout.formats.call_syntax import parse_value
 from temper.rollout.formats.find import CALL_SYNTAXES, find_format
 
 ALL = Needs(tools=True, system=True)
@@ -193,7 +193,7 @@ def test_untyped_arguments_get_the_schemas_types() -> None:
     ],
 )
 def test_a_text_is_the_first_type_of_its_schema_that_it_can_be(text: str, schema: Any, value: Any) -> None:
-    assert typed(text, schema) == value
+    assert parse_value(text, schema) == value
 
 
 def test_a_bare_call_is_one_only_where_tools_are_offered() -> None:
@@ -209,7 +209,7 @@ def test_a_system_text_sets_the_mode_without_variables(usual: str, said: tuple[s
     tokenizer = tokenizer_of("nemotron_nano_v2", template)
     renderer, tags = Renderer(tokenizer), ThinkingTags(tokenizer)
     assert (renderer.format.think, renderer.format.no_think) == said
-    assert tags.opened_by_prompt
+    assert tags.is_opened_by_prompt
     renderer.check_modes()
     for thinking, opening in ((UNLIMITED, "<think>\n"), (OFF, "<think></think>")):
         for first in ([], [{"role": "system", "content": "Be brief."}]):

@@ -47,6 +47,7 @@ from temper.rollout.serving.agent_endpoint import (
 )
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
+from temper.rollout.vllm_backend import make_agent_server, make_engine
 
 CONFIG = RolloutConfig(
     engine=EngineConfig(dtype="float32", max_model_len=512, max_sequences=32),
@@ -105,7 +106,7 @@ def writes_letters(model: Path) -> Path:
 def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     torch.manual_seed(0)
     model = writes_letters(tiny_models.qwen3(tmp_path_factory.mktemp("agents") / "model"))
-    worker = RolloutWorker(CONFIG, seed=1)
+    worker = RolloutWorker(CONFIG, seed=1, make_engine=make_engine, make_agent_server=make_agent_server)
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     with asyncio.Runner() as runner:
         runner.run(worker.start(str(model), 0))

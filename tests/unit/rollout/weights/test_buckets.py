@@ -53,7 +53,7 @@ def test_engines_learn_the_size_of_buckets_from_the_sender(device: str, nbytes: 
         shapes={"w": (4,)}, dtype="float32", rank=0, ranks=1, device=torch.device(device), timeout_s=5.0
     )
     sender.push(1)
-    assert sender.offer(1, whole=True, receivers=HERE).bucket_bytes == nbytes
+    assert sender.offer(1, with_base=True, receivers=HERE).bucket_bytes == nbytes
     sender.close()
 
 
@@ -177,7 +177,7 @@ def test_at_most_eight_ranks_send_spread_over_all() -> None:
         bucket_bytes=64,
     )
     many.push(1)
-    assert many.offer(1, whole=True, receivers=HERE).senders == 8
+    assert many.offer(1, with_base=True, receivers=HERE).senders == 8
     many.close()
     numbers = [sender_number(rank, ranks=64, senders=8) for rank in range(64)]
     assert [(rank, number) for rank, number in enumerate(numbers) if number is not None] == [
@@ -204,7 +204,7 @@ def test_each_bucket_of_experts_is_sent_by_a_rank_that_has_them() -> None:
         owners=owners,
     )
     sender.push(1)
-    bucket_group = sender.offer(1, whole=True, receivers=HERE)
+    bucket_group = sender.offer(1, with_base=True, receivers=HERE)
     assert bucket_group.senders == 8
     ranks_of = {sender_number(rank, ranks=ranks, senders=8, group_size=4): rank for rank in range(ranks)}
     assert sorted(number for number in ranks_of if number is not None) == list(range(8))
@@ -324,7 +324,7 @@ def test_a_missing_engine_is_named_and_delays_others_briefly(
 
 def test_engines_do_not_wait_for_an_aborted_push(sender: BucketSender) -> None:
     manifest, engine, failed = sender.push(1), BucketReceiver(), list[Exception]()
-    bucket_group = sender.offer(1, whole=True, receivers=HERE)
+    bucket_group = sender.offer(1, with_base=True, receivers=HERE)
 
     def receive() -> None:
         try:
@@ -339,7 +339,7 @@ def test_engines_do_not_wait_for_an_aborted_push(sender: BucketSender) -> None:
     with pytest.raises(NoLongerHeld):
         sender.send(1, [])
     with pytest.raises(NoLongerHeld, match="version 1"):
-        sender.offer(1, whole=True, receivers=HERE)
+        sender.offer(1, with_base=True, receivers=HERE)
     thread.join(10)
     assert failed
 
@@ -348,17 +348,17 @@ def test_a_late_push_keeps_the_next_offer(sender: BucketSender) -> None:
     sender.push(1)
     sender.forget()
     sender.push(2)
-    bucket_group = sender.offer(2, whole=True, receivers=HERE)
+    bucket_group = sender.offer(2, with_base=True, receivers=HERE)
     with pytest.raises(NoLongerHeld, match="version 1"):
         sender.send(1, [])
-    assert sender.offer(2, whole=True, receivers=HERE) == bucket_group
+    assert sender.offer(2, with_base=True, receivers=HERE) == bucket_group
 
 
 def test_an_offer_without_a_push_is_refused() -> None:
     for transport in ("shared_memory", "broadcast"):
         pushes = WeightSender(LearnerConfig(transport=transport), rank=0, progress_counter=ProgressCounter())
         with pytest.raises(NoLongerHeld, match="version 4"):
-            pushes.offer(4, whole=True, receivers=HERE)
+            pushes.offer(4, with_base=True, receivers=HERE)
 
 
 def test_the_group_timeout_is_below_the_push_deadline() -> None:

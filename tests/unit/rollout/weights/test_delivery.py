@@ -54,9 +54,9 @@ async def test_a_busy_learner_does_not_use_up_the_engines_time() -> None:
 
         step: Offered | None = None
 
-        def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
-            if not whole:
-                return super().offer(version, whole=whole, receivers=receivers)
+        def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> Offered:
+            if not with_base:
+                return super().offer(version, with_base=with_base, receivers=receivers)
             self.step = asyncio.ensure_future(asyncio.sleep(0.3))
             return self.step
 

@@ -62,9 +62,9 @@ class Sender:
             return self.publisher.push(version)
         return self.publisher.push(version, gathered=[nudged(weights(seed=0), count=version)])
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
-        self.asked.append(whole)
-        return self.publisher.offer(version, whole=whole, receivers=receivers)
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> object:
+        self.asked.append(with_base)
+        return self.publisher.offer(version, with_base=with_base, receivers=receivers)
 
     def send(self, version: int) -> None:
         if isinstance(self.publisher, BucketSender):
@@ -98,7 +98,7 @@ class Receiver:
     async def start(self, model_dir: str, version: int, record_experts: bool, sleeps: bool) -> WeightVersion:
         return WeightVersion(step=version)
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         await asyncio.Event().wait()
 
     async def holds(self) -> int:
@@ -209,7 +209,7 @@ class Sampler:
     async def start(self, model_dir: str, version: int, record_experts: bool, sleeps: bool) -> WeightVersion:
         return WeightVersion(step=version)
 
-    async def died(self) -> None:
+    async def wait_until_dead(self) -> None:
         await asyncio.Event().wait()
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> None:

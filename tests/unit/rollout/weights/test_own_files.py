@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from temper.rollout.weights.own_files import MANIFEST, own_files
-from temper.rollout.weights.weight_files import require_whole, tensor_names
+from temper.rollout.weights.weight_files import require_complete, tensor_names
 
 
 def write_model(folder: Path) -> None:
@@ -27,7 +27,7 @@ def write_manifest(folder: Path) -> None:
 def test_hidden_files_do_not_belong_to_a_model(tmp_path: Path) -> None:
     write_model(tmp_path)
     (tmp_path / "._model.safetensors").write_text("of another file system")
-    assert require_whole(tmp_path) == 3
+    assert require_complete(tmp_path) == 3
     assert tensor_names(tmp_path) == ["weight"]
 
 
@@ -36,7 +36,7 @@ def test_only_listed_files_belong_to_a_checkpoint(tmp_path: Path) -> None:
     write_manifest(tmp_path)
     for name in ("model copy.safetensors", "learner/optimizer-00000 (1).safetensors"):
         (tmp_path / name).write_text("foreign")
-    assert require_whole(tmp_path) == 3
+    assert require_complete(tmp_path) == 3
     assert [path.name for path in own_files(tmp_path, "learner/optimizer-*.safetensors")] == [
         "optimizer-00000.safetensors"
     ]

@@ -51,7 +51,7 @@ def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
     for version, receivers in PUSHES:
         manifest = sender.push(version)
         if rank == 0:
-            pipe.send((manifest, sender.offer(version, whole=True, receivers=replace(HERE, number=receivers))))
+            pipe.send((manifest, sender.offer(version, with_base=True, receivers=replace(HERE, number=receivers))))
         try:
             sender.send(version, gathered(version))
             pipe.send("")

@@ -73,7 +73,7 @@ def test_changing_batches_follow_the_thinking_rule(tmp_path: Path) -> None:
         if turn.limit is None:
             return None
         ids = [*turn.prefix_ids, *turn.said, *guess]
-        return injected_token(tags, turn.limit, ids, opened=tags.opened_by(turn.prompt))
+        return injected_token(tags, turn.limit, ids, opened=tags.is_opened_by(turn.prompt))
 
     for _ in range(150):
         for slot in rng.sample(range(SLOTS), 2):

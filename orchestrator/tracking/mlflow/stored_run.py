@@ -1,17 +1,12 @@
-"""MLflow as a tracking backend, without importing MLflow, which takes seconds."""
+"""A run and its MLflow store, without importing MLflow, which takes seconds."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-from temper.orchestrator.tracking.backend import Backend
-from temper.orchestrator.tracking.sending import Sender
 
 SQLITE = "sqlite:///"
 """Prefix of the address of a store in a file."""
 USUAL_TRACES = 8
-CLOSE_S = 15.0
 
 
 def find_store(uri: str | None, local_dir: Path) -> str:
@@ -54,14 +49,3 @@ class StoredRun:
     def model_name(self) -> str:
         """The name of the registered model, or ""."""
         return self.registered if self.registered is not None else f"temper-{self.name}" if self.is_local else ""
-
-
-def make_mlflow_sender(run: StoredRun, *, notify: Callable[[str], None] = print) -> Sender:
-    """Return the sender of a run to MLflow."""
-    # Imported here because MLflow takes seconds. Not in the thread, because the run imports much at that time.
-    from temper.orchestrator.tracking.mlflow.backend import MlflowBackend
-
-    def make() -> Backend:
-        return MlflowBackend(run, notify=notify)
-
-    return Sender(run.uri, make, notify=notify, close_s=CLOSE_S)
