@@ -3,7 +3,7 @@
 Options: `prompt` is the instruction before the first observation. `action` is the field of the action that holds the
 model's answer. Without it the answer must be the action as a JSON object. `observation` is the field that the model sees,
 by default all fields as JSON. `envs.remote.client.Server` describes `url`, `hosts`, `timeout_s`, `max_bytes`,
-`key_variable` and `key_header`. Nothing is retried, because a repeated step would change the session.
+`key_variable` and `key_header`. Nothing is retried.
 
 Without data the tasks are seeds, which `reset` gets. A row has a `prompt`, and may have `reset`: the arguments of `reset`.
 Rewards add up to the part `correct`, which is right from 1 on. If the server refuses an action, that is the model's mistake,
