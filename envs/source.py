@@ -224,8 +224,8 @@ class RowSource:
     """The tasks of all rows of a split, repeated without end.
 
     Training rows are shuffled by the seed anew in each epoch, rows held out by hash only once. Of equal rows only one
-    stays, and `duplicates` counts the others. Rows held out by file or column are a benchmark: they keep their order, each
-    once. A row with another row's key gets a new key. `skipped` counts bad rows.
+    stays, and `duplicates` counts the others. Rows held out by file or column are a benchmark, so they keep their order,
+    each once. If a row has another row's key, it gets a new one. `skipped` counts bad rows.
     """
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:

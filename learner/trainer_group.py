@@ -118,8 +118,8 @@ class TrainerGroup:
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         """Update once per mini-batch, over `epochs` epochs. The metrics cover all updates.
 
-        Each rank gets its share of `batches`. Ranks that share sequences get the same one. All shares are in shared memory
-        before any rank is called. Without batches the ranks train the shares from `build`.
+        Each rank gets its share of `batches`, but ranks that share sequences get the same one. All shares are in shared memory
+        before any rank is called, so that the ranks start together. Without batches they train the shares from `build`.
         """
         named = {"loss": self._loss, "epochs": epochs}
         if not batches:

@@ -117,8 +117,11 @@ def joined(words: list[str]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0 done, 1 a fault, 2 a mistake in the input, 3 given up because
-    something hung or died too often, 130 stopped as asked. Ends with 141 where nobody reads what it prints any more."""
+    """Run one command and return its exit status.
+
+    0 done, 1 a fault, 2 a mistake in the input, 3 a hang or too many failures, 130 stopped by a signal, and 141 if the reader
+    of its output has gone, as in `temper status | head`.
+    """
     search_last(module_folder())
     with ends_unread():
         return _executed(arguments)

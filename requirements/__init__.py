@@ -1,1 +1,1 @@
-"""What is installed: the packages that are wanted, the locks, and the scripts that make, check and install them."""
+"""The wanted packages, their lock files, and the scripts that make, check and install these."""

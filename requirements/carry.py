@@ -47,7 +47,7 @@ UNUSED = re.compile(
     r"nvidia-|cuda-|nvtx|nccl|tilelang|tokenspeed|torchcodec|torch-c|pynvvideocodec|flashinfer|quack|humming|z3-|"
     r"fastsafetensors|instanttensor|pycountry|rignore|fastar$|anthropic|watchfiles|httptools"
 )
-"""Packages of vLLM that no part of the check calls; together they are larger than the rest."""
+"""Packages of vLLM that no part of the check calls. They are larger than all others together, so they stay behind."""
 LEFT_OUT = (
     *("vllm/vllm-rs", "vllm/third_party/deep_gemm", "vllm/third_party/fmha_sm100", "vllm/third_party/tml_fa4"),
     *("vllm/vllm_flash_attn/_vllm_fa2_C*", "vllm/_flashkda_C*", "vllm/_deepselect_C*", "vllm/_qutlass_C*", "bin"),

@@ -1,8 +1,9 @@
-"""Names the files that two packages of a lock bring both: `python requirements/overlaps.py LOCK...`, one environment.
+"""Name the files that two packages of an environment both have: `python requirements/overlaps.py LOCK...`.
 
-Installers write packages side by side, so where two wheels hold one path with different bytes, chance decides which stays.
-Of each wheel only the list of its files is read, by ranges of bytes from the index; nothing is installed. A file that is
-equal in both does no harm and is not named. Ends with 1 where there is an overlap, and says what it could not read.
+Installers write packages next to each other, so if two wheels contain the same path with different bytes, whichever is
+installed last wins. Only the list of files of each wheel is read, by ranges of bytes from the index, so nothing is installed.
+A file that is equal in both does no harm and is not named. The exit status is 1 if files overlap. The last line names the
+wheels that could not be read.
 """
 
 import argparse
@@ -28,7 +29,7 @@ PYTHON = (3, 11)
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(39, 4, -1)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
 TAGS: list[Tag] = [*cpython_tags(PYTHON, platforms=PLATFORMS), *compatible_tags(PYTHON, "cp311", PLATFORMS)]
-"""What the lock files are made for, best first."""
+"""Tags of the platform of the lock files, best first."""
 TIMEOUT_S = 60.0
 TRIES = 3
 READERS = 16
@@ -87,7 +88,7 @@ class RemoteFile(io.RawIOBase):
 
 
 def fetch(url: str, **headers: str) -> bytes:
-    """Fetch what a server answers. Raises `OSError` where it does not, however often it is asked."""
+    """Return the answer of a server. Raise `OSError` if it gives none after `TRIES` requests."""
     left = TRIES
     while True:
         left -= 1
@@ -107,7 +108,7 @@ def pins(lock: str) -> list[Pin]:
 
 
 def best_wheel(names: Iterable[str], pin: Pin) -> str | None:
-    """Return which of the file names is the wheel that an installer would take, None where there is none."""
+    """Return the file name of the wheel that an installer would take, None if there is none."""
     ranks = {tag: rank for rank, tag in enumerate(TAGS)}
     found: list[tuple[int, str]] = []
     for file in names:
@@ -123,7 +124,7 @@ def best_wheel(names: Iterable[str], pin: Pin) -> str | None:
 
 
 def installed_files(wheel: zipfile.ZipFile) -> Files:
-    """Return what a wheel writes: of its `.data` folder `purelib` and `platlib` land beside the rest."""
+    """Return the files that a wheel writes. Those in `purelib` and `platlib` of its `.data` folder go next to the others."""
     files = {}
     for entry in wheel.infolist():
         if not entry.is_dir():
@@ -133,7 +134,7 @@ def installed_files(wheel: zipfile.ZipFile) -> Files:
 
 
 def read_files(pin: Pin, *, index: str, folder: Path | None) -> Files | None:
-    """Read what a package's wheel holds, from a folder or the index; None where neither has a wheel of it."""
+    """Return the files of a package's wheel, from a folder or the index, or None if neither has one."""
     if folder is not None:
         local = best_wheel((path.name for path in folder.glob("*.whl")), pin)
         if local:

@@ -4,7 +4,7 @@ The environments that look for an answer in a text use one list of forms (`given
 decides, and all its occurrences count:
 
 1. Tags: the text between `<answer>` and `</answer>`. A form inside them decides further.
-2. Boxes: `\boxed{...}` and `\fbox{...}`. An unclosed last box gives no answer. Empty boxes do not count.
+2. Boxes: `\boxed{...}` and `\fbox{...}`. If the last box is unclosed, there is no answer. Empty boxes do not count.
 3. Statements (`STATED`): the rest of the line after `Answer:` or `the answer is`. If it is empty, or after a heading
    `Final Answer`, the next line. A correction after a statement (`No, 12.`) is another statement.
 4. Sentences (`CONFIRMED`): `12` in `12 is correct` or `I choose 12`, if the text is this sentence alone.
@@ -12,8 +12,8 @@ decides, and all its occurrences count:
 `final_answer` adds rules for mathematics. The first one that applies decides:
 
 1. Tags and boxes. Those with different values give no answer, unless the caller asks for the last.
-2. The number at the start of a line after `####`, with or without words after it. Different numbers give no answer. A last
-   line after `####` that is not prose is the whole answer. Other lines after `####` are headings.
+2. The number at the start of a line after `####`, with or without words after it. If there are different numbers, there is
+   no answer. If the last line after `####` is not prose, it is the whole answer. Other lines after `####` are headings.
 3. The statement of the last line: the text after `A:` or a statement on that line or the one above, the only number in
    bold, or the number that is the line. Several numbers give no answer. So does an earlier `Answer:`, or an earlier `A:` if
    the last line uses it too, with another number.

@@ -1,8 +1,8 @@
 """Match function calls against accepted values by the rules of the Berkeley Function-Calling Leaderboard (2024 to 2026).
 
-A reference call is `{name: {argument: [accepted values]}}`. An accepted `""` means that the argument is optional. Calls
-match in any order, each reference call once. A dot in a function's name may be an underscore. A call must give the required
-arguments, and only arguments that the schema and the reference call name.
+A reference call is `{name: {argument: [accepted values]}}`. If `""` is accepted, the argument is optional. Calls match in any
+order, each reference call once. A dot in a function's name may be an underscore, because some servers allow no dot. A call
+must give the required arguments, and only arguments that the schema and the reference call name.
 
 A value must have the schema's type, or the type of the first accepted value (a variable name, for a list). A whole number
 passes for a float (2 for 2.0), a float never for an integer. A value of the schema's type is right as follows:

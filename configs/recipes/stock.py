@@ -1,4 +1,4 @@
-"""Tools of one's own: what an order costs at prices that only a tool tells. An example to be copied."""
+"""Your own tools: the price of an order, which only a tool knows. Copy this example."""
 
 import random
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ THINGS = ("book", "chair", "cup", "lamp", "map", "pen", "ring", "shoe", "table",
 def tools(prices: dict[str, int]) -> dict[str, TextTool]:
     def price(item: str) -> str:
         if item not in prices:
-            raise ValueError(f"there is no {item}")  # said to the model
+            raise ValueError(f"there is no {item}")  # the model reads this
         return str(prices[item])
 
     return {

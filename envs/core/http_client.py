@@ -7,8 +7,8 @@ Requests that never reached the server (connection refused), or that it turned a
 jittered pauses. A request with an unknown result (time-out, broken connection, 5xx) is retried only on an idempotent route:
 `seed_session`, `verify` and chat completions, never on a tool call.
 
-Redirects are not followed. The machine's proxy settings and credentials are not used. Compression is not requested. Cookies
-last for a session.
+Redirects are not followed, and the machine's proxy settings and credentials are not used, so that a request goes only to the
+server of the options. Compression is not requested. Cookies last for a session.
 """
 
 import functools

@@ -98,9 +98,9 @@ class TurnParts:
 def split_turn(text: str, tags: Tags | None, *, thinks: bool, opened: bool = True) -> TurnParts:
     """Separate thinking from answer. Without `tags` the model has no thinking, and the whole text is the answer.
 
-    With thinking on, the thinking must be closed, and the answer follows the last closing tag. A model that opens its
-    thinking itself (not `opened` by the prompt) may answer without any. With thinking off there may be no tag. An
-    unreadable turn has an empty answer. `well_formed` requires exactly one closing tag and no tag in the answer.
+    With thinking on, the thinking must be closed, and the answer follows the last closing tag. But if the model opens its
+    thinking itself (not `opened` by the prompt), it may answer without any. With thinking off there may be no tag. If the
+    turn is unreadable, its answer is empty. `well_formed` requires exactly one closing tag and no tag in the answer.
     """
     if tags is None:
         return TurnParts(reasoning=None, answer=answer_text(text), readable=True, well_formed=True)

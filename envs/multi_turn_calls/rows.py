@@ -2,8 +2,8 @@
 
 A row has the user's `question` by turn and the `involved_classes` with their `initial_config`. In the category `miss_func`
 a later turn without user text offers further functions (`missed_function`). Reference calls are texts of Python calls,
-parsed and never run. They are stored by id in `possible_answer/` below the rows. The function documents are in the package
-of the simulators.
+which are parsed and never run. They are stored by id in `possible_answer/` below the rows, and the function documents in the
+package of the simulators.
 """
 
 import ast

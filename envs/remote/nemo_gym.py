@@ -7,8 +7,8 @@ An episode begins with `POST /seed_session` with the row. Each tool call is a `P
 the model sees. At the end `POST /verify` with the row and `response` (all turns) returns `reward`.
 
 Each request carries the session's cookies. The model sees its own mistakes: an unknown tool, or arguments that a tool
-refuses with status 4xx or fails on with 500. Every other failure is an `EnvironmentFault`. The reward becomes the part
-`correct`. A reward of 1 or more is right.
+refuses with status 4xx or fails on with 500. Every other failure is an `EnvironmentFault`, because the model is not to
+blame. The reward becomes the part `correct`, which is right from 1 on.
 """
 
 from collections.abc import Mapping

@@ -6,8 +6,8 @@ by default all fields as JSON. `envs.core.http_client.Server` describes `url`, `
 `key_variable` and `key_header`. Nothing is retried.
 
 Without data the tasks are seeds, which `reset` gets. A row has a `prompt`, and may have `reset`: the arguments of `reset`.
-Rewards add up to the part `correct`. A reward of 1 or more is right. An action that the server refuses is the model's
-mistake, which it sees. Every other failure is an `EnvironmentFault`.
+Rewards add up to the part `correct`, which is right from 1 on. If the server refuses an action, that is the model's mistake,
+which it sees. Every other failure is an `EnvironmentFault`.
 """
 
 import json

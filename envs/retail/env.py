@@ -148,10 +148,12 @@ def with_folder(folder: Path, *, idle: str = "drop", outputs: str = "whole", cus
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment with these options. `database` is the folder of its database, by default the folder of the
-    rows. `idle` is drop or keep for rows that are right without any action. `outputs` is whole, for outputs as whole words
-    among few numbers, or part, for any part of the text, as in tau-bench. `customer` is script, or the settings of a server
-    whose model plays the customer.
+    """Return the environment with these options.
+
+    `database` is the folder of its database, by default the folder of the rows. `idle` decides whether rows stay (keep or
+    drop) that are right without any action. `outputs` decides which outputs count: whole words among few numbers (whole), or
+    any part of the text as in tau-bench (part). `customer` is script, or the settings of a server whose model plays the
+    customer.
     """
     only_known(options, ("database", "idle", "outputs", "customer"), "options")
     folder, idle = options.get("database"), options.get("idle", "drop")

@@ -1,7 +1,7 @@
 """The exchange of values between a check and the program under test, each in its own sandbox.
 
-This code runs inside both, on the standard library alone. `run` executes a check, with a proxy for each name that the
-program defines. `serve` answers for the program. Each side sends a message by `ask` and gets the other side's next message.
+This code runs inside both, so it uses the standard library alone. `run` executes a check, with a proxy for each name that the
+program defines, and `serve` answers for the program. Each side sends a message by `ask` and gets the other side's next one.
 
 Data crosses by value: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, and, marked by type,
 bytearray, range, deque, Counter, defaultdict, OrderedDict, namedtuples, Decimal, Fraction, dates and times, dict views,

@@ -1,8 +1,9 @@
 """The zygote: a child program that starts once, seals itself, and forks one sealed process per execution.
 
 Run it as `python -s -S -P zygote_main.py LEVEL [FOLDER OF NUMPY]` with a minimal environment and the control socket as
-standard input. It has one thread. The control socket takes `{"spawn": {"cpu_s", "memory_bytes", "threads"}}` with
-descriptors (the program's channel, its input and output), `{"reap": pid}` and `{"end": pid}`. The first two are answered.
+standard input. It has one thread, because a fork copies no other. The control socket takes
+`{"spawn": {"cpu_s", "memory_bytes", "threads"}}` with descriptors (the program's channel, its input and output),
+`{"reap": pid}` and `{"end": pid}`. The first two are answered.
 It ends when the control socket closes or its parent is gone (polled: PDEATHSIG would fire when the *thread* that started it
 ends).
 

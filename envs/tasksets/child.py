@@ -1,8 +1,8 @@
 """Plays episodes of a task set of verifiers. It runs under the Python of an environment that has verifiers, not ours.
 
 It answers lines of JSON. The first has the configuration of verifiers' environment, and its answer the tasks, or the error of
-the start. Each further line asks for an episode or cancels one. The answer to an episode has its rewards or its error. It
-ends with its input.
+the start. Each further line asks for an episode, whose answer has its rewards or its error, or cancels one. The process ends
+with its input, so it does not outlive its parent.
 """
 
 import os

@@ -24,7 +24,7 @@ class ToolEnv(TaskEnv):
     """Generated tasks: a turn with tool calls is answered by one tool message per call, a turn without calls is the answer.
 
     The final answer follows the rules of `temper.rewards.answers`. After `max_turns` turns the episode is truncated as
-    wrong. Rows of function-calling data end after their first turn. Only its calls count, by the rules of
+    wrong. Rows of function-calling data end after their first turn, because only its calls count, by the rules of
     `temper.rewards.tool_calls`.
     """
 

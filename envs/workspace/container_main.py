@@ -2,8 +2,8 @@
 
 Its standard input carries frames for that process (`temper.envs.sandbox.runner`), and its standard output the answers. An
 empty frame with a marker ends all other processes and starts the next one. The marker returns before the first answer of the
-next one. The model's processes can neither kill nor trace process 1. The container ends with its input. With the argument
-`CLEARS` each process finds an empty disk.
+next one, so the caller knows whose answer it reads. The model's processes can neither kill nor trace process 1. The container
+ends with its input. With the argument `CLEARS` each process finds an empty disk.
 """
 
 import os

@@ -1,8 +1,9 @@
 """Hidden tests of a workspace, judged like the assertions of the `code` environment.
 
-The tests run in one sandbox, and the model's files in another one for each test, or in a new container of an image. The
-tests see proxies for the modules of the row's files. A test may import only modules under test: all files belong to the
-model. A test is a method `test...` of a `TestCase`, a function `test...()` or an assertion, with the statements before it.
+The tests run in one sandbox, and the model's files in another one for each test, or in a new container of an image, so that
+the model can't read or change the tests. They see proxies for the modules of the row's files. All files belong to the model,
+so a test may import only modules under test. A test is a method `test...` of a `TestCase`, a function `test...()` or an
+assertion, with the statements before it.
 """
 
 import ast

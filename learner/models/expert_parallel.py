@@ -1,7 +1,7 @@
 """Expert parallelism: each rank of a group holds an equal share of every layer's experts. Tokens travel to their owners.
 
-Each rank routes its own tokens. An all-to-all brings the hidden state of a token to the owner of each of its experts.
-Another one brings back the outputs. The token's rank weights and adds them. Lepikhin et al., "GShard", 2020.
+Each rank routes its own tokens. An all-to-all brings the hidden state of a token to the owner of each of its experts, and
+another one brings back the outputs, which the token's rank weights and adds. Lepikhin et al., "GShard", 2020.
 
 Suffixes: `_N` token of a rank's pass, `_K` chosen expert, `_S` token and chosen expert in the order of experts, `_M` token
 from any rank and own expert, `_R` rank of the group, `_D` channel.

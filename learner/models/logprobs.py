@@ -39,9 +39,9 @@ def vocabulary_scores(
 ) -> LogprobsAndEntropies:
     """Return each target's log-probability and entropy in nats under softmax((hidden weight^T + bias) / temperature).
 
-    Both have shape (N,), float32. Without `temperatures_N` all are 1. Without `entropy` the entropy is 0. At most `tokens`
-    rows of logits exist at once. More rows are computed in pieces, and again in the backward pass. This costs a third of the
-    layer's operations and saves its memory. With `float32` the layer multiplies in float32, on a copy of its weight.
+    Both have shape (N,), float32. Without `temperatures_N` all are 1. Without `entropy` the entropy is 0. Logits take much
+    memory, so at most `tokens` rows exist at once. More rows are computed in pieces, and again in the backward pass, which
+    costs a third of the layer's operations. With `float32` the layer multiplies in float32, on a copy of its weight.
     """
     if float32:
         hidden_ND, weight_VD = hidden_ND.float(), weight_VD.float()

@@ -204,7 +204,7 @@ def install(*, recompute: bool = False, device: Device | None = None) -> None:
     """Make transformers' Nemotron-H use these scans on a CPU, instead of its reference path.
 
     With `recompute` a scan keeps only its arguments and runs again in the backward pass. On a GPU (`device` None: this
-    machine's training device) `mamba-ssm` scans. Its kernel of a whole layer needs `causal-conv1d`. Without that package
+    machine's training device) `mamba-ssm` scans. Its kernel of a whole layer needs `causal-conv1d`, so without that package
     convolution, scan and norm run one after the other.
     """
     if (device or training_device()) == "cuda":

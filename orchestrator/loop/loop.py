@@ -13,18 +13,19 @@
                           |                          v
                           +-- buffer.release <- rollouts.load_weights --> evaluations.begin: held-out tasks, on the same engines
 
-Who waits for whom: `produce` waits for a free slot. `learn` waits for finished groups. A push waits for the load of the push
-before it, and for a running evaluation of the weights that it replaces. Nothing else waits.
+Who waits for whom: `produce` waits for a free slot, and `learn` for finished groups. A push waits for the load of the push
+before it, because the engines load one at a time, and for a running evaluation, because that must end under its own weights.
+Nothing else waits.
 
 There are `(max_lag + 1) * groups_per_step` slots, or fewer with `over_sampling`. Each is held until the engines serve the
 weights that its group trained. `max_lag = 0` is synchronous training: sampling and learning alternate. With 1 or more,
 sampling continues while the learner works, and running requests continue on the new weights after a push. A step leaves
-unfinished groups to later steps until they are due. It begins while the engines load the last push if that does not block
-(`Push.non_blocking`) and `max_lag` is above 0. Colocated engines and learner work in phases
+unfinished groups to later steps until they are due. If the push does not block (`Push.non_blocking`) and `max_lag` is above
+0, a step begins while the engines still load it. Colocated engines and learner work in phases
 (`orchestrator/loop/interfaces.py`), which need `max_lag = 0`.
 
-An error on the sampling side loses no update. The next wait for groups raises an error of `produce`. An error of a push is
-raised there too, or after the next report. `on_fault` saves before the groups in flight end.
+An error on the sampling side loses no update, because `on_fault` saves before the groups in flight end. The next wait for
+groups raises an error of `produce`. An error of a push is raised there too, or after the next report.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Atomic checkpoints: each is written to a temporary folder, described by a manifest and renamed into place.
 
-A stage's checkpoints are in `<stage_dir>/<step>/`. Each has a `manifest.json` with the SHA-256 of every file, written last. A
-folder that has the files of its manifest is whole, wherever it is. Foreign files in it, such as a note, are named once and are
+A stage's checkpoints are in `<stage_dir>/<step>/`. Each has a `manifest.json` with the SHA-256 of every file, written last, so
+a folder that has the files of its manifest is whole, wherever it is. Foreign files in it, such as a note, are named once and
 never loaded. Those that a library would load, and those of a removed checkpoint, move to `<stage_dir>/<step>.foreign/`.
 """
 

@@ -30,9 +30,9 @@ from temper.rollout.weights.manifest import (
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connect_store
 
 BUCKET_BYTES = {"cpu": 2**26, "cuda": 2**29}
-"""Most bytes of a bucket, by the sender's device. A larger tensor has its own bucket. Each side holds `AHEAD` buckets.
-An engine also holds the earlier buckets of an incomplete layer. gloo is slower with larger ones. On a GPU each bucket costs a
-kernel launch and a checksum that waits for the device."""
+"""Most bytes of a bucket, by the sender's device. A larger tensor has its own bucket. Each side holds `AHEAD` buckets, and an
+engine also the earlier buckets of an incomplete layer. On a CPU they are small, because gloo is slower with larger ones. On a
+GPU each bucket costs a kernel launch and a checksum that waits for the device."""
 AHEAD = 2
 """Number of buckets that are packed, sent or loaded at once."""
 MET = b"yes"

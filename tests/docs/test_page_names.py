@@ -1,12 +1,12 @@
-"""Settings, metrics and files that the pages name exist. The page list for language models matches the site."""
+"""Settings, metrics and files that the pages name exist. The lists of pages match the site."""
 
 import re
 from collections.abc import Iterator
 
 import pytest
-import yaml
 from support.documents import BLOCK, DOCUMENTS, ROOT, text
 from support.metric_names import pattern
+from support.page_list import DOCS, INDEX, LLMS, index, llms, parts
 
 from temper.orchestrator.pipeline.reference.settings import all_settings
 
@@ -55,18 +55,10 @@ def test_pages_that_code_names_exist(folder: str) -> None:
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
-def test_the_site_and_the_list_of_pages_have_every_page() -> None:
-    lines = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    nav = yaml.safe_load(lines[lines.index("nav:") :])["nav"]
-    pages = [
-        page for door in nav for part in door.values() for page in ([part] if isinstance(part, str) else _pages(part))
-    ]
-    listed = re.findall(
-        r"^- \[.+?\]\((\w+\.md)\): ", (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert sorted(pages) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
-    assert ["index.md", *listed] == pages
+def test_the_list_of_pages_has_every_page() -> None:
+    listed = [page for part in parts().values() for page in part.values()]
+    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page != INDEX)
 
 
-def _pages(part: list[dict[str, str]]) -> list[str]:
-    return [page for entry in part for page in entry.values()]
+def test_the_lists_made_of_it_are_current() -> None:
+    assert (INDEX.read_text(encoding="utf-8"), LLMS.read_text(encoding="utf-8")) == (index(), llms())

@@ -47,7 +47,7 @@ TAIL = 25
 """Lines of a failed part's output on the page."""
 HEAD = """# GPU check
 
-You get the facts that only a GPU can show, verified and measured part by part.
+Look up the facts that only a GPU can show. Temper is developed on CPUs, so these are verified and measured part by part.
 
 ```
 make gpu-check                             # needs a GPU: half an hour and compiling

@@ -39,9 +39,9 @@ Look up how a run behaves if the network between its hosts is bad. `make test-ne
 needs root and network namespaces.
 
 The hosts are four network namespaces of one machine ({os.cpu_count()} CPU cores, shared). Three of them are a Ray
-cluster with two learner ranks and two vLLM engines. The fourth has the environment server. A switch in user space
-delays each frame by {1000 * DELAY_S:.0f} ms each way and loses {LOSS:.0%} of the frames.
-All faults happen to one run of {STEPS} RL steps.
+cluster with two learner ranks and two vLLM engines, and the fourth has the environment server. A switch in user space
+delays each frame by {1000 * DELAY_S:.0f} ms each way and loses {LOSS:.0%} of the frames, so all faults meet the same bad network.
+They happen to one run of {STEPS} RL steps.
 
 | fault | outcome | until two more steps |
 |---|---|---|

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md"),
-    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")),
+    *sorted(str(page.relative_to(ROOT)) for folder in ("docs", "configs") for page in (ROOT / folder).rglob("*.md")),
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -46,13 +46,13 @@ TEACHERS = ("distill",)
 """Stages that name a second model."""
 INTRODUCTION = """# Recipes
 
-You get a configuration to begin with, its memory and its hours.
+Start from the recipe whose task and hardware are closest to yours. Each has its plan: the memory it needs, and how long a step takes.
 
 ```
 temper run configs/demo.yaml
 ```
 
-It runs the first recipe. A badge shows the state of each:
+This runs the first recipe. A badge shows the state of each:
 
 - **run**: trained to the end on the named hardware, with a link to the results.
 - **planned**: not run on this hardware yet. The figures are a [plan](hardware.md#planning), so the hours are a range.
