@@ -54,7 +54,7 @@ DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"
         (LearnerConfig, "sequence_parallel", 2, "learner.ranks=1 is not divisible by learner.sequence_parallel=2"),
     ],
 )
-def test_an_impossible_setting_is_an_error_that_names_it_and_what_is_right(kind, field, value, named):
+def test_an_impossible_setting_is_named(kind, field, value, named):
     with pytest.raises(ValueError, match=named):
         typed(kind, {field: value})
 
@@ -91,7 +91,7 @@ def test_a_message_names_the_key_as_it_stands_in_the_file(overrides: list[str], 
 
 
 @pytest.mark.parametrize("rounding", ["learner={zero_stage: 1, bf16: true}", "rollout.engine.dtype=bfloat16"])
-def test_gspo_against_an_engine_in_bfloat16_is_refused_with_its_remedy(rounding: str) -> None:
+def test_gspo_against_a_bfloat16_engine_is_refused(rounding: str) -> None:
     gspo = ["name=x", rounding, "rl.loss.surrogate=gspo", "rl.loss.aggregation=sequence"]
     with pytest.raises(ValueError, match=r"^rl\.loss\.surrogate=gspo .*rl\.loss\.old_policy=trainer"):
         load_config(DEMO, gspo)
@@ -99,7 +99,7 @@ def test_gspo_against_an_engine_in_bfloat16_is_refused_with_its_remedy(rounding:
     load_config(DEMO, [*gspo, "rl.loss.clip_low=0.01", "rl.loss.clip_high=0.01"])
 
 
-def test_the_names_of_the_configuration_are_those_of_the_functions():
+def test_names_of_settings_are_those_of_functions():
     assert loss_config.USUAL_CLIPS.keys() == surrogates.SURROGATES.keys()
     for name in surrogates.SURROGATES:
         assert loss_config.LossConfig(surrogate=name, aggregation="sequence").surrogate == name
@@ -138,6 +138,6 @@ def test_k1_is_a_reward_and_a_metric():
     assert not LossConfig(kl="k1").needs_reference
 
 
-def test_what_is_decoupled_needs_a_policy_between_trainer_and_rollout():
+def test_decoupled_against_the_rollout_is_refused():
     with pytest.raises(ValueError, match="surrogate=decoupled with loss.old_policy=rollout"):
         LossConfig(surrogate="decoupled", old_policy="rollout")

@@ -38,13 +38,13 @@ def row(**fields: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_body_of_any_indentation_passes_with_its_signature_and_alone(body: str) -> None:
+def test_a_body_of_any_indentation_passes(body: str) -> None:
     task = task_of(row(canonical_solution=body))
     answers = [f"```python\n{SIGNATURE}{body}\n```", body, f"```python\n{body}\n```", *reference(task)]
     assert [reward(task, answer) for answer in answers] == [1.0] * 4
 
 
-def test_what_the_check_calls_is_taken_from_the_program_and_named_in_the_request() -> None:
+def test_functions_that_the_check_calls_are_requested() -> None:
     given = row()
     for task in (task_of(given), task_of({name: given[name] for name in ("prompt", "entry_point", "test")})):
         assert task.spec["entry_point"] == "digits"

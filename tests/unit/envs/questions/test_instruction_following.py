@@ -98,7 +98,7 @@ def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], reason: str) -
         task_of(ROW | changed)
 
 
-def test_generated_tasks_have_every_instruction_of_the_paper_that_is_checked() -> None:
+def test_generated_tasks_cover_all_checked_instructions() -> None:
     seen = Counter(
         instruction["id"]
         for level in (1, 2, 3)

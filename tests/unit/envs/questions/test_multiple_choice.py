@@ -52,7 +52,7 @@ def marked(task: Task) -> str:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_of_a_public_form_is_a_task_with_its_choices_and_the_right_one(name: str) -> None:
+def test_a_public_row_has_its_choices_and_the_right_one(name: str) -> None:
     task = task_of(ROWS[name])
     assert marked(task) == "Paris"
     shown = task.messages[0]["content"].splitlines()
@@ -63,7 +63,7 @@ def test_a_row_of_a_public_form_is_a_task_with_its_choices_and_the_right_one(nam
     assert score_turns(task, ["Paris"]).reward == 0.0
 
 
-def test_the_right_choice_stands_anywhere_and_always_at_the_same_place_of_a_row() -> None:
+def test_the_right_choice_is_anywhere_but_fixed_for_a_row() -> None:
     rows = [MMLU | {"question": f"Capital of France, once more ({number})?"} for number in range(200)]
     places = [task_of(row).spec["answer"] for row in rows]
     assert places == [task_of(row).spec["answer"] for row in rows]

@@ -62,7 +62,7 @@ def test_a_tolerance_of_a_row_is_a_share() -> None:
     assert score_turns(task, ["9.6 m/s^2"]).reward == 0.0
 
 
-def test_items_of_a_list_may_be_in_any_order_unless_the_row_says_otherwise() -> None:
+def test_items_may_be_in_any_order_unless_ordered() -> None:
     row = {"question": "Which?", "items": ["Rome", ["New York", "NYC"]]}
     for ordered in (False, True):
         task = task_of(row | {"ordered": ordered})

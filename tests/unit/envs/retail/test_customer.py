@@ -76,7 +76,7 @@ def test_a_script_gives_the_instruction_agrees_once_and_stops(shop: Path) -> Non
     assert (reward, terminated) == (1.0, True)
 
 
-def test_a_model_hears_the_agents_text_without_calls_or_reasoning(shop: Path) -> None:
+def test_a_model_hears_text_without_calls_or_reasoning(shop: Path) -> None:
     with saying("Cancel it.", "<think>hm</think>\nYes.", f"Thanks {STOP}") as server:
         task = dataclasses.replace(task_of(shop, row(CANCEL), asking(server)), thinking=UNLIMITED)
         env = opened(task)
@@ -135,7 +135,6 @@ def test_an_endless_dialogue_earns_nothing(shop: Path) -> None:
 def test_a_server_that_fails_is_a_fault_and_no_reward(shop: Path, fault: str) -> None:
     with ChatServerDouble(lambda _: told("Hi."), faults=[fault] * 2) as server:
         failure = score_turns(task_of(shop, row(CANCEL), asking(server)), [HELLO]).failure
-    assert failure is not None
     assert failure.kind is FailureKind.ENVIRONMENT
 
 
@@ -143,7 +142,6 @@ def test_a_server_that_is_down_is_a_fault_and_no_reward(shop: Path) -> None:
     with saying("Hi.") as server:
         task = task_of(shop, row(CANCEL), asking(server))
     failure = score_turns(task, [HELLO, say("", CANCEL), "Done."]).failure
-    assert failure is not None
     assert failure.kind is FailureKind.ENVIRONMENT
 
 
@@ -244,7 +242,6 @@ def test_rows_keep_their_keys_and_sides_with_a_customer(shop: Path) -> None:
     def keys(split: str, **options: Any) -> list[str]:
         config = EnvConfig(data=DataConfig(path=str(shop / "tasks.jsonl")), options=options)
         source = open_source(bind("retail", config), split=split, seed=1)
-        assert source.size is not None
         return [source.task(index).key for index in range(source.size)]
 
     for split in ("train", "heldout"):

@@ -56,7 +56,7 @@ def play(task: Task, *turns: str) -> dict[str, Any]:
     return info | {"reward": reward, "truncated": truncated}
 
 
-def test_a_task_shows_policy_instruction_and_tools_and_carries_only_the_path_of_the_database(shop: Path) -> None:
+def test_a_task_shows_policy_instruction_and_tools(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, outputs=("10.1",)))
     assert task.messages == (
         {"role": "system", "content": "Be kind.\n"},
@@ -84,7 +84,7 @@ def test_each_call_is_answered_in_order_by_one_tool_message(shop: Path) -> None:
     assert (observation, reward, terminated, truncated) == ("\n".join(contents), 0.0, False, False)
 
 
-def test_the_user_agrees_once_and_the_next_turn_without_calls_ends_the_episode(shop: Path) -> None:
+def test_the_second_turn_without_calls_ends_the_episode(shop: Path) -> None:
     env = opened(task_of(shop, row(CANCEL)))
     *_, terminated, _, info = env.step("Shall I cancel #W4?")
     assert (terminated, info["messages"]) == (False, [AGREED])
@@ -103,7 +103,7 @@ def test_turns_that_are_given_are_all_played(shop: Path, replies: int) -> None:
     assert ended["reward"] == 1.0
 
 
-def test_a_transfer_ends_the_episode_after_the_calls_of_its_turn_unless_it_is_refused(shop: Path) -> None:
+def test_a_transfer_ends_the_episode_after_its_turns_calls(shop: Path) -> None:
     ended = play(task_of(shop, row(CANCEL)), say("", TRANSFER, CANCEL))
     assert (ended["reward"], ended["truncated"]) == (1.0, False)
     refused = say("", ("transfer_to_human_agents", {}))
@@ -112,7 +112,7 @@ def test_a_transfer_ends_the_episode_after_the_calls_of_its_turn_unless_it_is_re
 
 
 @pytest.mark.parametrize("last", [say("", CANCEL), "Shall I?"])
-def test_the_episode_is_judged_by_its_state_when_its_turns_are_used_up(shop: Path, last: str) -> None:
+def test_an_episode_without_turns_left_is_judged_by_state(shop: Path, last: str) -> None:
     ended = play(task_of(shop, row(CANCEL), max_turns=2), say("", DETAILS), last)
     assert (ended["reward"], ended["truncated"]) == (float(last != "Shall I?"), True)
 
@@ -168,7 +168,7 @@ def test_the_numbers_of_a_list_are_neither_said_nor_guesses() -> None:
     assert outputs_in("How many?\n18.", ["18"]) == ["18"]
 
 
-def test_outputs_are_any_part_of_the_text_where_the_published_rule_is_asked_for(shop: Path) -> None:
+def test_the_published_rule_takes_any_part_of_the_text(shop: Path) -> None:
     given = rows.load(row(CANCEL, outputs=("10", "blue")), folder=shop)
     env = configure_env("retail", {"database": str(shop), "outputs": "part"})
     task = bound(dataclasses.replace(given, thinking=OFF), env)
@@ -197,12 +197,12 @@ def test_an_output_inside_a_call_or_a_thought_is_not_said(shop: Path) -> None:
     assert play(thinking, "well\n</think>\nIt is blue.", "\n</think>\nDone.")["reward"] == 1.0
 
 
-def test_an_unreadable_call_costs_the_format_and_counts_as_a_tool_error(shop: Path) -> None:
+def test_an_unreadable_call_costs_format_and_a_tool_error(shop: Path) -> None:
     ended = play(task_of(shop, row(CANCEL)), "<tool_call>{</tool_call>", say("", CANCEL), "Done.", "Done.")
     assert ended["parts"] == {"correct": 1.0, "format": 0.0, "state": 1.0, "outputs": 1.0, "tool_errors": 0.5}
 
 
-def test_reference_actions_that_are_refused_change_nothing_in_the_reference_either(shop: Path) -> None:
+def test_refused_reference_actions_change_nothing(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, CANCEL))
     assert play(task, say("", CANCEL), "Done.", "Done.")["reward"] == 1.0
     negatives = [name for name, _ in reference.negatives(task)]
@@ -235,9 +235,7 @@ def test_a_broken_row_is_named(shop: Path, change: dict[str, Any], message: str)
         rows.load(row(CANCEL) | change, folder=shop)
 
 
-def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_when_they_are_played(
-    shop: Path, tmp_path: Path
-) -> None:
+def test_a_missing_database_is_a_mistake_or_in_play_a_fault(shop: Path, tmp_path: Path) -> None:
     task = task_of(shop, row(CANCEL))
     gone = dataclasses.replace(task.env, options={"database": str(tmp_path / "gone")})
     task = dataclasses.replace(task, env=gone)
@@ -248,7 +246,6 @@ def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_w
 
 
 def test_the_option_database_names_the_folder(shop: Path) -> None:
-    assert ENVIRONMENT.configure is not None
     assert ENVIRONMENT.configure({"database": str(shop)}).options == {"database": str(shop.resolve())}
     with pytest.raises(ValueError, match="unknown 'databse'; did you mean 'database'"):
         ENVIRONMENT.configure({"databse": str(shop)})

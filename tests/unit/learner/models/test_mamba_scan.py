@@ -97,5 +97,4 @@ def test_a_fast_decay_over_a_long_chunk_stays_finite():
     y = chunk_scan(x, dt, torch.tensor([-8.0]), ones, ones, chunk_size=64, d_H=torch.zeros(1))
     y.sum().backward()
     assert y.isfinite().all()
-    assert dt.grad is not None
     assert dt.grad.isfinite().all()

@@ -245,7 +245,7 @@ def test_the_middleware_answers_400_with_an_error_object() -> None:
     assert dict(start["headers"])[b"content-length"] == str(len(answer["body"])).encode()
 
 
-def test_a_request_without_a_budget_gets_the_servers_if_it_thinks() -> None:
+def test_a_thinking_request_gets_the_servers_budget() -> None:
     rules = replace(RULES, default_budget=9)
     assert rewrite_request(body(), rules)["vllm_xargs"] == {"thinking_budget": 9, "thinking_grace": 4}
     assert rewrite_request(body(thinking_budget=3), rules)["vllm_xargs"]["thinking_budget"] == 3
