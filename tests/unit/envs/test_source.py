@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support.refusals import refuses
 
 from temper.envs.all_tasks import read_tasks
 from temper.envs.binding import bind, bind_all
@@ -77,15 +78,15 @@ def test_a_removed_environment_is_named_with_its_successor(removed: str, remedy:
 
 
 def test_wrong_settings_are_refused() -> None:
-    for wrong, said in (
-        (EnvConfig(share=-1), "envs.sums.share=-1: must be 0 or more"),
-        (EnvConfig(level=0), "envs.sums.level=0: must be above 0"),
-        (EnvConfig(max_turns=0), "envs.sums.max_turns=0: must be above 0"),
-        (EnvConfig(kind="math", tools=["pyhton"]), "envs.sums"),
-        (EnvConfig(kind="math", weights={"formt": 1.0}), "envs.sums: weights: unknown 'formt'; did you mean 'format'?"),
-        (EnvConfig(), "envs.sums: unknown environment 'sums'"),
+    for wrong, named in (
+        (EnvConfig(share=-1), ["envs.sums.share=-1"]),
+        (EnvConfig(level=0), ["envs.sums.level=0"]),
+        (EnvConfig(max_turns=0), ["envs.sums.max_turns=0"]),
+        (EnvConfig(kind="math", tools=["pyhton"]), ["envs.sums", "'pyhton'"]),
+        (EnvConfig(kind="math", weights={"formt": 1.0}), ["envs.sums", "'formt'", "'format'"]),
+        (EnvConfig(), ["envs.sums", "unknown environment 'sums'"]),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        with refuses(*named):
             bind("sums", wrong)
     with pytest.raises(ValueError, match="split is 'dev'"):
         open_source(bind("math", EnvConfig()), split="dev", seed=0)

@@ -10,6 +10,7 @@ from deepspeed.ops.op_builder import AsyncIOBuilder
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file
 from support import tiny_models
+from support.refusals import refuses
 from transformers import AutoModelForCausalLM
 from unit.learner.test_worker import POLICY, STEPS, batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 from unit.learner.test_worker_resume import optimizer_state
@@ -202,15 +203,14 @@ def test_training_of_adapters_continues_bit_for_bit(folder, found):
 
 
 def test_a_pattern_that_freezes_nothing_or_everything_is_refused():
-    with pytest.raises(ValueError, match=r"learner.frozen has 'rooter'"):
-        freeze(tiny_nemotron(), ["rooter"])
-    with pytest.raises(ValueError, match="learner.frozen="):
-        freeze(tiny_nemotron(), ["."])
+    for pattern in ("rooter", "."):
+        with refuses("learner.frozen", f"'{pattern}'"):
+            freeze(tiny_nemotron(), [pattern])
 
 
 def test_adapters_that_no_checkpoint_would_hold_are_refused(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tiny_models.qwen3_moe(tmp_path), dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"learner.lora.rank=.*model.layers.1.mlp.experts.* of a qwen3_moe"):
+    with refuses("learner.lora.rank", "model.layers.1.mlp.experts", "qwen3_moe"):
         add_adapters(model, rank=2, alpha=4)
 
 
@@ -224,16 +224,15 @@ def test_only_adapters_are_trained_and_begin_alike():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"offload": "cpu"}, "learner.offload=cpu with learner.zero_stage=0"),
-        ({"offload": "nvme", "zero_stage": 3}, "learner.offload_dir=None"),
-        ({"frozen": ["embed"], "lora": LoraConfig(rank=2)}, "learner.lora.rank=2"),
-        ({"logit_tokens": 0}, "must be above 0"),
+        ({"offload": "cpu"}, ["learner.offload=cpu", "learner.zero_stage=0"]),
+        ({"offload": "nvme", "zero_stage": 3}, ["learner.offload_dir=None"]),
+        ({"frozen": ["embed"], "lora": LoraConfig(rank=2)}, ["learner.lora.rank=2"]),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_settings_that_do_not_go_together_are_refused(settings, named):
+    with refuses(*named):
         LearnerConfig(**settings)
 
 

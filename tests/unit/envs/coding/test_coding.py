@@ -3,20 +3,17 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.code_tasks import play, reward, task_of
+from support.task_data import DATA, needs_data
 
 from temper.envs.binding import bind
 from temper.envs.coding.reference import negatives, reference
 from temper.envs.config import EnvConfig
 from temper.envs.core.errors import GraderError
 from temper.envs.source import open_source
-
-DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
 
 
 def humaneval() -> Iterator[dict[str, Any]]:

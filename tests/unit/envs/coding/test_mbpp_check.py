@@ -5,17 +5,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.code_tasks import play, reward, task_of
+from support.task_data import DATA, needs_data
 
 from temper.envs.coding import checks
 from temper.envs.coding.reference import reference
 
-DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
 SIGNATURE = "def digits(n):\n"
 PROMPT = f"{SIGNATURE}    '''\n    Write a function to check whether a number is a palindrome.\n    '''\n"
 BODIES = {

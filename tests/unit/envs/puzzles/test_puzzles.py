@@ -236,23 +236,6 @@ def test_an_unreadable_answer_is_wrong_and_no_fault(dataset: str, answer: str) -
     assert (judged.outcome, judged.parts["correct"]) == (Outcome.WRONG, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"dataset": "mini_sudoko"}, "did you mean 'mini_sudoku'"),
-        ({"datasets": ["ab"]}, "did you mean 'dataset'"),
-        ({"dataset": 3}, "options.dataset is 3"),
-        ({"dataset": ["ab", "bf"], "config": {"length": 3}}, "options.config"),
-        ({"dataset": "ab", "config": {"lenght": 3}}, "did you mean 'length'"),
-        ({"dataset": "ab", "config": {"seed": 3}}, "unknown 'seed'"),
-        ({"dataset": "ab", "config": [1]}, "options.config"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, object], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        configure_env("reasoning_gym", options)
-
-
 def test_the_configuration_of_a_data_set_sets_its_difficulty() -> None:
     config = EnvConfig(
         kind="reasoning_gym", options={"dataset": "chain_sum", "config": {"min_terms": 9, "max_terms": 9}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.bound import bound, opened, say
 from support.chat_server import ChatServerDouble, told
-from support.tiny_shop import write_shop
+from support.tiny_shop import CANCEL, DETAILS, INSTRUCTION, TRANSFER, play, row
 
 from temper.envs.binding import bind
 from temper.envs.catalog import configure_env
@@ -24,21 +24,7 @@ from temper.envs.retail.customer import MAX_CHARACTERS, OPENING, STOP, USER_REPL
 from temper.envs.source import open_source
 from temper.envs.transcript import score_turns
 
-CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
-DETAILS = ("get_order_details", {"order_id": "#W4"})
-TRANSFER = ("transfer_to_human_agents", {"summary": "help"})
 HELLO = "Hello, how can I help?"
-INSTRUCTION = "You are Bob Ray. Cancel #W4 {now}."
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    return write_shop(tmp_path)
-
-
-def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> dict[str, Any]:
-    made = [{"name": name, "kwargs": arguments} for name, arguments in actions]
-    return {"user_id": "bob_ray_2", "instruction": INSTRUCTION, "actions": made, "outputs": list(outputs)}
 
 
 def task_of(shop: Path, given: dict[str, Any], customer: Any = "script", **settings: Any) -> Task:
@@ -54,15 +40,6 @@ def saying(*replies: str) -> ChatServerDouble:
     """Return a server that gives these replies in order, the last one again and again."""
     left = list(replies)
     return ChatServerDouble(lambda _: told(left.pop(0) if len(left) > 1 else left[0]))
-
-
-def play(task: Task, *turns: str) -> dict[str, Any]:
-    """Return the `info` of the last step, with `reward` and `truncated`. The episode must end with the last turn."""
-    env = opened(task)
-    for number, turn in enumerate(turns, start=1):
-        _, reward, terminated, truncated, info = env.step(turn)
-        assert (terminated or truncated) == (number == len(turns)), turn
-    return info | {"reward": reward, "truncated": truncated}
 
 
 def test_a_script_gives_the_instruction_agrees_once_and_stops(shop: Path) -> None:
@@ -247,26 +224,3 @@ def test_rows_keep_their_keys_and_sides_with_a_customer(shop: Path) -> None:
     for split in ("train", "heldout"):
         assert keys(split) == keys(split, customer="script")
     assert len({*keys("train"), *keys("heldout")}) == 40
-
-
-@pytest.mark.parametrize(
-    ("customer", "named"),
-    [
-        ("skript", "script"),
-        (5, "customer"),
-        ([], "customer"),
-        ({}, "customer.url"),
-        ({"url": "http://127.0.0.1:1/v1"}, "customer.model"),
-        ({"url": 5, "model": "m"}, "customer.url"),
-        ({"url": "http://127.0.0.1:1/v1", "model": ""}, "customer.model"),
-        ({"url": "http://127.0.0.1:1/v1", "modl": "m"}, "did you mean 'model'"),
-        ({"url": "http://10.1.2.3/v1", "model": "m"}, "hosts"),
-        ({"url": "http://127.0.0.1:1/v1", "model": "m", "hosts": "x"}, "hosts"),
-        ({"url": "http://127.0.0.1:1/v1", "model": "m", "key_variable": "NOT_SET_HERE"}, "NOT_SET_HERE"),
-        ({"url": "http://127.0.0.1:1/v1", "model": "m", "retries": -1}, "retries"),
-        ({"url": "http://127.0.0.1:1/v1", "model": "m", "timeout_s": 0}, "timeout_s"),
-    ],
-)
-def test_a_wrong_customer_is_found_before_a_run(customer: Any, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        configure_env("retail", {"customer": customer})

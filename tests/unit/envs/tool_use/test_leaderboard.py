@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.task_data import DATA, needs_data
 
 from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
@@ -14,7 +15,6 @@ from temper.envs.data.config import DataConfig
 from temper.envs.source import open_source
 from temper.envs.tool_use import leaderboard_rows, reference
 
-DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
 AREA = {"base": {"type": "integer"}, "height": {"type": "float", "description": "In cm."}, "what": {"type": "any"}}
 
 
@@ -155,7 +155,7 @@ def test_a_question_without_its_answer_is_refused(tmp_path: Path) -> None:
         tasks(file)
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
+@needs_data
 @pytest.mark.parametrize(("category", "count"), [("simple_python", 400), ("parallel", 200)])
 def test_references_of_real_rows_in_two_files_pass(tmp_path: Path, category: str, count: int) -> None:
     rows = [json.loads(line) for line in (DATA / f"bfcl_{category}.jsonl").read_text().splitlines()]

@@ -2,18 +2,16 @@
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.task_data import DATA, needs_data
 
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import parse_calls
 from temper.envs.tool_use import function_rows, leaderboard_rows, reference
 from temper.envs.tool_use.env import ToolEnv
-
-DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
 
 
 def row(
@@ -164,7 +162,7 @@ def test_a_broken_row_is_named(change: dict[str, Any], message: str) -> None:
         function_rows.load(row([{"f": {}}], {}, required=[]) | change)
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
+@needs_data
 @pytest.mark.parametrize(("name", "rows"), [("bfcl_simple_python.jsonl", 400), ("bfcl_parallel.jsonl", 200)])
 def test_reference_calls_of_real_rows_pass_in_any_order(name: str, rows: int) -> None:
     read = 0

@@ -58,19 +58,6 @@ def test_policy_loss_with_old_logprobs_by_hand():
     assert loss.sums["clipped"].item() == 1.0
 
 
-def test_without_old_logprobs_it_is_weighted_reinforce():
-    logprobs = tensor([0.0, -1.0, -2.0]).requires_grad_()
-    loss = policy_loss(
-        logprobs,
-        tensor([0.0, 1.0, 1.0]),
-        tensor([0.0, 2.0, -1.0]),
-        tensor([NAN, -1.5, -2.0 - math.log(10.0)]),
-        terms=PLAIN,
-    )
-    loss.total.backward()
-    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -2.0 * math.exp(0.5), 2.0])
-
-
 def test_untrained_nan_reaches_neither_loss_nor_gradient():
     logprobs = tensor([NAN, -1.0, NAN]).requires_grad_()
     loss = policy_loss(

@@ -171,7 +171,8 @@ def test_a_scorer_equals_the_scores_of_all_logits(family, shared, tmp_path):
     ids_BT, wanted_BT, prompts = a_batch()
     behind = prompts if shared else None
     wanted_BT[:, 0] = False
-    logits_BTV = causal_logits(model, model.config, ids_BT, behind)
+    warm_B = torch.linspace(0.5, 2.0, len(ids_BT))
+    logits_BTV = causal_logits(model, model.config, ids_BT, behind) / warm_B[:, None, None]
     expected = torch.stack([token_logprobs(logits_BTV, ids_BT), token_entropies(logits_BTV)]) * wanted_BT
     (expected[0].sum() + 0.3 * expected[1].sum()).backward()
     plain = gradients(model)
@@ -179,7 +180,7 @@ def test_a_scorer_equals_the_scores_of_all_logits(family, shared, tmp_path):
     model.zero_grad()
     scorer = Scorer(model, model, tokens=7)
     with Rows(model.config.hidden_size, model.config.vocab_size) as rows:
-        scores = scorer(ids_BT, wanted_BT, behind, entropy=True)
+        scores = scorer(ids_BT, wanted_BT, behind, entropy=True, temperatures_B=warm_B)
         (scores.logprobs_BT.sum() + 0.3 * scores.entropies_BT.sum()).backward()
     assert torch.allclose(torch.stack([scores.logprobs_BT, scores.entropies_BT]), expected, atol=1e-5)
     for name, found in gradients(model).items():
@@ -338,16 +339,3 @@ def test_capped_attention_scores_are_kept_on_loading(tmp_path: Path) -> None:
         capped, plain, found = (model(input_ids=ids_BT).logits for model in (eager, fused, read_model(folder)))
     assert torch.equal(found, capped)
     assert not torch.allclose(found, plain, atol=1e-4)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_each_row_is_scored_at_its_temperature(shared: bool, tmp_path: Path) -> None:
-    model = model_of("qwen3", tmp_path)
-    ids_BT, wanted_BT, prompts = a_batch()
-    behind = prompts if shared else None
-    wanted_BT[:, 0] = False
-    warm_B = torch.linspace(0.5, 2.0, len(ids_BT))
-    logits_BTV = causal_logits(model, model.config, ids_BT, behind) / warm_B[:, None, None]
-    scores = Scorer(model, model, tokens=7)(ids_BT, wanted_BT, behind, entropy=True, temperatures_B=warm_B)
-    assert torch.allclose(scores.logprobs_BT, token_logprobs(logits_BTV, ids_BT) * wanted_BT, atol=1e-5)
-    assert torch.allclose(scores.entropies_BT, token_entropies(logits_BTV) * wanted_BT, atol=1e-5)

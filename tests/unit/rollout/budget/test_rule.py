@@ -1,6 +1,7 @@
 """The forced end of thinking, in tokens, with a tag of one token and of several."""
 
 import pytest
+from support.refusals import refuses
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.turn_text import OWN_TAGS, split_turn
@@ -113,14 +114,15 @@ def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTo
 def test_missing_tags_are_refused() -> None:
     plain = spelt_out()
     plain.chat_template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
-    with pytest.raises(ValueError, match="no thinking tags"):
-        ThinkingTags(plain)
     assert ThinkingTags.find(plain) is None
-    with pytest.raises(ValueError, match="no thinking tags"):
-        ThinkingTags.find(plain, closing="</think>")
-    for tags in (ThinkingTags, ThinkingTags.find):
-        with pytest.raises(ValueError, match="does not contain '</think>'"):
-            tags(ONE_TOKEN, closing="done")
+    for find, tokenizer, closing, named in (
+        (ThinkingTags, plain, None, "no thinking tags"),
+        (ThinkingTags.find, plain, "</think>", "no thinking tags"),
+        (ThinkingTags, ONE_TOKEN, "done", "'</think>'"),
+        (ThinkingTags.find, ONE_TOKEN, "done", "'</think>'"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            find(tokenizer, closing=closing)
 
 
 def test_a_template_without_reasoning_has_the_usual_closing() -> None:
@@ -133,16 +135,12 @@ def test_a_template_without_reasoning_has_the_usual_closing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"grace": -1}, "grace=-1"),
-        ({"answer_tokens": 0}, "answer_tokens=0"),
-        ({"budget_notice": "think less"}, "must contain %d once"),
-    ],
+    ("name", "value", "named"),
+    [("grace", -1, "-1"), ("answer_tokens", 0, "0"), ("budget_notice", "think less", "%d")],
 )
-def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ThinkingConfig(**settings)  # type: ignore[arg-type]
+def test_impossible_settings_are_refused(name: str, value: object, named: str) -> None:
+    with refuses(f"rollout.thinking.{name}", named):
+        ThinkingConfig(**{name: value})  # type: ignore[arg-type]
 
 
 def opening_itself() -> PreTrainedTokenizerBase:

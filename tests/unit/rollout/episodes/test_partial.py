@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import bound, say
 from support.code_tasks import task_of as code_task
 from support.held_engine import said_in
 from support.interruptions import interrupted, mathematics, own, same_but_for_versions
 from support.scripted_engine import play
-from support.tiny_shop import write_shop
+from support.tiny_shop import CANCEL, DETAILS, row, write_shop
 from unit.envs.coding.test_turns import ROW as CODE_ROW
 from unit.envs.remote.test_nemo_gym import SAY_ADD, CounterServer
 from unit.envs.remote.test_nemo_gym import server as server
 from unit.envs.remote.test_nemo_gym import task_of as remote_task
-from unit.envs.retail.test_retail import CANCEL, DETAILS, row, say
 from unit.envs.retail.test_retail import task_of as shop_task
 
 from temper.envs.binding import bind
