@@ -85,11 +85,7 @@ def test_numbers_of_numpy_become_plain_numbers() -> None:
     ("step", "kind", "message"),
     [
         (answering(parts={"style": "good"}), FailureKind.GRADER, "the part 'style' of the reward of own/1 is 'good'"),
-        (
-            answering(parts={"style": float("nan")}),
-            FailureKind.GRADER,
-            "the part 'style' of the reward of own/1 is nan",
-        ),
+        (answering(parts={"style": np.nan}), FailureKind.GRADER, "the part 'style' of the reward of own/1 is nan"),
         (answering(parts=[1.0]), FailureKind.ENVIRONMENT, "the parts of the reward are [1.0], not a mapping"),
         (answering("1"), FailureKind.GRADER, "the reward of own/1 is '1', not a finite number"),
         (answering(np.zeros(2)), FailureKind.GRADER, "not a finite number"),

@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import gymnasium
 import pytest
 from support.bound import bound
 from support.replay_engine import Recording, ReplayEngine, read_recording
-from transformers import PreTrainedTokenizerBase
+from support.scripted_engine import RENDERER, TOKENIZER, completion, runner_of
 
 from temper.envs.binding import bind
 from temper.envs.catalog import environment, make_env
@@ -20,42 +21,17 @@ from temper.envs.core.errors import SandboxError
 from temper.envs.core.task import Task
 from temper.envs.env_episode import MakeEnv
 from temper.envs.source import open_source
-from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.config import ThinkingConfig
-from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.episode import EpisodeRunner
-from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.trajectory_json import group_lines
 
-TOKENIZER: PreTrainedTokenizerBase = byte_tokenizer()
-RENDERER = Renderer(TOKENIZER)
-TAGS = ThinkingTags(TOKENIZER)
-LIMITS = EpisodeLimits()
-
-
-def completion(text: str, *, ended: bool = True) -> Completion:
-    ids = TOKENIZER(text, add_special_tokens=False)["input_ids"] + [TOKENIZER.eos_token_id] * ended
-    return Completion(token_ids=tuple(ids), logprobs_T=(-0.5,) * len(ids), versions_T=(3,) * len(ids), finished=ended)
-
 
 def play(
-    task: Task,
-    recording: Recording,
-    *,
-    limits: EpisodeLimits = LIMITS,
-    make: MakeEnv = make_env,
+    task: Task, recording: Recording, *, limits: EpisodeLimits | None = None, make: MakeEnv = make_env
 ) -> Trajectory:
-    runner = EpisodeRunner(
-        sampler=TurnSampler(ReplayEngine(recording), TAGS, ThinkingConfig(), turn_tokens=limits.turn_tokens),
-        renderer=RENDERER,
-        limits=limits,
-        make_env=make,
-    )
+    runner = runner_of(ReplayEngine(recording), limits=limits or EpisodeLimits(), make=make)
     return asyncio.run(runner.run(task, seed=1))
 
 
@@ -66,6 +42,7 @@ def math_task() -> Task:
 
 def test_a_right_answer_keeps_ids_logprobs_and_versions() -> None:
     task, said = math_task(), completion("2+2=4\n</think>\n\\boxed{4}")
+    said = replace(said, versions_T=(3,) * len(said.token_ids))
     trajectory = play(task, {RENDERER.prompt_ids(task): [said]})
     (turn,) = trajectory.turns
     assert (trajectory.reward, trajectory.stop) == (1.0, Stop.ENV)
@@ -75,7 +52,7 @@ def test_a_right_answer_keeps_ids_logprobs_and_versions() -> None:
 
 def test_an_answer_that_is_cut_off_stops_for_length() -> None:
     task = math_task()
-    trajectory = play(task, {RENDERER.prompt_ids(task): [completion("2+2", ended=False)]})
+    trajectory = play(task, {RENDERER.prompt_ids(task): [completion("2+2", max_tokens=3)]})
     assert (trajectory.reward, trajectory.stop, trajectory.truncated) == (0.0, Stop.LENGTH, True)
 
 
