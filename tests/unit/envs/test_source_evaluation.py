@@ -113,36 +113,18 @@ def test_splits_that_can_not_be_are_refused(tmp_path: Path) -> None:
     streamed = DataConfig(path=data.path, streaming=True)
     for wrong, said in (
         (EnvConfig(data=data, split=SplitConfig(share=1.0)), "envs.math.split.share=1.0: must be above 0 and below 1"),
-        (
-            EnvConfig(data=data, eval_data=data, split=SplitConfig(by="hash")),
-            "envs.math.split.by=hash",
-        ),
+        (EnvConfig(data=data, eval_data=data, split=SplitConfig(by="hash")), "envs.math.split.by=hash"),
         (EnvConfig(data=data, split=SplitConfig(by="file")), "envs.math.split.by=file"),
         (
             EnvConfig(data=data, split=SplitConfig(by="column")),
             "envs.math.split.by=column and envs.math.split.column=None",
         ),
-        (
-            EnvConfig(drop_overlap="exact"),
-            "envs.math.drop_overlap=exact",
-        ),
-        (
-            EnvConfig(data=streamed, drop_overlap="ngrams"),
-            "envs.math.drop_overlap=ngrams",
-        ),
-        (
-            EnvConfig(data=data, split=SplitConfig(heldout=["dev"])),
-            "envs.math.split.heldout=['dev']",
-        ),
+        (EnvConfig(drop_overlap="exact"), "envs.math.drop_overlap=exact"),
+        (EnvConfig(data=streamed, drop_overlap="ngrams"), "envs.math.drop_overlap=ngrams"),
+        (EnvConfig(data=data, split=SplitConfig(heldout=["dev"])), "envs.math.split.heldout=['dev']"),
         (EnvConfig(data=data, split=column), "envs.math.split.share=0.5: envs.math.split.column"),
-        (
-            EnvConfig(data=data, eval_data=held, split=SplitConfig(share=0.5)),
-            "envs.math.split.share=0.5: eval_data",
-        ),
-        (
-            EnvConfig(eval_data=DataConfig(path="x", streaming=True)),
-            "envs.math.eval_data.streaming",
-        ),
+        (EnvConfig(data=data, eval_data=held, split=SplitConfig(share=0.5)), "envs.math.split.share=0.5: eval_data"),
+        (EnvConfig(eval_data=DataConfig(path="x", streaming=True)), "envs.math.eval_data.streaming"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
             bind("math", wrong)
@@ -278,9 +260,7 @@ def test_rows_are_read_once_for_all_who_ask_of_an_environment(tmp_path: Path) ->
         all_rows(bind("math", EnvConfig(data=data)), data)
 
 
-def test_rows_without_the_splits_column_are_trained_on(
-    tmp_path: Path,
-) -> None:
+def test_rows_without_the_splits_column_are_trained_on(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     for first, part in ((0, "test"), (4, None), (8, "train")):
         save(path, numbered(first, 4), part=part)
@@ -302,9 +282,7 @@ def test_the_first_bad_row_of_a_stream_is_told(tmp_path: Path, caplog: pytest.Lo
     assert said.startswith(f"{path}:1: not a JSON object")
 
 
-def test_overlaps_are_found_once_for_the_same_settings(
-    tmp_path: Path,
-) -> None:
+def test_overlaps_are_found_once_for_the_same_settings(tmp_path: Path) -> None:
     data, held = save(tmp_path / "rows.jsonl", numbered(0, 9)), save(tmp_path / "test.jsonl", numbered(0, 3))
     said = [f"envs.math.data={data.path}", f"envs.math.eval_data={held.path}"]
     folder = RunDir(tmp_path / "run")

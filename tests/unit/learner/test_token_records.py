@@ -70,9 +70,7 @@ def records(*, shared_prompts: bool) -> list[TokenRecord]:
 
 
 @pytest.mark.parametrize("shared_prompts", [False, True])
-def test_each_sampled_token_is_written_with_its_terms(
-    shared_prompts: bool,
-) -> None:
+def test_each_sampled_token_is_written_with_its_terms(shared_prompts: bool) -> None:
     rows = training_rows(
         answered(), records(shared_prompts=shared_prompts), version=WeightVersion(step=4), mask_truncated=True
     )

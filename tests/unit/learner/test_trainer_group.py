@@ -187,9 +187,7 @@ class SendingRank(DyingRank):
 
 
 @pytest.mark.parametrize("fails", [None, RuntimeError("an engine is missing")])
-def test_sending_ranks_that_nobody_waits_for_are_not_stuck(
-    fails: Exception | None,
-) -> None:
+def test_sending_ranks_that_nobody_waits_for_are_not_stuck(fails: Exception | None) -> None:
     async def given_up(other: SendingRank, *, within_s: float) -> tuple[BaseException, bool]:
         ranks = [SendingRank(0, after_s=0.0 if fails else 1000.0, fails=fails), other]
         group = group_of(ranks)

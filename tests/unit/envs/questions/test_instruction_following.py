@@ -81,10 +81,7 @@ def test_kwargs_may_be_texts_of_json_or_nothing() -> None:
             "language:response_language",
         ),
         ({"instruction_id_list": ["format:emoji"], "kwargs": [{}]}, "format:emoji"),
-        (
-            {"instruction_id_list": ["punctuation:no_point"], "kwargs": [{}]},
-            "punctuation:no_point",
-        ),
+        ({"instruction_id_list": ["punctuation:no_point"], "kwargs": [{}]}, "punctuation:no_point"),
         ({"kwargs": [{}]}, "3 instructions and 1 kwargs"),
         ({"instruction_id_list": [], "kwargs": []}, "0 instructions"),
         ({"kwargs": [{}, {}, {}]}, "num_bullets"),

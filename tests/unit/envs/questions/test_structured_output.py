@@ -78,10 +78,7 @@ def test_a_schema_alone_asks_for_any_valid_value() -> None:
         ({"schema": "{'a': 1}"}, "schema"),
         ({"schema": {"$ref": "https://example.com/x"}}, "https://example.com/x"),
         ({"schema": {"properties": {"age": {"$ref": "#/properties/age"}}}}, "itself"),
-        (
-            {"schema": {"$defs": {"b": {}}, "properties": {"age": {"$id": "x", "$ref": "#/$defs/b"}}}},
-            "defs/b",
-        ),
+        ({"schema": {"$defs": {"b": {}}, "properties": {"age": {"$id": "x", "$ref": "#/$defs/b"}}}}, "defs/b"),
         ({"schema": {"pattern": r"^(?:a|b|ab)*[^ab]$"}, "completion": json.dumps("ab" * 40)}, "patterns of the schema"),
         ({"prompt": 5}, "prompt"),
         ({"prompt": [{"role": "user", "content": [5]}]}, "`content`.*5"),

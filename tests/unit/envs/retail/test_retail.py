@@ -30,10 +30,7 @@ def task_of(shop: Path, row: dict[str, Any], **settings: Any) -> Task:
 
 def test_a_task_shows_policy_instruction_and_tools(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, outputs=("10.1",)))
-    assert task.messages == (
-        {"role": "system", "content": "Be kind.\n"},
-        {"role": "user", "content": INSTRUCTION},
-    )
+    assert task.messages == ({"role": "system", "content": "Be kind.\n"}, {"role": "user", "content": INSTRUCTION})
     assert task.tools == tuple(TOOLS)
     assert task.spec == {
         "user_id": "bob_ray_2",

@@ -262,10 +262,7 @@ def test_a_model_that_loses_recomputed_prompts_is_refused() -> None:
     torch.manual_seed(0)
     gpt2, qwen = (
         AutoModelForCausalLM.from_config(config).train()
-        for config in (
-            GPT2Config(**GPT2),
-            Qwen3Config(**SHAPE, **HEADS),
-        )
+        for config in (GPT2Config(**GPT2), Qwen3Config(**SHAPE, **HEADS))
     )
     for model in (gpt2, qwen):
         require_recomputable(model, model)

@@ -457,25 +457,16 @@ def test_engine_and_trainer_agree(
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (
-            EngineConfig(extra={"kv_cache_dtyp": "fp8"}),
-            "extra.kv_cache_dtyp: .*kv_cache_dtype",
-        ),
+        (EngineConfig(extra={"kv_cache_dtyp": "fp8"}), "extra.kv_cache_dtyp: .*kv_cache_dtype"),
         (
             EngineConfig(extra={"kv_cache_dtype": "bfloat16"}),
             "kv_cache_dtype=bfloat16 .*float32.*rollout.engine.dtype=bfloat16",
         ),
-        (
-            EngineConfig(dtype="bfloat16", extra={"kv_cache_dtype": "float16"}),
-            "kv_cache_dtype=float16 .*bfloat16",
-        ),
+        (EngineConfig(dtype="bfloat16", extra={"kv_cache_dtype": "float16"}), "kv_cache_dtype=float16 .*bfloat16"),
         (EngineConfig(pipeline_parallel=2), "pipeline_parallel=2"),
         (EngineConfig(runner="v2"), "runner=v2.*Triton"),
         (EngineConfig(speculation="mtp"), "speculation=mtp"),
-        (
-            EngineConfig(speculation="ngram"),
-            "speculation=ngram.*Mamba",
-        ),
+        (EngineConfig(speculation="ngram"), "speculation=ngram.*Mamba"),
         (EngineConfig(prefix_caching="on"), "prefix_caching=on.*Mamba"),
     ],
 )

@@ -24,10 +24,7 @@ from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.trajectory import Ticket, WeightVersion
 
 T = TypeVar("T")
-TASK = bound(
-    Task(key="1", messages=({"role": "user", "content": "1+1?"},), spec={"answer": "2"}),
-    "math",
-)
+TASK = bound(Task(key="1", messages=({"role": "user", "content": "1+1?"},), spec={"answer": "2"}), "math")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -279,9 +279,7 @@ async def test_consecutive_pushes_reuse_the_groups(sender: BucketSender) -> None
 
 
 @in_loop
-async def test_only_the_engine_with_a_damaged_push_gets_it_again(
-    sender: BucketSender,
-) -> None:
+async def test_only_the_engine_with_a_damaged_push_gets_it_again(sender: BucketSender) -> None:
     engines = [Engine(), Engine(damaged=1)]
     bucket_group, manifest, wanted = delivery(sender, version=1)
     assert await bucket_group.deliver_push(manifest, engines, limit_s=60.0) == [WeightVersion(step=1)] * 2
