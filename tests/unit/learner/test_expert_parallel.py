@@ -16,6 +16,7 @@ from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 from unit.learner.models.test_experts import CHOSEN, EXPERTS
 from unit.learner.models.test_shared_prompt import batch
+from unit.learner.test_sequence_parallel import find_refusals
 from unit.learner.test_worker import broken_batch, in_processes, weights_of
 from unit.learner.test_worker_experts import sequences
 from unit.learner.test_worker_resume import optimizer_state
@@ -254,20 +255,10 @@ def test_gathered_experts_arrive_from_alternating_senders(models: Path, family: 
     assert all(sent)
 
 
-def find_refusals(rank: int, port: int, folder: str) -> list[str]:
-    """Why models do not train with three ranks that share experts."""
-    found = []
-    worker = TrainerWorker(rank, 3, "127.0.0.1", port, LearnerConfig(ranks=3, expert_parallel=3, zero_stage=2))
-    for name in ("qwen3_moe", "qwen3"):
-        with pytest.raises(ValueError) as caught:  # noqa: PT011 - returned
-            worker.load(f"{folder}/{name}", optim=OPTIM, total_steps=9)
-        found.append(str(caught.value))
-    return found
-
-
 def test_a_model_without_experts_for_all_ranks_is_refused(models: Path) -> None:
     tiny_models.qwen3(models / "qwen3")
-    for uneven, dense in in_processes(find_refusals, ranks=3, arguments=(str(models),)):
+    spread, names = LearnerConfig(ranks=3, expert_parallel=3, zero_stage=2), ("qwen3_moe", "qwen3")
+    for uneven, dense in in_processes(find_refusals, ranks=3, arguments=(str(models), spread, names)):
         assert "learner.expert_parallel=3 with a model of 8 experts" in uneven
         assert "learner.expert_parallel=3 with a model of type qwen3" in dense
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import tiny_models
 from support.pushes import loaded
-from unit.rollout.engines.test_vllm import CONFIG, TOLERANCE, Setup
+from unit.rollout.engines.test_vllm import CONFIG, TOLERANCE, Setup, largest_gap
 
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
@@ -38,11 +38,7 @@ def sequence(prompt: tuple[int, ...], said: Completion) -> TrainingSample:
 def gap(rank: TrainerWorker, samples: list[tuple[tuple[int, ...], Completion]]) -> float:
     """Largest log-probability difference between the engine and the trainer with replayed experts."""
     expected = rank.logprobs([sequence(prompt, said) for prompt, said in samples])
-    return max(
-        abs(ours - theirs)
-        for (_, said), row in zip(samples, expected, strict=True)
-        for ours, theirs in zip(said.logprobs_T, row[len(row) - len(said.token_ids) :], strict=True)
-    )
+    return largest_gap(samples, expected)
 
 
 async def story(model_dir: Path) -> None:

@@ -60,6 +60,14 @@ Answers = list[tuple[tuple[int, ...], Completion]]
 """Prompts and their answers."""
 
 
+def largest_gap(samples: Answers, expected: Sequence[Sequence[float]]) -> float:
+    return max(
+        abs(ours - theirs)
+        for (_, said), row in zip(samples, expected, strict=True)
+        for ours, theirs in zip(said.logprobs_T, row[len(row) - len(said.token_ids) :], strict=True)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """One model in an engine and in a trainer."""
@@ -111,11 +119,7 @@ class Setup:
         whole = [(*prompt, *said.token_ids) for prompt, said in samples]
         rows = [TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole]
         expected = self.rank.logprobs(rows)
-        return max(
-            abs(ours - theirs)
-            for (_, said), row in zip(samples, expected, strict=True)
-            for ours, theirs in zip(said.logprobs_T, row[len(row) - len(said.token_ids) :], strict=True)
-        )
+        return largest_gap(samples, expected)
 
 
 async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
