@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bound import bound, opened, say
+from support.bound import opened, row_task, say
 
 from temper.envs.binding import bind
-from temper.envs.catalog import configure_env, environment
+from temper.envs.catalog import environment
 from temper.envs.config import EnvConfig
-from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
 from temper.envs.source import open_source
@@ -33,8 +32,7 @@ def write_corpus(folder: Path, rows: list[dict[str, Any]] | None = None) -> Path
 
 
 def task_of(row: dict[str, Any], corpus: Path, **options: Any) -> Task:
-    env = configure_env("search", {"corpus": str(corpus)} | options)
-    return bound(load_row(env.formats, row), env)
+    return row_task("search", row, corpus=str(corpus), **options)
 
 
 def shown(task: Task, *calls: tuple[str, dict[str, Any]]) -> list[str]:

@@ -1,15 +1,13 @@
 """Structured output: rows with a schema, the parts of the score, refused rows."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import row_task
 
-from temper.envs.catalog import environment
 from temper.envs.core.errors import FailureKind
-from temper.envs.core.row_format import load_row
-from temper.envs.core.task import Task
 from temper.envs.transcript import score_turns
 from temper.rewards.score import Outcome
 
@@ -18,12 +16,8 @@ SCHEMA = {
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
     "required": ["name", "age"],
 }
+task_of = partial(row_task, "structured_output")
 ROW = {"prompt": "Ann is 31.", "schema": SCHEMA, "completion": {"name": "Ann", "age": 31}}
-
-
-def task_of(row: dict[str, Any]) -> Task:
-    env = environment("structured_output")
-    return bound(load_row(env.formats, row), env)
 
 
 @pytest.mark.parametrize(
