@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from support.in_loop import in_loop
 from support.scripted_engine import RENDERER, ROOM, ScriptedEngine, play, runner_of
 
 from temper.envs.binding import BoundEnv
@@ -112,14 +113,12 @@ def test_a_wrong_return_or_an_error_fails_its_episode(
     assert message in failed.failure.message
 
 
-def test_an_environments_error_fails_no_other_episode() -> None:
+@in_loop
+async def test_an_environments_error_fails_no_other_episode() -> None:
     envs = iter([Own(raising(SystemExit())), Own(answering()), Own(answering(), reset=raising(SystemExit(1)))])
-
-    async def all_three() -> list[Any]:
-        runner = runner_of(ScriptedEngine(["x"]), make=lambda _: next(envs))
-        return await asyncio.gather(*(runner.run(TASK, seed=seed) for seed in range(3)))
-
-    rewards = [one.reward for one in asyncio.run(all_three())]  # threads make the environments, in any order
+    runner = runner_of(ScriptedEngine(["x"]), make=lambda _: next(envs))
+    played = await asyncio.gather(*(runner.run(TASK, seed=seed) for seed in range(3)))
+    rewards = [one.reward for one in played]  # threads make the environments, in any order
     assert sorted(rewards, key=str) == [1.0, None, None]
 
 

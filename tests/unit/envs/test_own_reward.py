@@ -1,12 +1,12 @@
 """A user's function scores the answers of an environment: of rows, of generated tasks, with tools."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.bound import opened, say
+from support.in_loop import in_loop
 
 from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
@@ -62,13 +62,10 @@ def test_a_function_gets_the_text_around_calls(data: DataConfig) -> None:
     assert env.step(called)[2:4] == (False, True)
 
 
-def test_an_async_function_judges_inside_a_running_loop(data: DataConfig) -> None:
+@in_loop
+async def test_an_async_function_judges_inside_a_running_loop(data: DataConfig) -> None:
     task = first("mine", data=data, reward=f"{MINE}.parts")
-
-    async def work() -> float | None:
-        return score_turns(task, [task.spec["row"]["answer"]]).reward
-
-    assert asyncio.run(work()) == 1.5
+    assert score_turns(task, [task.spec["row"]["answer"]]).reward == 1.5
 
 
 @pytest.mark.parametrize("function", ["broken", "nothing", "empty", "exiting"])

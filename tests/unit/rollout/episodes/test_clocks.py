@@ -158,32 +158,23 @@ def test_queueing_and_pauses_are_off_the_clock(sampling_s: float, in_time: bool)
         assert took < 10
 
 
-def test_a_call_that_hangs_is_counted_until_it_ends() -> None:
+@in_loop
+async def test_a_call_that_hangs_is_counted_until_it_ends() -> None:
     released = threading.Event()
-
-    async def work() -> list[int]:
-        runner = runner_of(
-            ScriptedEngine(["</think>go"]),
-            limits=replace(ROOM, timeout_s=0.2),
-            make=lambda _: Waiting(lambda _task: released.wait()),
-        )
-        counts = [runner.hung_calls]
-        playing = [asyncio.create_task(runner.run(QUICK, seed=n)) for n in range(3)]
-        async with asyncio.timeout(20):
-            while not runner.env_works:
-                await asyncio.sleep(0.01)
-            await asyncio.gather(*playing)
-            assert not runner.env_works
-            counts.append(runner.hung_calls)
-            released.set()
-            while runner.hung_calls:
-                await asyncio.sleep(0.01)
-        return counts
-
+    limits, make = replace(ROOM, timeout_s=0.2), lambda _: Waiting(lambda _task: released.wait())
+    runner = runner_of(ScriptedEngine(["</think>go"]), limits=limits, make=make)
+    assert runner.hung_calls == 0
+    playing = [asyncio.create_task(runner.run(QUICK, seed=n)) for n in range(3)]
     try:
-        assert asyncio.run(work()) == [0, 3]
+        while not runner.env_works:
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*playing)
+        assert not runner.env_works
+        assert runner.hung_calls == 3
     finally:
         released.set()
+    while runner.hung_calls:
+        await asyncio.sleep(0.01)
 
 
 @in_loop
