@@ -208,17 +208,14 @@ def batch_of_two() -> TrainBatch:
 
 
 @pytest.mark.parametrize("ranks_per_share", [1, 2])
-def test_each_rank_gets_its_share_of_a_batch(ranks_per_share: int) -> None:
+@in_loop
+async def test_each_rank_gets_its_share_of_a_batch(ranks_per_share: int) -> None:
     batches = [batch_of_two() for _ in range(2)]
-
-    async def step() -> list[Rank]:
-        meeting = asyncio.Barrier(2 * ranks_per_share)
-        ranks = [Rank(number, meeting=meeting) for number in range(2 * ranks_per_share)]
-        async with asyncio.timeout(5):
-            await group_of(ranks).step(*batches)
-        return ranks
-
-    for rank in asyncio.run(step()):
+    meeting = asyncio.Barrier(2 * ranks_per_share)
+    ranks = [Rank(number, meeting=meeting) for number in range(2 * ranks_per_share)]
+    async with asyncio.timeout(5):
+        await group_of(ranks).step(*batches)
+    for rank in ranks:
         ((_, (_, _, shares)),) = rank.calls
         assert [share.micro_batches for share in shares] == [
             batch.micro_batches[rank.number // ranks_per_share] for batch in batches
