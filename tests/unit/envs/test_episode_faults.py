@@ -17,7 +17,7 @@ from support.scripted_engine import RENDERER, ROOM, ScriptedEngine, play, runner
 from temper.envs.binding import BoundEnv
 from temper.envs.config import EnvConfig
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.errors import EnvError, FailureKind, failure_of
+from temper.envs.core.errors import EnvError, FailureKind, SandboxError, failure_of
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.source import GeneratedSource
 from temper.learner.batches.micro_batches import build_batch
@@ -90,11 +90,14 @@ def test_numbers_of_numpy_become_plain_numbers() -> None:
         (answering(parts=[1.0]), FailureKind.ENVIRONMENT, "the parts of the reward are [1.0], not a mapping"),
         (answering("1"), FailureKind.GRADER, "the reward of own/1 is '1', not a finite number"),
         (answering(np.zeros(2)), FailureKind.GRADER, "not a finite number"),
+        (answering(np.nan), FailureKind.GRADER, "not a finite number"),
         (answering(evidence={"who": object()}), FailureKind.ENVIRONMENT, "the evidence of own/1 are no JSON data"),
         (answering(messages=[{"content": "?"}]), FailureKind.ENVIRONMENT, "it needs a role"),
         (answering(messages=[{"role": "tool", "content": {1, 2}}]), FailureKind.ENVIRONMENT, "are no JSON data"),
         (answering(outcome="great"), FailureKind.ENVIRONMENT, "'great' is not a valid Outcome"),
         (lambda: 1.0, FailureKind.ENVIRONMENT, "(observation, reward, terminated, truncated, info)"),
+        (raising(KeyError("a bug in the reward")), FailureKind.ENVIRONMENT, "a bug in the reward"),
+        (raising(SandboxError("zygote died")), FailureKind.SANDBOX, "zygote died"),
         (raising(SystemExit(3)), FailureKind.ENVIRONMENT, "SystemExit: 3"),
         (raising(KeyboardInterrupt()), FailureKind.ENVIRONMENT, "KeyboardInterrupt"),
         (raising(StopIteration()), FailureKind.ENVIRONMENT, "StopIteration"),

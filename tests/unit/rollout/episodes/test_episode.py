@@ -1,25 +1,17 @@
 """Episodes on recorded completions: token-in-token-out, and failures become data, never a zero reward."""
 
 import asyncio
-import math
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import gymnasium
-import pytest
 from support.bound import bound
 from support.replay_engine import Recording, ReplayEngine, read_recording
 from support.scripted_engine import RENDERER, TOKENIZER, completion, runner_of
 
 from temper.envs.binding import bind
-from temper.envs.catalog import environment, make_env
+from temper.envs.catalog import environment
 from temper.envs.config import EnvConfig
-from temper.envs.core.errors import SandboxError
 from temper.envs.core.task import Task
-from temper.envs.env_episode import MakeEnv
 from temper.envs.source import open_source
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
@@ -28,10 +20,8 @@ from temper.rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajecto
 from temper.rollout.trajectory_json import group_lines
 
 
-def play(
-    task: Task, recording: Recording, *, limits: EpisodeLimits | None = None, make: MakeEnv = make_env
-) -> Trajectory:
-    runner = runner_of(ReplayEngine(recording), limits=limits or EpisodeLimits(), make=make)
+def play(task: Task, recording: Recording, limits: EpisodeLimits | None = None) -> Trajectory:
+    runner = runner_of(ReplayEngine(recording), limits=limits or EpisodeLimits())
     return asyncio.run(runner.run(task, seed=1))
 
 
@@ -93,49 +83,6 @@ def test_a_turn_limit_ends_an_episode() -> None:
     task, recording = demonstration()
     trajectory = play(task, recording, limits=EpisodeLimits(turns=1))
     assert (trajectory.stop, trajectory.reward, len(trajectory.turns)) == (Stop.TURNS, 0.0, 1)
-
-
-class Broken(gymnasium.Env[str, str]):
-    """An environment whose grading raises, hangs or returns no number."""
-
-    def __init__(self, step: Callable[[], float]) -> None:
-        self._do = step
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        return "", {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "", self._do(), True, False, {}
-
-
-def raising(error: Exception) -> Callable[[], float]:
-    def step() -> float:
-        raise error
-
-    return step
-
-
-def hanging() -> float:
-    time.sleep(1.0)
-    return 1.0
-
-
-@pytest.mark.parametrize(
-    ("step", "kind"),
-    [
-        (raising(KeyError("a bug in the reward")), FailureKind.ENVIRONMENT),
-        (raising(SandboxError("zygote died")), FailureKind.SANDBOX),
-        (lambda: math.nan, FailureKind.GRADER),
-        (hanging, FailureKind.TIMEOUT),
-    ],
-)
-def test_a_failure_outside_the_model_has_no_reward(step: Callable[[], float], kind: FailureKind) -> None:
-    task = math_task()
-    recording = {RENDERER.prompt_ids(task): [completion("x")]}
-    limits = EpisodeLimits(timeout_s=0.3 if kind is FailureKind.TIMEOUT else 60.0)
-    trajectory = play(task, recording, limits=limits, make=lambda _: Broken(step))
-    assert trajectory.reward is None
-    assert (trajectory.stop, trajectory.failure.kind) == (Stop.FAILURE, kind)
 
 
 def test_an_engine_that_fails_is_a_typed_failure() -> None:
