@@ -5,8 +5,9 @@ from typing import Any
 
 import gymnasium
 
-from temper.envs.catalog import environment, make_env
+from temper.envs.catalog import configure_env, environment, make_env
 from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.task_env import TaskEnv
@@ -18,6 +19,12 @@ def bound(task: Task, env: str | EnvDefinition, **settings: Any) -> Task:
     if "max_turns" in settings:
         settings = {"tool_turns": settings["max_turns"]} | settings
     return replace(task, env=replace(ref, settings=replace(ref.settings, **settings)))
+
+
+def row_task(env_id: str, row: dict[str, Any], **options: Any) -> Task:
+    """Return the task of a row in an environment with these options."""
+    env = configure_env(env_id, options)
+    return bound(load_row(env.formats, row), env)
 
 
 def made(env: str) -> "gymnasium.Env[str, str]":

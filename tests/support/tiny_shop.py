@@ -5,6 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from support.bound import opened
+
+from temper.envs.core.task import Task
+
 ADDRESS = {
     "address1": "1 Oak Street",
     "address2": "Suite 2",
@@ -71,6 +75,26 @@ ORDERS = {
     "#W4": order(4, "bob_ray_2", "pending", [MUG], "paypal_2"),
 }
 TOOLS = [{"type": "function", "function": {"name": "think", "parameters": {"type": "object", "properties": {}}}}]
+
+
+CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
+DETAILS = ("get_order_details", {"order_id": "#W4"})
+TRANSFER = ("transfer_to_human_agents", {"summary": "help"})
+INSTRUCTION = "You are Bob Ray. Cancel #W4 {now}."
+
+
+def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> dict[str, Any]:
+    made = [{"name": name, "kwargs": arguments} for name, arguments in actions]
+    return {"user_id": "bob_ray_2", "instruction": INSTRUCTION, "actions": made, "outputs": list(outputs)}
+
+
+def play(task: Task, *turns: str) -> dict[str, Any]:
+    """Return the `info` of the last step, with `reward` and `truncated`. The episode must end with the last turn."""
+    env = opened(task)
+    for number, turn in enumerate(turns, start=1):
+        _, reward, terminated, truncated, info = env.step(turn)
+        assert (terminated or truncated) == (number == len(turns)), turn
+    return info | {"reward": reward, "truncated": truncated}
 
 
 def write_shop(folder: Path) -> Path:

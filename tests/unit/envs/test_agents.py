@@ -33,7 +33,7 @@ def episode() -> Iterator[AgentEpisode]:
     made.close()
 
 
-def test_a_program_runs_in_the_folder_with_the_endpoint_and_nothing_else_of_the_run(
+def test_a_program_gets_the_folder_and_the_endpoint_alone(
     episode: AgentEpisode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_SECRET", "1")
@@ -81,7 +81,7 @@ def test_a_program_ends_with_all_of_its_descendants(episode: AgentEpisode, how: 
     assert not is_running(child)
 
 
-def test_the_end_of_an_episode_ends_a_running_program_and_its_daemon(episode: AgentEpisode) -> None:
+def test_an_episodes_end_ends_its_program_and_daemon(episode: AgentEpisode) -> None:
     ended: list[str] = []
 
     def play() -> None:
@@ -99,7 +99,7 @@ def test_the_end_of_an_episode_ends_a_running_program_and_its_daemon(episode: Ag
     assert ended
 
 
-def test_a_killed_worker_leaves_no_program_and_its_folder_is_removed(tmp_path: Path) -> None:
+def test_a_killed_worker_leaves_no_program_or_folder(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WORKER],
         cwd=ROOT,
@@ -107,7 +107,6 @@ def test_a_killed_worker_leaves_no_program_and_its_folder_is_removed(tmp_path: P
         stdout=subprocess.PIPE,
         text=True,
     ) as worker:
-        assert worker.stdout is not None
         child = wait_for_pid(Path(worker.stdout.readline().strip()))
         remove_abandoned(FOLDERS, tmp_path)
         assert list(tmp_path.iterdir())  # its worker lives

@@ -14,7 +14,7 @@ MODULES = [
 ]
 
 
-def test_each_family_says_what_it_is_beside_the_class_that_plays_it() -> None:
+def test_the_catalog_has_the_definition_of_each_family() -> None:
     modules = {name: import_module(name) for name in MODULES}
     listed = {definition.entry_point.partition(":")[0]: definition for definition in ENVIRONMENTS.values()}
     assert listed == {name: module.ENVIRONMENT for name, module in modules.items()}

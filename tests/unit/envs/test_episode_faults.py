@@ -11,12 +11,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from support.in_loop import in_loop
 from support.scripted_engine import RENDERER, ROOM, ScriptedEngine, play, runner_of
 
 from temper.envs.binding import BoundEnv
 from temper.envs.config import EnvConfig
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.errors import EnvError, FailureKind, failure_of
+from temper.envs.core.errors import EnvError, FailureKind, SandboxError, failure_of
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.source import GeneratedSource
 from temper.learner.batches.micro_batches import build_batch
@@ -65,7 +66,7 @@ class Mute(Exception):
         raise RuntimeError("no words")
 
 
-def test_numbers_of_numpy_become_plain_numbers_and_the_record_can_be_written() -> None:
+def test_numbers_of_numpy_become_plain_numbers() -> None:
     returned = answering(
         np.float32(0.5), parts={"correct": np.float32(1), "moves": np.int64(3)}, evidence={"seed": np.int64(7)}
     )
@@ -85,19 +86,18 @@ def test_numbers_of_numpy_become_plain_numbers_and_the_record_can_be_written() -
     ("step", "kind", "message"),
     [
         (answering(parts={"style": "good"}), FailureKind.GRADER, "the part 'style' of the reward of own/1 is 'good'"),
-        (
-            answering(parts={"style": float("nan")}),
-            FailureKind.GRADER,
-            "the part 'style' of the reward of own/1 is nan",
-        ),
+        (answering(parts={"style": np.nan}), FailureKind.GRADER, "the part 'style' of the reward of own/1 is nan"),
         (answering(parts=[1.0]), FailureKind.ENVIRONMENT, "the parts of the reward are [1.0], not a mapping"),
         (answering("1"), FailureKind.GRADER, "the reward of own/1 is '1', not a finite number"),
         (answering(np.zeros(2)), FailureKind.GRADER, "not a finite number"),
+        (answering(np.nan), FailureKind.GRADER, "not a finite number"),
         (answering(evidence={"who": object()}), FailureKind.ENVIRONMENT, "the evidence of own/1 are no JSON data"),
         (answering(messages=[{"content": "?"}]), FailureKind.ENVIRONMENT, "it needs a role"),
         (answering(messages=[{"role": "tool", "content": {1, 2}}]), FailureKind.ENVIRONMENT, "are no JSON data"),
         (answering(outcome="great"), FailureKind.ENVIRONMENT, "'great' is not a valid Outcome"),
         (lambda: 1.0, FailureKind.ENVIRONMENT, "(observation, reward, terminated, truncated, info)"),
+        (raising(KeyError("a bug in the reward")), FailureKind.ENVIRONMENT, "a bug in the reward"),
+        (raising(SandboxError("zygote died")), FailureKind.SANDBOX, "zygote died"),
         (raising(SystemExit(3)), FailureKind.ENVIRONMENT, "SystemExit: 3"),
         (raising(KeyboardInterrupt()), FailureKind.ENVIRONMENT, "KeyboardInterrupt"),
         (raising(StopIteration()), FailureKind.ENVIRONMENT, "StopIteration"),
@@ -108,23 +108,20 @@ def test_numbers_of_numpy_become_plain_numbers_and_the_record_can_be_written() -
         (raising(Mute()), FailureKind.ENVIRONMENT, "Mute: its message can't be read"),
     ],
 )
-def test_what_an_environment_may_not_return_or_raise_is_a_failure_of_its_episode(
+def test_a_wrong_return_or_an_error_fails_its_episode(
     step: Callable[[], Returned], kind: FailureKind, message: str
 ) -> None:
     failed = play(TASK, ["x"], make=lambda _: Own(step))
-    assert failed.failure is not None
     assert (failed.reward, failed.stop, failed.failure.kind) == (None, Stop.FAILURE, kind)
     assert message in failed.failure.message
 
 
-def test_an_environment_that_raises_does_not_end_the_episodes_beside_it() -> None:
+@in_loop
+async def test_an_environments_error_fails_no_other_episode() -> None:
     envs = iter([Own(raising(SystemExit())), Own(answering()), Own(answering(), reset=raising(SystemExit(1)))])
-
-    async def all_three() -> list[Any]:
-        runner = runner_of(ScriptedEngine(["x"]), make=lambda _: next(envs))
-        return await asyncio.gather(*(runner.run(TASK, seed=seed) for seed in range(3)))
-
-    rewards = [one.reward for one in asyncio.run(all_three())]  # threads make the environments, in any order
+    runner = runner_of(ScriptedEngine(["x"]), make=lambda _: next(envs))
+    played = await asyncio.gather(*(runner.run(TASK, seed=seed) for seed in range(3)))
+    rewards = [one.reward for one in played]  # threads make the environments, in any order
     assert sorted(rewards, key=str) == [1.0, None, None]
 
 
@@ -132,11 +129,10 @@ def test_a_kind_of_failure_that_nobody_knows_is_the_environments() -> None:
     assert failure_of(Down("x")).kind is FailureKind.ENVIRONMENT
 
 
-def test_a_prompt_that_fills_the_episode_is_a_failure_of_its_own_kind_and_never_a_wrong_answer() -> None:
+def test_a_prompt_that_fills_the_episode_is_a_failure() -> None:
     tokens = len(RENDERER.prompt_ids(TASK))
     own = lambda _: Own(answering())  # noqa: E731
     failed = play(TASK, ["x"], limits=replace(ROOM, total_tokens=tokens), make=own)
-    assert failed.failure is not None
     assert (failed.reward, failed.stop, failed.turns) == (None, Stop.PROMPT_TOO_LONG, ())
     assert failed.failure.kind is FailureKind.PROMPT_TOO_LONG
     assert f"rollout.limits.total_tokens={tokens}" in failed.failure.message
@@ -160,7 +156,7 @@ def report(groups: list[Group]) -> StepReport:
     )
 
 
-def test_a_batch_is_made_of_the_answers_beside_a_prompt_that_is_too_long() -> None:
+def test_a_batch_leaves_out_prompts_that_are_too_long() -> None:
     shown = iter([{}, {"messages": [{"role": "user", "content": "long " * 200}]}, {}])
     limits = replace(ROOM, total_tokens=len(RENDERER.prompt_ids(TASK)) + 50)
     envs = (Own(answering(reward), reset=lambda: next(shown)) for reward in (1.0, 0.5, 0.0))
@@ -188,13 +184,12 @@ class Generator:
 
 
 @pytest.mark.parametrize("instead", [raising(SystemExit("no more")), raising(KeyError("x")), lambda: np.float32(4)])
-def test_a_task_that_an_environment_fails_to_make_is_a_failure_of_its_episodes(instead: Callable[[], object]) -> None:
+def test_a_task_that_can_not_be_made_fails_its_episodes(instead: Callable[[], object]) -> None:
     generate = Generator()
     definition = EnvDefinition(id="own", entry_point="own:Own", generate=generate)
     source = GeneratedSource(BoundEnv(name="own", config=EnvConfig(), definition=definition), split="train", seed=1)
     generate.instead = instead
     failed = play(source.task(7), ["x"], make=lambda _: Own(answering()))
-    assert failed.failure is not None
     assert (failed.failure.kind, failed.reward) == (FailureKind.ENVIRONMENT, None)
     assert "task 7 can't be made" in failed.failure.message
     generate.instead = None

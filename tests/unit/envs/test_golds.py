@@ -107,7 +107,7 @@ def test_a_judge_needs_the_reference_of_every_row(tmp_path: Path) -> None:
         all_rows(env, env.config.data or DataConfig(path=""))
 
 
-def test_a_gold_that_takes_too_long_to_read_is_tried_once_for_a_second() -> None:
+def test_a_gold_is_read_for_at_most_a_second() -> None:
     row = {"question": "Q?", "answer": "\\binom{1000000}{500000}"}
     with pytest.raises(ValueError, match="answer is"):
         load_row(environment("math").formats, row | {"answer": "?"})  # the grader is warm

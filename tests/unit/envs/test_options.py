@@ -6,6 +6,7 @@ import pytest
 
 from temper.envs.catalog import configure_env
 
+LOCAL = {"url": "http://127.0.0.1:1/v1"}
 WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     "multiple_choice": [
         ({"shuffle": "no"}, "options"),
@@ -32,7 +33,49 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"page": "all"}, "options"),
         ({"top": 5}, "options"),
     ],
+    "reasoning_gym": [
+        ({"dataset": "mini_sudoko"}, "'mini_sudoku'"),
+        ({"datasets": ["ab"]}, "'dataset'"),
+        ({"dataset": 3}, "options.dataset is 3"),
+        ({"dataset": ["ab", "bf"], "config": {"length": 3}}, "options.config"),
+        ({"dataset": "ab", "config": {"lenght": 3}}, "'length'"),
+        ({"dataset": "ab", "config": {"seed": 3}}, "'seed'"),
+        ({"dataset": "ab", "config": [1]}, "options.config"),
+    ],
+    "verifiers": [
+        ({}, "options"),
+        ({"python": "p"}, "options"),
+        ({"taskset": "t"}, "options"),
+        ({"python": "p", "taskset": "t", "max_tasks": 0}, "options"),
+        ({"a": 1}, "options"),
+    ],
+    "workspace": [
+        ({"image": ""}, "image"),
+        ({"image": 3}, "image"),
+        ({"image": "--privileged"}, "image"),
+        ({"imgae": "x"}, "image"),
+    ],
+    "anytime": [({"task": "tale"}, "tally, scan, filter")],
+    "retail": [
+        ({"outputs": "no"}, "outputs"),
+        ({"idle": "no"}, "idle"),
+        ({"databse": "x"}, "'database'"),
+        ({"customer": "skript"}, "script"),
+        ({"customer": 5}, "customer"),
+        ({"customer": []}, "customer"),
+        ({"customer": {}}, "customer.url"),
+        ({"customer": LOCAL}, "customer.model"),
+        ({"customer": {"url": 5, "model": "m"}}, "customer.url"),
+        ({"customer": {**LOCAL, "model": ""}}, "customer.model"),
+        ({"customer": {**LOCAL, "modl": "m"}}, "'model'"),
+        ({"customer": {"url": "http://10.1.2.3/v1", "model": "m"}}, "hosts"),
+        ({"customer": {**LOCAL, "model": "m", "hosts": "x"}}, "hosts"),
+        ({"customer": {**LOCAL, "model": "m", "key_variable": "NOT_SET_HERE"}}, "NOT_SET_HERE"),
+        ({"customer": {**LOCAL, "model": "m", "retries": -1}}, "retries"),
+        ({"customer": {**LOCAL, "model": "m", "timeout_s": 0}}, "timeout_s"),
+    ],
     "gym": [
+        ({"id": "CartPole-v1", "idle": 1}, "options.idle is 1"),
         ({"ID": "x"}, "unknown 'ID'"),
         ({"id": "FrozenLake-v1", "max_step": 3}, "did you mean 'max_steps'"),
         ({"kwargs": {}}, "for example FrozenLake-v1"),
@@ -47,6 +90,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"id": "Blackjack-v1", "success": "yes"}, "options.success"),
     ],
     "nemo_gym": [
+        ({}, "options.url is missing"),
         ({"url": "http://10.0.0.1"}, "options.hosts"),
         ({"url": "http://169.254.169.254/latest"}, "options.hosts"),
         ({"url": "http://127.0.0.1.example.com"}, "options.hosts"),

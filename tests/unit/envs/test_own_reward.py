@@ -1,12 +1,12 @@
 """A user's function scores the answers of an environment: of rows, of generated tasks, with tools."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.bound import opened, say
+from support.in_loop import in_loop
 
 from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
@@ -53,7 +53,7 @@ def test_a_truncated_or_unreadable_answer_is_judged_as_empty(data: DataConfig) -
     assert opened(task).truncate("by tokens", "half an ans").reward == 0.5
 
 
-def test_a_function_gets_the_text_around_calls_and_tools_answer_them(data: DataConfig) -> None:
+def test_a_function_gets_the_text_around_calls(data: DataConfig) -> None:
     called = say("xy", ("finish", {"text": "z"}))
     alone = first("mine", data=data, reward=f"{MINE}.parts", thinking=False)
     expected = score_turns(alone, ["xy"])
@@ -62,20 +62,16 @@ def test_a_function_gets_the_text_around_calls_and_tools_answer_them(data: DataC
     assert env.step(called)[2:4] == (False, True)
 
 
-def test_an_async_function_judges_inside_a_running_loop(data: DataConfig) -> None:
+@in_loop
+async def test_an_async_function_judges_inside_a_running_loop(data: DataConfig) -> None:
     task = first("mine", data=data, reward=f"{MINE}.parts")
-
-    async def work() -> float | None:
-        return score_turns(task, [task.spec["row"]["answer"]]).reward
-
-    assert asyncio.run(work()) == 1.5
+    assert score_turns(task, [task.spec["row"]["answer"]]).reward == 1.5
 
 
 @pytest.mark.parametrize("function", ["broken", "nothing", "empty", "exiting"])
 def test_a_function_that_fails_is_a_failure_of_the_grader(data: DataConfig, function: str) -> None:
     scored = score_turns(first("mine", data=data, reward=f"{MINE}.{function}"), ["4"])
     assert scored.reward is None
-    assert scored.failure is not None
     assert scored.failure.kind is FailureKind.GRADER
 
 
@@ -126,13 +122,13 @@ def test_a_function_can_be_named_by_its_file(data: DataConfig, tmp_path: Path) -
         ({"kind": "math", "tools": ["search"]}, "search"),
     ],
 )
-def test_a_function_that_cant_be_used_is_refused_with_the_settings(settings: dict[str, Any], key: str) -> None:
+def test_an_unusable_function_is_refused_with_its_key(settings: dict[str, Any], key: str) -> None:
     with pytest.raises(ValueError, match=key) as error:
         bind("mine", EnvConfig(**settings))
     assert "envs.mine" in str(error.value)
 
 
-def test_rows_that_differ_only_in_hidden_fields_are_different_tasks(tmp_path: Path) -> None:
+def test_rows_with_other_hidden_fields_are_other_tasks(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "?", "n": 1}\n{"prompt": [{"role": "user", "content": "?"}], "n": 2}\n')
     env = bind("mine", EnvConfig(data=DataConfig(path=str(path)), reward=f"{MINE}.length"))

@@ -25,7 +25,7 @@ def task_in(env: "gymnasium.Env[str, str]") -> Task:
     return env.unwrapped.task
 
 
-def test_an_environment_is_made_by_its_id_and_grades_a_bare_answer() -> None:
+def test_an_environment_of_an_id_grades_a_bare_answer() -> None:
     env = made("math")
     observation, _ = env.reset(seed=3)
     task = task_in(env)
@@ -43,7 +43,6 @@ def test_level_options_and_thinking_are_arguments() -> None:
         env = made("math", level=level)
         drawn = {env.reset(seed=seed)[0] for seed in range(20)}
         generate = ENVIRONMENTS["math"].generate
-        assert generate is not None
         own = {generate(random.Random(seed), level).messages[-1]["content"] for seed in range(3000)}
         assert len(drawn & own) > 0 or level > 1
     cliff = made("gym", options={"id": "CliffWalking-v1"}, split="train")

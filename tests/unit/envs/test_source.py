@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support.refusals import refuses
 
 from temper.envs.all_tasks import read_tasks
 from temper.envs.binding import bind, bind_all
@@ -58,7 +59,6 @@ def test_a_generated_task_depends_on_seed_and_index_only(env_id: str) -> None:
 @pytest.mark.parametrize("env_id", ENV_IDS)
 def test_prompts_and_demonstrations_stay_small(env_id: str) -> None:
     source, demonstrate = open_source(bind(env_id, EnvConfig()), split="train", seed=0), environment(env_id).demonstrate
-    assert demonstrate is not None
     for task in (source.task(index) for index in range(200)):
         assert len(task.messages[0]["content"]) <= 60
         for message in demonstrate(task):
@@ -72,15 +72,15 @@ def test_an_unknown_environment_is_named_with_the_nearest() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    for wrong, said in (
-        (EnvConfig(share=-1), "envs.sums.share=-1: must be 0 or more"),
-        (EnvConfig(level=0), "envs.sums.level=0: must be above 0"),
-        (EnvConfig(max_turns=0), "envs.sums.max_turns=0: must be above 0"),
-        (EnvConfig(kind="math", tools=["pyhton"]), "envs.sums"),
-        (EnvConfig(kind="math", weights={"formt": 1.0}), "envs.sums: weights: unknown 'formt'; did you mean 'format'?"),
-        (EnvConfig(), "envs.sums: unknown environment 'sums'"),
+    for wrong, named in (
+        (EnvConfig(share=-1), ["envs.sums.share=-1"]),
+        (EnvConfig(level=0), ["envs.sums.level=0"]),
+        (EnvConfig(max_turns=0), ["envs.sums.max_turns=0"]),
+        (EnvConfig(kind="math", tools=["pyhton"]), ["envs.sums", "'pyhton'"]),
+        (EnvConfig(kind="math", weights={"formt": 1.0}), ["envs.sums", "'formt'", "'format'"]),
+        (EnvConfig(), ["envs.sums", "unknown environment 'sums'"]),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        with refuses(*named):
             bind("sums", wrong)
     with pytest.raises(ValueError, match="split is 'dev'"):
         open_source(bind("math", EnvConfig()), split="dev", seed=0)
@@ -96,7 +96,7 @@ def test_rows_are_divided_by_content_and_come_round_again(write: Writer) -> None
     assert held.task(0) == held.task(len(held.tasks))
 
 
-def test_training_rows_are_shuffled_anew_in_each_epoch_by_seed_and_index_alone(write: Writer) -> None:
+def test_training_rows_are_shuffled_anew_in_each_epoch(write: Writer) -> None:
     env = bind("math", EnvConfig(data=write(rows(100))))
     source = open_source(env, split="train", seed=0)
     assert source.size is not None
@@ -137,7 +137,7 @@ def test_the_split_of_a_row_does_not_depend_on_its_place(write: Writer) -> None:
         (b"[" * 100_000, "not a JSON object"),
     ],
 )
-def test_a_bad_row_is_named_by_file_and_line_or_skipped_and_counted(write: Writer, bad: bytes, message: str) -> None:
+def test_a_bad_row_is_named_or_skipped_and_counted(write: Writer, bad: bytes, message: str) -> None:
     lines = rows(40).split(b"\n")
     path = write(b"\n".join([*lines[:2], bad, b"", *lines[2:], bad]))
     with pytest.raises(ValueError, match=rf"rows\.jsonl:3: .*{message}") as error:
@@ -174,7 +174,7 @@ def remarks_of(
     return all_rows(bind(env, EnvConfig(data=data, **settings)), data).remarks  # type: ignore[arg-type]
 
 
-def test_repeated_rows_and_questions_with_different_answers_are_counted(write: Writer) -> None:
+def test_repeated_rows_and_conflicting_answers_are_counted(write: Writer) -> None:
     row = {"question": "What is 2+3?", "answer": "5"}
     assert remarks_of([row, {"question": "What is 2+4?", "answer": "5"}], write) == ()
     (repeats,) = remarks_of([row | {"id": n} for n in range(3)], write)
@@ -194,7 +194,7 @@ def test_rows_with_equal_ids_get_numbers_for_commands_too(write: Writer) -> None
     assert {key: task.spec["answer"] for key, task in tasks.items()} == {"7": "2", "7#2": "3"}
 
 
-def test_answers_of_rows_with_an_own_reward_are_compared_by_their_field(write: Writer) -> None:
+def test_rows_with_an_own_reward_compare_their_golds(write: Writer) -> None:
     rows: list[dict[str, object]] = [
         {"prompt": "Q?", "id": n, "level": n, "reward_model": {"ground_truth": gold}} for n, gold in enumerate("554")
     ]
@@ -202,7 +202,7 @@ def test_answers_of_rows_with_an_own_reward_are_compared_by_their_field(write: W
     assert "rows 1 and 3" in different
 
 
-def test_the_remedy_for_columns_names_the_only_field_that_is_left(write: Writer) -> None:
+def test_the_columns_remedy_names_the_only_field_left(write: Writer) -> None:
     data = write(b'{"prompt_text": "Q?", "result": "7"}')
     for env, columns in (
         ("math", "{question: prompt_text, answer: result}"),
@@ -214,7 +214,7 @@ def test_the_remedy_for_columns_names_the_only_field_that_is_left(write: Writer)
             open_source(bind(env, EnvConfig(data=data, reward=reward)), split="train", seed=0)
 
 
-def test_a_source_gives_each_of_its_tasks_once_and_as_many_as_it_has(write: Writer) -> None:
+def test_a_source_gives_each_of_its_tasks_once(write: Writer) -> None:
     source = open_source(bind("math", EnvConfig(data=write(rows(100)))), split="heldout", seed=0)
     assert isinstance(source, RowSource)
     assert distinct_tasks(source, 5) == source.tasks[:5]
@@ -234,7 +234,7 @@ def demonstrations(config: EnvConfig) -> Demonstrations:
     return Demonstrations(open_mixture(envs, {}, split="train", seed=0), envs)
 
 
-def test_an_environment_whose_options_leave_it_without_demonstrations_is_refused_before_the_first_batch() -> None:
+def test_an_environment_without_demonstrations_is_refused() -> None:
     slippery = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": True}})
     with pytest.raises(ValueError, match=r"'lake' has no demonstrations; .*sft\.shares\.lake=0"):
         demonstrations(slippery)

@@ -42,7 +42,7 @@ def asked(env: BoundEnv, split: str) -> list[str]:
     return [task.messages[0]["content"].partition("\n")[0] for task in tasks]
 
 
-def test_evaluation_data_is_held_out_whole_in_order_each_row_once(tmp_path: Path) -> None:
+def test_evaluation_data_is_held_out_whole_and_in_order(tmp_path: Path) -> None:
     test = save(tmp_path / "test.jsonl", [*numbered(0, 30), *numbered(3, 2)])
     env = bind("math", EnvConfig(data=save(tmp_path / "train.jsonl", numbered(100, 50)), eval_data=test))
     assert asked(env, "heldout") == [*numbered(0, 30), *numbered(3, 2)]
@@ -168,7 +168,7 @@ def test_training_rows_that_overlap_with_evaluation_are_left_out(tmp_path: Path)
         assert len({source.task(index).key for index in range(60)}) == count
 
 
-def test_every_setting_that_names_data_is_compared_also_where_two_name_the_same_file(tmp_path: Path) -> None:
+def test_all_settings_with_data_are_compared_for_overlaps(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     save(rows, numbered(0, 10), source="a")
     save(rows, numbered(10, 10), source="b")
@@ -182,7 +182,7 @@ def test_every_setting_that_names_data_is_compared_also_where_two_name_the_same_
     assert found["a"].training == (f"envs.a.data={rows}", f"envs.b.data={rows}")
 
 
-def test_prompts_are_equal_with_their_signs_and_not_for_having_no_words() -> None:
+def test_prompts_are_compared_with_their_signs() -> None:
     def user(content: object) -> PromptText:
         return prompt_text([{"role": "user", "content": content}])
 
@@ -200,7 +200,7 @@ def test_prompts_are_equal_with_their_signs_and_not_for_having_no_words() -> Non
     assert (index.result().prompts, index.result().silent) == (5, 2)
 
 
-def test_what_is_trained_on_in_many_wordings_is_an_overlap_and_what_many_evaluation_prompts_say_is_not() -> None:
+def test_shared_rules_of_evaluation_prompts_are_no_overlap() -> None:
     def texts(questions: list[str]) -> list[PromptText]:
         return [prompt_text([{"role": "user", "content": said}]) for said in questions]
 
@@ -282,9 +282,7 @@ def test_rows_are_read_once_for_all_who_ask_of_an_environment(tmp_path: Path) ->
         all_rows(bind("math", EnvConfig(data=data)), data)
 
 
-def test_a_row_without_the_column_of_the_split_is_trained_on_and_a_column_that_no_row_has_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_rows_without_the_splits_column_are_trained_on(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     for first, part in ((0, "test"), (4, None), (8, "train")):
         save(path, numbered(first, 4), part=part)
@@ -306,9 +304,7 @@ def test_the_first_bad_row_of_a_stream_is_told(tmp_path: Path, caplog: pytest.Lo
     assert said.startswith(f"{path}:1: not a JSON object")
 
 
-def test_an_overlap_that_was_found_is_not_looked_for_again_while_settings_and_files_are_the_same(
-    tmp_path: Path,
-) -> None:
+def test_overlaps_are_found_once_for_the_same_settings(tmp_path: Path) -> None:
     data, held = save(tmp_path / "rows.jsonl", numbered(0, 9)), save(tmp_path / "test.jsonl", numbered(0, 3))
     said = [f"envs.math.data={data.path}", f"envs.math.eval_data={held.path}"]
     folder = RunDir(tmp_path / "run")

@@ -27,7 +27,6 @@ LOOK = ("get_order_details", {"order_id": "#W4"})
 
 def game(name: str, kwargs: dict[str, Any] | None = None, **options: Any) -> Task:
     env = configure_env("gym", {"id": name, "kwargs": kwargs or {}, **options})
-    assert env.generate is not None
     return bound(env.generate(random.Random(0), 1), env)
 
 
@@ -37,11 +36,10 @@ def weighing(task: Task, weights: dict[str, float]) -> Task:
 
 def moves(task: Task) -> list[str]:
     reference = configure_env("gym", {"id": task.env.options["id"], "kwargs": task.env.options["kwargs"]}).reference
-    assert reference is not None
     return ["</think>" + said for said in reference(task)]
 
 
-def test_a_game_of_more_turns_than_any_default_of_the_run_is_won_with_default_limits() -> None:
+def test_default_limits_allow_a_long_game() -> None:
     task = game("FrozenLake-v1", {"is_slippery": False, "map_name": "4x4"})
     won = play(task, moves(task), limits=replace(EpisodeLimits(), total_tokens=10_000))
     assert (won.reward, won.stop, won.score.outcome, len(won.turns)) == (1.0, Stop.ENV, Outcome.OK, 6)
@@ -55,7 +53,7 @@ def test_the_turns_of_the_run_cut_an_episode_where_they_are_set() -> None:
     assert cut.turns[-1].observation
 
 
-def test_on_the_cliff_every_limit_is_worse_than_the_way_and_no_better_than_doing_nothing() -> None:
+def test_no_limit_is_an_escape_from_the_cliff() -> None:
     task = game("CliffWalking-v1")
     task = weighing(task, {"return": 1.0})
     way = moves(task)
@@ -79,12 +77,10 @@ def test_on_the_cliff_every_limit_is_worse_than_the_way_and_no_better_than_doing
     assert {one.score.outcome for one in ways_out.values() if one.stop is not Stop.ENV} == {Outcome.TRUNCATED}
 
 
-def test_what_an_unknown_game_costs_a_turn_is_what_its_first_step_costs() -> None:
+def test_an_idle_turn_costs_what_the_first_step_costs() -> None:
     climb = game("MountainCar-v0", max_steps=5)
     assert (climb.env.options["idle"], game("CartPole-v1").env.options["idle"]) == (-1.0, 0.0)
     assert game("CartPole-v1", idle=-0.5).env.options["idle"] == -0.5
-    with pytest.raises(ValueError, match=r"options.idle is 1"):
-        configure_env("gym", {"id": "CartPole-v1", "idle": 1})
 
 
 def call(name: str, arguments: dict[str, Any]) -> str:
@@ -92,7 +88,7 @@ def call(name: str, arguments: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("after", ["turns", "thought"])
-def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path: Path, after: str) -> None:
+def test_a_truncated_shop_is_judged_by_its_database(tmp_path: Path, after: str) -> None:
     row = {
         "user_id": "bob_ray_2",
         "instruction": "You are Bob Ray.",
@@ -110,7 +106,7 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
     assert done.score.detail.endswith("database as wanted, 0 of 0 outputs stated")
 
 
-def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_before(tmp_path: Path) -> None:
+def test_a_malformed_turn_keeps_earlier_errors(tmp_path: Path) -> None:
     shop = write_shop(tmp_path)
     task = rows.load({"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}, folder=shop)
     task = weighing(bound(task, with_folder(shop)), {"correct": 1.0, "tool_errors": -0.2})
@@ -125,7 +121,6 @@ def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_b
 
 def test_tools_that_failed_count_where_the_episode_is_cut_off() -> None:
     make = environment("tool_use").generate
-    assert make is not None
     task = bound(make(random.Random(0), 1), "tool_use")
     task = weighing(task, {"correct": 1.0, "tool_errors": -0.2})
     failing = call("no_such_tool", {})

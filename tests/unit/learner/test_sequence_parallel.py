@@ -233,11 +233,11 @@ def test_positions_that_depend_on_the_length_are_refused(kind: str) -> None:
         require_divisible(config, size=2)
 
 
-def find_refusals(rank: int, port: int, folder: str, size: int) -> list[str]:
-    """Why models do not run in shards."""
+def find_refusals(rank: int, port: int, folder: str, config: LearnerConfig, names: tuple[str, ...]) -> list[str]:
+    """Why models do not train with a configuration."""
     found = []
-    worker = TrainerWorker(rank, size, "127.0.0.1", port, replace(PLAIN, ranks=size, sequence_parallel=size))
-    for name in ("one_group", "window"):
+    worker = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
+    for name in names:
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - returned
             worker.load(f"{folder}/{name}", optim=OPTIM, total_steps=9)
         found.append(str(caught.value))
@@ -247,6 +247,7 @@ def find_refusals(rank: int, port: int, folder: str, size: int) -> list[str]:
 def test_a_model_that_ranks_cannot_share_is_refused(models: Path) -> None:
     tiny_nemotron().save_pretrained(models / "one_group")
     sliding_window(models / "window")
-    for heads, mixed in in_processes(find_refusals, ranks=2, arguments=(str(models), 2)):
+    spread, names = replace(PLAIN, ranks=2, sequence_parallel=2), ("one_group", "window")
+    for heads, mixed in in_processes(find_refusals, ranks=2, arguments=(str(models), spread, names)):
         assert "learner.sequence_parallel=2 with a model of n_groups=1" in heads
         assert "learner.sequence_parallel=2 with a model of type qwen3" in mixed

@@ -70,9 +70,7 @@ def records(*, shared_prompts: bool) -> list[TokenRecord]:
 
 
 @pytest.mark.parametrize("shared_prompts", [False, True])
-def test_each_sampled_token_is_written_with_its_log_probability_advantage_and_why_it_carries_no_loss(
-    shared_prompts: bool,
-) -> None:
+def test_each_sampled_token_is_written_with_its_terms(shared_prompts: bool) -> None:
     rows = training_rows(
         answered(), records(shared_prompts=shared_prompts), version=WeightVersion(step=4), mask_truncated=True
     )
@@ -90,7 +88,7 @@ def test_each_sampled_token_is_written_with_its_log_probability_advantage_and_wh
     ]
 
 
-def test_a_token_outside_of_its_range_says_so_beside_others_that_are_trained() -> None:
+def test_a_token_outside_its_range_says_so() -> None:
     made = TokenRecord(
         place=0,
         logprobs_T=as_floats([-1.0, float("nan"), -0.25, -0.25]),

@@ -82,7 +82,7 @@ async def led(breaks: str) -> tuple[dict[str, float], list[list[tuple[str, Any]]
     return metrics, [rank.calls for rank in ranks]
 
 
-def test_every_call_goes_to_all_ranks_at_once_and_the_first_ones_metrics_count() -> None:
+def test_every_call_goes_to_all_ranks_at_once() -> None:
     metrics, calls = asyncio.run(led(breaks=""))
     assert metrics == {"loss": 0.0}
     assert (
@@ -98,9 +98,7 @@ def test_what_one_rank_raises_ends_the_call() -> None:
 
 @pytest.mark.parametrize(("device", "spare"), [(10**6, 2 * (5 + 7)), (None, 0)])
 @in_loop
-async def test_the_copy_of_a_checkpoint_leaves_room_for_what_the_ranks_of_a_machine_put_aside(
-    device: int | None, spare: int
-) -> None:
+async def test_a_checkpoints_copy_leaves_room_for_offloaded_state(device: int | None, spare: int) -> None:
     held = MemoryUsage(weights=5, states=7, main=10**6, device=device)
     meeting = asyncio.Barrier(3)
     ranks = [Rank(number, meeting=meeting, node=node, memory_usage=held) for number, node in enumerate("aab")]
@@ -149,14 +147,14 @@ async def failed(*ranks: Any) -> tuple[BaseException, list[tuple[bool, bool]]]:
     return caught.value, [(rank.killed, rank.closed) for rank in ranks]
 
 
-def test_the_death_of_a_rank_is_what_is_raised_although_the_others_fail_before_it_is_known() -> None:
+def test_a_rank_s_death_is_raised_before_other_errors() -> None:
     lost, death = RuntimeError("connection closed by peer"), LearnerDied("rank 1 died")
     first, second = DyingRank(0, after_s=0.0, fails=lost), DyingRank(1, after_s=0.1, fails=death)
     assert asyncio.run(failed(first, second)) == (death, [(True, False), (True, False)])
     assert death.__cause__ is lost
 
 
-def test_the_ranks_that_wait_for_a_dead_one_are_neither_waited_for_nor_asked_to_close() -> None:
+def test_ranks_that_wait_for_a_dead_one_are_killed() -> None:
     death = LearnerDied("rank 1 died")
     waits, dies = DyingRank(0, after_s=1000.0, fails=None), DyingRank(1, after_s=0.0, fails=death)
     assert asyncio.run(failed(waits, dies)) == (death, [(True, False), (True, False)])
@@ -169,7 +167,7 @@ def test_ranks_that_all_refuse_a_step_are_asked_to_close() -> None:
 
 
 @in_loop
-async def test_a_step_that_is_given_up_leaves_ranks_that_are_ended_at_once() -> None:
+async def test_a_cancelled_step_kills_its_ranks() -> None:
     ranks = [DyingRank(number, after_s=1000.0, fails=None) for number in range(2)]
     group = group_of(ranks)
     step = asyncio.create_task(group.step())
@@ -189,9 +187,7 @@ class SendingRank(DyingRank):
 
 
 @pytest.mark.parametrize("fails", [None, RuntimeError("an engine is missing")])
-def test_ranks_that_nobody_waits_for_while_they_send_are_not_stuck_as_that_ends_by_itself(
-    fails: Exception | None,
-) -> None:
+def test_sending_ranks_that_nobody_waits_for_are_not_stuck(fails: Exception | None) -> None:
     async def given_up(other: SendingRank, *, within_s: float) -> tuple[BaseException, bool]:
         ranks = [SendingRank(0, after_s=0.0 if fails else 1000.0, fails=fails), other]
         group = group_of(ranks)
@@ -212,17 +208,14 @@ def batch_of_two() -> TrainBatch:
 
 
 @pytest.mark.parametrize("ranks_per_share", [1, 2])
-def test_each_rank_is_given_its_share_of_a_batch_and_the_numbers_of_the_whole(ranks_per_share: int) -> None:
+@in_loop
+async def test_each_rank_gets_its_share_of_a_batch(ranks_per_share: int) -> None:
     batches = [batch_of_two() for _ in range(2)]
-
-    async def step() -> list[Rank]:
-        meeting = asyncio.Barrier(2 * ranks_per_share)
-        ranks = [Rank(number, meeting=meeting) for number in range(2 * ranks_per_share)]
-        async with asyncio.timeout(5):
-            await group_of(ranks).step(*batches)
-        return ranks
-
-    for rank in asyncio.run(step()):
+    meeting = asyncio.Barrier(2 * ranks_per_share)
+    ranks = [Rank(number, meeting=meeting) for number in range(2 * ranks_per_share)]
+    async with asyncio.timeout(5):
+        await group_of(ranks).step(*batches)
+    for rank in ranks:
         ((_, (_, _, shares)),) = rank.calls
         assert [share.micro_batches for share in shares] == [
             batch.micro_batches[rank.number // ranks_per_share] for batch in batches
@@ -247,7 +240,7 @@ class SlowToPut(Rank):
         await self._called("send")
 
 
-def test_a_newcomer_that_joins_as_a_step_begins_is_sent_weights_at_the_same_place_in_every_rank_s_order() -> None:
+def test_ranks_send_to_a_newcomer_in_the_same_order() -> None:
     async def orders(*, in_puts: bool) -> list[list[str]]:
         meetings, at_once, later = asyncio.Barrier(2), asyncio.Event(), asyncio.Event()
         at_once.set()

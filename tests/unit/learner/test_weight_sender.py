@@ -74,7 +74,7 @@ def test_a_push_that_misses_a_weight_is_an_error():
         sender.push(1, gathered=[{"b.bias": torch.zeros(2)}])
 
 
-def test_more_than_the_machine_has_is_refused_before_any_of_it_is_taken():
+def test_too_much_memory_is_refused_before_it_is_taken():
     held, (soft, hard) = os.listdir("/proc/self/fd"), resource.getrlimit(resource.RLIMIT_FSIZE)
     # should it be taken after all, this stops it before the machine is full
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
@@ -132,7 +132,7 @@ def receiver() -> Iterator[WeightReceiver]:
 
 @pytest.mark.parametrize(("dtype", "digits"), [("float32", 1e-6), ("bfloat16", 2**-7)])
 @pytest.mark.parametrize("receivers", [HERE, ELSEWHERE])
-def test_the_first_push_brings_the_weights_and_those_after_it_the_adapters_alone(
+def test_pushes_after_the_first_bring_adapters_alone(
     receiver: WeightReceiver, receivers: Receivers, dtype: str, digits: float
 ) -> None:
     sender, wire = adapter_sender(dtype=dtype), getattr(torch, dtype)
@@ -157,9 +157,7 @@ def test_the_first_push_brings_the_weights_and_those_after_it_the_adapters_alone
 
 
 @pytest.mark.parametrize("receivers", [HERE, ELSEWHERE])
-def test_an_engine_that_comes_later_gets_the_weights_too_and_those_that_serve_keep_theirs(
-    receiver: WeightReceiver, receivers: Receivers
-) -> None:
+def test_a_later_engine_gets_the_weights_too(receiver: WeightReceiver, receivers: Receivers) -> None:
     sender, base = adapter_sender(), drawn(BASE, seed=0)
     first, second = drawn(ADAPTERS, seed=1), drawn(ADAPTERS, seed=2)
     accepted(receiver, sender, sender.push(1, gathered=[first], base=[base]), receivers)
@@ -194,7 +192,7 @@ def test_adapters_to_other_weights_are_refused(receiver: WeightReceiver) -> None
 
 
 @pytest.mark.parametrize("part", ["base", "adapters"])
-def test_damage_of_either_part_is_refused_before_anything_is_loaded(receiver: WeightReceiver, part: str) -> None:
+def test_damage_of_either_part_is_refused(receiver: WeightReceiver, part: str) -> None:
     sender = adapter_sender()
     manifest = sender.push(1, gathered=[drawn(ADAPTERS, seed=1)], base=[drawn(BASE, seed=0)])
     offer = offered(sender, manifest)
@@ -207,7 +205,7 @@ def test_damage_of_either_part_is_refused_before_anything_is_loaded(receiver: We
     sender.close()
 
 
-def test_adapters_that_were_overwritten_while_they_were_read_are_noticed(receiver: WeightReceiver) -> None:
+def test_overwritten_adapters_are_noticed(receiver: WeightReceiver) -> None:
     sender = adapter_sender()
     sender.push(1, gathered=[drawn(ADAPTERS, seed=1)], base=[drawn(BASE, seed=0)])
     first = accepted(receiver, sender, sender.push(2, gathered=[drawn(ADAPTERS, seed=2)], base=None).with_base())

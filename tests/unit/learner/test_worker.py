@@ -253,7 +253,7 @@ def test_zero_stage_3_on_two_ranks_equals_stage_0_on_one(alone, shared):
         assert torch.allclose(shared[0]["final"][name], tensor, atol=1e-4), name
 
 
-def test_a_step_with_a_broken_logprob_on_one_rank_is_skipped_on_all(alone, shared):
+def test_a_broken_logprob_on_one_rank_skips_the_step(alone, shared):
     for result in (alone, *shared):
         assert result["broken"]["skipped"] == 1.0
         assert math.isnan(result["broken"]["loss"])
@@ -262,7 +262,7 @@ def test_a_step_with_a_broken_logprob_on_one_rank_is_skipped_on_all(alone, share
     assert [m["skipped"] for m in alone["metrics"]] == [0.0] * STEPS
 
 
-def test_a_sequence_trains_alike_on_one_rank_and_beside_one_that_has_none(alone, shared):
+def test_a_lone_sequence_trains_alike_on_two_ranks(alone, shared):
     (one, nothing), *others = (result["few"] for result in (alone, *shared))
     for two, none in others:
         assert {name: two[name] for name in ("loss", "grad_norm")} == pytest.approx(
@@ -289,14 +289,14 @@ def test_a_learner_lets_go_of_its_device_and_goes_on_bit_for_bit(alone, shared):
         assert nothing == (whole[0] if stays else 0, 0)
 
 
-def test_closing_frees_all_memory_and_collections_leave_out_what_was_imported(alone, shared):
+def test_closing_frees_memory_and_imports_are_frozen(alone, shared):
     for result in (alone, *shared):
         assert result["left_bytes"] < 1000
         assert result["segments"] == []
         assert result["kept"] > 100_000  # torch and transformers make more
 
 
-def test_a_saved_model_is_loaded_by_transformers_and_holds_what_was_pushed(alone, shared):
+def test_a_saved_model_equals_the_pushed_one(alone, shared):
     for result in (alone, shared[0]):
         files = sorted(Path(result["saved"]).glob("model*.safetensors"))
         saved = {name: tensor for file in files for name, tensor in load_file(file).items()}
@@ -455,9 +455,7 @@ def test_gradients_of_bfloat16_are_added_up_in_float32(accumulated, folder):
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_tied_embeddings_are_one_parameter_with_both_gradients_and_stay_tied_in_a_checkpoint(
-    accumulated, folder, stage
-):
+def test_tied_embeddings_have_both_gradients_and_stay_tied(accumulated, folder, stage):
     model = AutoModelForCausalLM.from_pretrained(f"{folder}/qwen3", dtype=torch.float32)
     ids_BT = torch.tensor([sequence.ids.tolist() for sequence in many_sequences()])
     (-token_logprobs(model(input_ids=ids_BT).logits, ids_BT).sum() / (11 * MANY)).backward()
@@ -474,7 +472,7 @@ def test_tied_embeddings_are_one_parameter_with_both_gradients_and_stay_tied_in_
     assert not torch.equal(weight, model.get_input_embeddings().weight)
 
 
-def test_steps_that_are_not_finite_leave_no_trace_whatever_keeps_the_state(accumulated):
+def test_steps_that_are_not_finite_leave_no_trace(accumulated):
     assert len(accumulated["broken"]) == 9
     for name, ((broken, weights), (sound, same)) in accumulated["broken"].items():
         assert [step["skipped"] for step in broken] == [0.0, 1.0, 1.0, 0.0], name

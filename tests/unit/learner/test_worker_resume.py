@@ -214,7 +214,7 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
     return found
 
 
-def test_every_stage_muon_and_bfloat16_continue_bit_for_bit_from_what_was_written_while_training_went_on(folder):
+def test_every_kind_of_state_continues_bit_for_bit(folder):
     found = in_processes(continued, ranks=1, arguments=(str(folder),))[0]
     for name, (straight, resumed) in found.items():
         assert all(torch.equal(tensor, resumed[key]) for key, tensor in straight.items()), name

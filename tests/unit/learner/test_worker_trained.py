@@ -10,6 +10,7 @@ from deepspeed.ops.op_builder import AsyncIOBuilder
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file
 from support import tiny_models
+from support.refusals import refuses
 from transformers import AutoModelForCausalLM
 from unit.learner.test_worker import POLICY, STEPS, batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 from unit.learner.test_worker_resume import optimizer_state
@@ -80,7 +81,6 @@ def near_the_start(learner: TrainerWorker, model: str) -> tuple[list[float], int
     learner.load(model, optim=OPTIM, total_steps=STEPS)
     loss = LossConfig(kl_coefficient=0.1)
     steps = [learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=loss)["kl"] for step in range(3)]
-    assert learner.reference is not None
     return steps, learner.reference.nbytes()
 
 
@@ -146,7 +146,7 @@ def test_a_checkpoint_asks_for_the_space_that_it_takes(found, name):
 
 
 @pytest.mark.parametrize("name", ["plain", "offload", "offload, stage 3", "bf16", "frozen", *WITH_ADAPTERS])
-def test_the_model_of_the_averages_has_those_of_weights_or_adapters(folder, tmp_path, found, name):
+def test_the_averaged_model_has_averages_of_weights_or_adapters(folder, tmp_path, found, name):
     state, names = optimizer_state(f"{folder}/{name}"), map_file_names(folder / "model")
     write_averaged_model(folder / name, tmp_path)
     model, last = load_file(tmp_path / "model.safetensors"), load_file(folder / name / "model.safetensors")
@@ -169,7 +169,7 @@ def test_frozen_parameters_stay_and_the_others_move(folder, found):
     assert {name for name in before if torch.equal(before[name], after[name])} == frozen
 
 
-def test_adapters_train_and_are_pushed_as_one_model_with_the_weights(folder, found):
+def test_adapters_are_pushed_as_one_model_with_the_weights(folder, found):
     base = load_file(folder / "model" / "model.safetensors")
     for name in WITH_ADAPTERS:
         pushed = found[name]["weights"]
@@ -184,7 +184,7 @@ def test_adapters_train_and_are_pushed_as_one_model_with_the_weights(folder, fou
         assert all(torch.equal(tensor, pushed[key]) for key, tensor in saved.items())
 
 
-def test_a_merged_model_computes_what_weights_and_adapters_compute(folder, found):
+def test_a_merged_model_computes_like_its_adapters(folder, found):
     model = AutoModelForCausalLM.from_pretrained(folder / "lora-final")
     match_engine(model)
     for sequence, expected in zip(policy_sequences(seed=5), found["lora"]["logprobs"], strict=True):
@@ -203,15 +203,14 @@ def test_training_of_adapters_continues_bit_for_bit(folder, found):
 
 
 def test_a_pattern_that_freezes_nothing_or_everything_is_refused():
-    with pytest.raises(ValueError, match=r"learner.frozen has 'rooter'"):
-        freeze(tiny_nemotron(), ["rooter"])
-    with pytest.raises(ValueError, match="learner.frozen="):
-        freeze(tiny_nemotron(), ["."])
+    for pattern in ("rooter", "."):
+        with refuses("learner.frozen", f"'{pattern}'"):
+            freeze(tiny_nemotron(), [pattern])
 
 
 def test_adapters_that_no_checkpoint_would_hold_are_refused(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tiny_models.qwen3_moe(tmp_path), dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"learner.lora.rank=.*model.layers.1.mlp.experts.* of a qwen3_moe"):
+    with refuses("learner.lora.rank", "model.layers.1.mlp.experts", "qwen3_moe"):
         add_adapters(model, rank=2, alpha=4)
 
 
@@ -225,21 +224,20 @@ def test_only_adapters_are_trained_and_begin_alike():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"offload": "cpu"}, "learner.offload=cpu with learner.zero_stage=0"),
-        ({"offload": "nvme", "zero_stage": 3}, "learner.offload_dir=None"),
-        ({"frozen": ["embed"], "lora": LoraConfig(rank=2)}, "learner.lora.rank=2"),
-        ({"logit_tokens": 0}, "must be above 0"),
+        ({"offload": "cpu"}, ["learner.offload=cpu", "learner.zero_stage=0"]),
+        ({"offload": "nvme", "zero_stage": 3}, ["learner.offload_dir=None"]),
+        ({"frozen": ["embed"], "lora": LoraConfig(rank=2)}, ["learner.lora.rank=2"]),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_settings_that_do_not_go_together_are_refused(settings, named):
+    with refuses(*named):
         LearnerConfig(**settings)
 
 
 @pytest.mark.parametrize("name", WITH_ADAPTERS)
-def test_adapters_are_compared_with_the_weights_that_they_are_trained_beside(found: dict[str, Any], name: str) -> None:
+def test_the_reference_of_adapters_is_their_base(found: dict[str, Any], name: str) -> None:
     steps, nbytes = found[name]["near"]
     assert nbytes == 0
     assert steps[0] == 0.0
@@ -247,13 +245,13 @@ def test_adapters_are_compared_with_the_weights_that_they_are_trained_beside(fou
     assert min(steps[1:]) > 0
 
 
-def test_a_reference_that_lies_in_main_memory_gives_the_same_divergence(found: dict[str, Any]) -> None:
+def test_an_offloaded_reference_gives_the_same_divergence(found: dict[str, Any]) -> None:
     steps, _ = found["offload, stage 3"]["near"]
     assert steps[0] == 0.0
     assert steps == pytest.approx(found["plain, stage 3"]["near"][0], rel=1e-3)
 
 
-def test_adapters_are_added_to_weights_in_bfloat16_with_one_rounding(folder: Path) -> None:
+def test_adapters_are_merged_with_one_rounding(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     add_adapters(model, rank=4, alpha=8)
     model.to(torch.bfloat16)

@@ -152,9 +152,7 @@ def plain_loop(directory: Path) -> PreTrainedModel:
     return model
 
 
-def test_the_ranks_keep_what_the_model_thought_of_each_token_before_the_first_update(
-    ranks: list[dict[str, Any]], folder: Path
-) -> None:
+def test_ranks_keep_the_logprobs_before_the_first_update(ranks: list[dict[str, Any]], folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     records = {record.place: record for rank in ranks for record in rank["records"]}
     assert sum(len(rank["records"]) for rank in ranks) == len(records) == 8
@@ -170,7 +168,7 @@ def test_the_ranks_keep_what_the_model_thought_of_each_token_before_the_first_up
         assert not record.mask_reasons_T.any()
 
 
-def test_updates_from_mini_batches_over_epochs_are_those_of_a_plain_loop_of_ppo(trained, folder):
+def test_updates_of_mini_batches_equal_a_plain_loop(trained, folder):
     plain_loop(folder / "model").save_pretrained(folder / "plain")
     start, plain = (load_file(folder / name / "model.safetensors") for name in ("model", "plain"))
     for name, tensor in trained["weights"].items():
@@ -179,7 +177,7 @@ def test_updates_from_mini_batches_over_epochs_are_those_of_a_plain_loop_of_ppo(
     assert any(micro.prompts for share in halves(ranks=2, seed=0)[0].micro_batches for micro in share)
 
 
-def test_the_ratio_leaves_1_and_the_clip_acts_where_a_batch_makes_several_updates_and_not_where_it_makes_one(trained):
+def test_the_clip_acts_only_with_several_updates(trained):
     for step in ("first", "second"):
         assert trained[step]["updates"] == UPDATES
         assert trained[step]["clipped"] > 0.05
@@ -189,14 +187,14 @@ def test_the_ratio_leaves_1_and_the_clip_acts_where_a_batch_makes_several_update
     assert trained["once"]["ratio"] == 1.0
 
 
-def test_the_schedule_counts_updates_and_a_checkpoint_between_steps_continues_bit_for_bit(trained):
+def test_the_schedule_counts_updates_also_after_a_checkpoint(trained):
     assert trained["done"] == UPDATES
     rates = [OPTIM.learning_rate * (1 - count / (2 * UPDATES)) for count in (UPDATES - 1, 2 * UPDATES - 1)]
     assert [trained[step]["learning_rate"] for step in ("first", "second")] == pytest.approx(rates)
     assert all(torch.equal(tensor, trained["again"][name]) for name, tensor in trained["weights"].items())
 
 
-def test_a_rank_beats_with_every_micro_batch_and_is_idle_after_its_step(trained):
+def test_a_rank_makes_progress_with_every_micro_batch(trained):
     passes = trained["micro_batches"] * (1 + EPOCHS)  # once for the old policy
     assert trained["heartbeat"].progress == passes + 2  # its beginning and its end
     assert (trained["heartbeat"].doing, trained["heartbeat"].quiet_s) == ("", 0.0)
@@ -207,7 +205,7 @@ def test_an_update_that_is_skipped_leaves_the_others(trained):
     assert trained["broken"]["updates"] == 2.0
 
 
-def test_advantages_that_have_paid_for_the_divergence_are_normalised_over_both_ranks(trained):
+def test_advantages_less_divergence_are_normalised_over_ranks(trained):
     assert trained["paid"]["skipped"] == 0.0
     assert abs(trained["paid"]["kl"]) > 1e-4  # since the start of the stage, after all those updates
     assert 0.5 < trained["paid"]["advantage_abs"] <= 1.0  # of mean square 1
@@ -230,12 +228,12 @@ def numbered(groups: list[int]) -> list[TrainingSample]:
         ([5, 5, 5, 6, 6], 3, [[0], [1, 2], [3, 4]]),  # answers, as there are two groups
     ],
 )
-def test_mini_batches_are_whole_groups_or_answers_and_hold_every_sequence_once(groups, count, places):
+def test_mini_batches_hold_every_sequence_once(groups, count, places):
     split = mini_batches(numbered(groups), count=count)
     assert [[sequence.ids[0] for sequence in part] for part in split] == places
 
 
-def test_each_further_epoch_has_mini_batches_of_its_own_that_depend_on_its_number_and_the_first_group():
+def test_each_epoch_has_mini_batches_of_its_own():
     groups = [group for group in range(5, 21) for _ in range(2)]
 
     def split(epoch: int, first: int = 5) -> list[list[int]]:
@@ -269,7 +267,7 @@ def paid_by_hand(rewards: list[float], kl: list[list[float]], beta: float) -> li
     return [[(value - mean) / deviation for value in own] for own in costs]
 
 
-def test_reinforce_pp_takes_the_divergence_from_the_reward_and_normalises_over_tokens_after_that():
+def test_reinforce_pp_normalises_after_the_divergence():
     # answers of three, one and two tokens in two micro-batches; log pi_old - log ref of each token
     kl = [[0.4, -0.1, 0.3], [0.2], [0.0, 0.5]]
     rewards = [1.0, 0.0, 1.0]
@@ -306,7 +304,6 @@ def test_reinforce_pp_takes_the_divergence_from_the_reward_and_normalises_over_t
 def rows_of(done: list[FixedValues], micro_batches: list[MicroBatch]) -> Iterator[list[float]]:
     """The advantages of each sequence's trained tokens."""
     for known, micro_batch in zip(done, micro_batches, strict=True):
-        assert known.advantages_BT is not None
         for values_T, weights_T in zip(known.advantages_BT.tolist(), micro_batch.weights_BT.tolist(), strict=True):
             yield [value for value, weight in zip(values_T, weights_T, strict=True) if weight]
 
@@ -320,7 +317,7 @@ def rows_of(done: list[FixedValues], micro_batches: list[MicroBatch]) -> Iterato
         ({"surrogate": "gspo", "aggregation": "sequence", "old_policy": "trainer"}, "rl.loss.surrogate=gspo"),
     ],
 )
-def test_a_clip_that_is_set_and_cannot_act_is_refused_with_what_would_let_it(loss, named):
+def test_a_clip_that_can_not_act_is_refused(loss, named):
     with pytest.raises(ValueError, match=f"{named} .*rl.updates_per_step or rl.epochs"):
         RlConfig(loss=LossConfig(**loss))
     RlConfig(loss=LossConfig(**loss), updates_per_step=2)

@@ -111,7 +111,7 @@ def test_without_a_box_what_follows_four_hashes_counts(answer: str | None, texts
         ("", None),
     ],
 )
-def test_without_either_the_last_number_counts_unless_the_text_was_cut_off(text: str, answer: str | None) -> None:
+def test_else_the_last_number_counts_unless_the_text_was_cut(text: str, answer: str | None) -> None:
     assert final_answer(text) == answer
 
 
@@ -141,9 +141,7 @@ STEPS = "16-3 = <<16-3=13>>13 eggs\n13*2 = $<<13*2=26>>26\n"
         (None, ["Answer: 25\nShe makes **26**", "Answer: 25\nWait.\nAnswer: 26"]),
     ],
 )
-def test_the_last_line_may_state_the_answer_also_of_an_annotated_solution(
-    steps: str, answer: str | None, lines: list[str]
-) -> None:
+def test_the_last_line_may_state_the_answer(steps: str, answer: str | None, lines: list[str]) -> None:
     assert {line: final_answer(steps + line) for line in lines} == dict.fromkeys(lines, answer)
 
 
@@ -153,7 +151,7 @@ def test_an_annotated_solution_that_states_no_answer_was_cut_off(cut: str) -> No
 
 
 @pytest.mark.parametrize("cut", ["So 13*2 = $26", "So 13*2 = $26\n##", "13*2 = 26 or 27", "25, 26 and 27", "x = 26"])
-def test_a_last_line_that_still_calculates_or_hedges_is_no_answer(cut: str) -> None:
+def test_a_last_line_that_calculates_or_hedges_is_no_answer(cut: str) -> None:
     assert final_answer(f"16-3 is 13\n{cut}") is None
 
 
@@ -168,7 +166,7 @@ def test_a_last_line_that_still_calculates_or_hedges_is_no_answer(cut: str) -> N
         ("A: 13\nB: 2\n13*2 = 26", None),
     ],
 )
-def test_an_answer_that_was_stated_before_its_calculation_is_not_cut_off(text: str, answer: str | None) -> None:
+def test_an_answer_before_its_calculation_is_not_cut_off(text: str, answer: str | None) -> None:
     assert final_answer(text) == answer
 
 
@@ -180,7 +178,7 @@ def test_numbers_are_compared_exactly_and_other_texts_not_at_all() -> None:
     assert equal_numbers("x+1", "85") is None
 
 
-def test_a_percentage_equals_the_bare_number_only_where_one_was_asked_for() -> None:
+def test_a_percentage_equals_its_number_only_if_asked_for() -> None:
     assert equal_numbers("40\\%", "40") is False
     assert equal_numbers("40\\%", "40", percent=True) is True
     assert equal_numbers("0.4", "40", percent=True) is False

@@ -13,7 +13,7 @@ def test_a_number_as_reference_takes_no_expression(answer: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["\\sum_{i=1}^4 x", "\\int_0^4 x dx", "\\binom{n}{2}", "n!", "\\lim_{x\\to 0} x"])
-def test_unevaluated_forms_are_refused_unless_the_reference_answer_is_of_that_kind(answer: str) -> None:
+def test_unevaluated_forms_are_refused_unless_the_reference_is_one(answer: str) -> None:
     assert refusal(answer, reference="x+1") == "unevaluated"
     assert refusal(answer, reference=f"{answer}+x") is None
 
@@ -37,7 +37,7 @@ def test_hostile_sizes_are_refused(answer: str) -> None:
     assert refusal(answer, reference="x") is not None
 
 
-def test_large_factorials_are_refused_even_where_reference_has_one() -> None:
+def test_large_factorials_are_refused_despite_the_reference() -> None:
     assert refusal("x+99999!", reference="x+5!") == "factorials too large"
     assert refusal("(9!)!+x", reference="x+5!") == "factorials too large"
 
@@ -75,7 +75,7 @@ NO_HEDGES = {
 
 
 @pytest.mark.parametrize("answers", HEDGES.values(), ids=HEDGES)
-def test_hedges_are_refused_unless_the_reference_answer_is_written_so(answers: list[str]) -> None:
+def test_hedges_are_refused_unless_the_reference_has_them(answers: list[str]) -> None:
     assert [answer for answer in answers if refusal(answer, reference="\\sqrt{2}") is None] == []
     assert [answer for answer in answers if refusal(answer, reference=answer) is not None] == []
 
@@ -137,7 +137,7 @@ def test_an_answer_that_only_repeats_the_question_is_an_echo(question: str, echo
     assert [answer for answer in answers if repeats(answer, question) is not echo] == []
 
 
-def test_a_question_is_cut_out_of_an_answer_only_where_it_is_long_enough() -> None:
+def test_only_a_long_question_is_cut_out_of_an_answer() -> None:
     assert without("What is 2+2?", "What is 2+2? 4") == "  4"
     assert without("4", "4") == "4"
 

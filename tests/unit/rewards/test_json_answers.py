@@ -52,7 +52,7 @@ def test_json_is_found_with_and_without_a_fence(text: str) -> None:
         ('Here:\n```json\n[\n  "```",\n  1\n]```\nDone.', ["```", 1]),
     ],
 )
-def test_back_ticks_inside_a_value_are_no_fence_and_a_fence_may_end_behind_the_value(text: str, value: Any) -> None:
+def test_back_ticks_inside_a_value_are_no_fence(text: str, value: Any) -> None:
     assert json_answer(text) == value
 
 
@@ -84,7 +84,7 @@ def test_values_are_the_same_by_type_and_content(same: bool, pairs: list[tuple[A
         assert (same_json(left, right), same_json(right, left)) == (same, same), (left, right)
 
 
-def test_the_share_of_right_values_counts_the_leaves_of_the_right_one() -> None:
+def test_the_share_of_right_values_counts_reference_leaves() -> None:
     reference = {"a": 1, "b": {"c": [1, 2], "d": []}}
     assert share_right(reference, reference) == 1.0
     assert share_right({"a": 1, "b": {"c": [2, 2], "d": []}, "e": 5}, reference) == 0.75
@@ -188,7 +188,7 @@ def test_the_deepest_value_passes_a_recursive_schema() -> None:
     assert first_error(json_answer(json.dumps(nested(MAX_NESTING - 2))), checked_schema(RECURSIVE)) is None
 
 
-def test_a_value_that_makes_a_schema_refer_to_itself_over_and_over_is_stopped() -> None:
+def test_repeated_references_of_a_schema_are_stopped() -> None:
     branches = [{"properties": {"next": {"$ref": "#"}}, "required": ["next", key]} for key in ("a", "b")]
     start = time.monotonic()
     with pytest.raises(TooMuchWork, match=str(MAX_REFERENCES)):
@@ -231,6 +231,6 @@ def test_hostile_texts_take_little_time(name: str) -> None:
         assert time.process_time() - start < 2.0, text[:20]
 
 
-def test_an_unclosed_fence_and_a_fence_of_another_language_are_no_json() -> None:
+def test_unclosed_and_foreign_fences_are_no_json() -> None:
     for text in ("```json\n1\n```\n```json\n2", "```python\n2\n```\n~~~json\n1\n~~~"):
         assert json_answer(text) == 1

@@ -5,7 +5,7 @@ import pytest
 from temper.rewards.length_shaping import effort_reward, length_rewards, relative_brevity, shortest_of_the_best
 
 
-def test_relative_brevity_runs_from_the_shortest_to_the_longest_around_the_groups_mean() -> None:
+def test_relative_brevity_is_centred_on_the_groups_mean() -> None:
     # w = 1, 0.75, 0; mean 7/12
     assert relative_brevity([10, 15, 30]) == pytest.approx([5 / 12, 1 / 6, -7 / 12])
     assert relative_brevity([7, 7]) == [0.0, 0.0]
@@ -25,7 +25,7 @@ def test_length_rewards_are_weight_times_brevity_plus_the_bonus() -> None:
     assert added == pytest.approx([5 / 24 + 0.5, 1 / 12, -7 / 24])
 
 
-def test_a_wrong_answer_loses_by_being_long_and_gains_nothing_by_being_short() -> None:
+def test_a_wrong_answer_only_loses_by_its_length() -> None:
     # brevity 5/12, 1/6, -7/12; min(0, .) for the wrong ones
     added = length_rewards([10, 15, 30], [0.0, 1.0, 0.0], [False, True, False], weight=0.5, bonus=0.5)
     assert added == pytest.approx([0.0, 1 / 12, -7 / 24])
@@ -36,14 +36,14 @@ def test_a_wrong_answer_loses_by_being_long_and_gains_nothing_by_being_short() -
 
 
 @pytest.mark.parametrize("lengths", [[90, 10, 50, 70], [10, 90, 50, 70], [50, 10, 90, 11]])
-def test_with_both_weights_at_a_half_the_longest_right_answer_is_worth_more_than_any_wrong_one(lengths) -> None:
+def test_the_longest_right_answer_beats_any_wrong_one(lengths) -> None:
     rewards, correct = [1.0, 0.0, 1.0, 0.0], [True, False, True, False]
     once = length_rewards(lengths, rewards, correct, weight=0.5, bonus=0.5)
     worth = [reward + 2 * added for reward, added in zip(rewards, once, strict=True)]
     assert min(worth[0], worth[2]) > 0 >= max(worth[1], worth[3])
 
 
-def test_a_group_that_is_all_wrong_and_one_of_equal_lengths_get_nothing() -> None:
+def test_wrong_or_equally_long_groups_get_nothing() -> None:
     assert length_rewards([10, 30], [0.0, 0.0], [False, False], weight=0.5, bonus=0.5) == [0.0, 0.0]
     assert length_rewards([10, 10], [1.0, 0.0], [True, False], weight=0.5, bonus=0.5) == [0.0, 0.0]
 
@@ -59,7 +59,5 @@ def test_a_group_that_is_all_wrong_and_one_of_equal_lengths_get_nothing() -> Non
         (0.0, 6000, -0.2),
     ],
 )
-def test_effort_scales_the_reward_of_a_short_answer_and_punishes_a_long_one(
-    reward: float, length: int, expected: float
-) -> None:
+def test_effort_rewards_short_answers_and_punishes_long_ones(reward: float, length: int, expected: float) -> None:
     assert effort_reward(reward, length, slope=0.2, penalty=1.0, free_length=3000) == pytest.approx(expected)

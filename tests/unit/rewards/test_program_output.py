@@ -32,7 +32,7 @@ def test_the_reward_is_the_weighted_sum_of_the_parts() -> None:
 
 
 @pytest.mark.parametrize(("length", "value"), [(0, 1.0), (100, 1.0), (150, 0.5), (200, 0.0), (10**9, 0.0)])
-def test_brevity_falls_in_a_straight_line_from_the_limit_to_twice_the_limit(length: int, value: float) -> None:
+def test_brevity_falls_linearly_from_the_limit_to_its_double(length: int, value: float) -> None:
     assert brevity(length, limit=100) == value
 
 

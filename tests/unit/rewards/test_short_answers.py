@@ -29,7 +29,7 @@ from temper.rewards.short_answers import list_f1, matches_any, short_answer, wor
         ("Paris " * 1000, None),
     ],
 )
-def test_the_answer_is_the_box_else_what_is_stated_else_the_whole_text(text: str, answer: str | None) -> None:
+def test_the_answer_is_box_then_statement_then_text(text: str, answer: str | None) -> None:
     assert short_answer(text) == answer
 
 
@@ -184,13 +184,13 @@ def test_a_list_is_read_however_it_is_written(text: str) -> None:
         ("", 0.0, 0.0),
     ],
 )
-def test_every_item_counts_once_and_in_a_given_order_in_its_place(text: str, any_order: float, in_order: float) -> None:
+def test_every_item_counts_once_and_in_its_place(text: str, any_order: float, in_order: float) -> None:
     wanted = [["1"], ["2"], ["3"]]
     assert list_f1(text, wanted, ordered=False) == pytest.approx(any_order)
     assert list_f1(text, wanted, ordered=True) == pytest.approx(in_order)
 
 
-def test_an_item_with_and_or_a_comma_is_read_as_one_where_that_fits() -> None:
+def test_an_item_may_contain_and_or_a_comma() -> None:
     assert (
         list_f1(
             "Simon and Garfunkel; Earth, Wind & Fire", [["Earth, Wind & Fire"], ["Simon and Garfunkel"]], ordered=False

@@ -80,7 +80,7 @@ def test_no_call_is_right_where_none_is_wanted() -> None:
     assert not match_calls([("f", {})], [], {})
 
 
-def test_a_call_that_fits_two_reference_calls_leaves_the_narrow_one_free() -> None:
+def test_a_call_that_fits_two_leaves_the_narrow_one_free() -> None:
     reference: list[ReferenceCall] = [{"f": {"x": [1, 2]}}, {"f": {"x": [1]}}]
     assert match_calls([("f", {"x": 1}), ("f", {"x": 2})], reference, ONE)
     assert not match_calls([("f", {"x": 2}), ("f", {"x": 2})], reference, ONE)
@@ -92,7 +92,7 @@ def test_more_calls_than_the_limit_never_match() -> None:
     assert not match_calls([("f", {})] * 65, reference * 65, ONE)
 
 
-def test_what_the_schema_requires_is_given_and_nothing_that_it_does_not_know() -> None:
+def test_required_arguments_are_given_and_no_unknown_ones() -> None:
     reference: list[ReferenceCall] = [{"f": {"x": [1, ""], "y": [2, ""]}}]
     schemas: Schemas = {"f": {"properties": {"x": {"type": "integer"}}, "required": ["x"]}}
     assert match_calls([("f", {"x": 1})], reference, schemas)

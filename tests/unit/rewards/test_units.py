@@ -108,7 +108,7 @@ def test_of_degrees_it_is_a_share_of_the_degrees(answer: str, reference: str, ri
     assert same_quantity(answer, reference, tolerance=0.05) is right
 
 
-def test_every_prefix_stands_before_symbols_and_its_name_before_names() -> None:
+def test_prefixes_precede_symbols_and_their_names_names() -> None:
     for sign, (name, exponent) in PREFIXES.items():
         assert same_quantity(f"1 {sign}W", f"1e{exponent} W")
         assert same_quantity(f"2 {name}watts", f"2e{exponent} W")

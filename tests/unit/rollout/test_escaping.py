@@ -219,7 +219,7 @@ def test_the_memory_of_known_texts_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tokens_that_a_user_added_stay_and_those_of_the_format_do_not(name: str) -> None:
+def test_a_users_tokens_stay_and_the_formats_do_not(name: str) -> None:
     tokenizer = tokenizer_of(name)
     own = [tag for tag in tokenizer.get_added_vocab() if tag in str(tokenizer.chat_template)]
     users = ("<|new_a|>", "<x0>", "[NEW]", "plain")
@@ -233,7 +233,7 @@ def test_tokens_that_a_user_added_stay_and_those_of_the_format_do_not(name: str)
         assert tag not in escaper.text(f"a {tag} b")
 
 
-def test_tokens_that_a_template_composes_or_the_tokenizer_declares_are_tags(tmp_path: Path) -> None:
+def test_composed_and_declared_tokens_are_tags(tmp_path: Path) -> None:
     roles = [f"<|{role}|>" for role in ("user", "assistant", "system", "tool")]
     tokenizer = family("<|end|>", *roles, tags={"OPEN": "<|", "CLOSE": "<|end|>"}, plain=("<why>", "</why>", "<call>"))
     tokenizer.chat_template = str(tokenizer.chat_template).replace("{{ message.role }}|", "{{ message.role + '|>' }}")

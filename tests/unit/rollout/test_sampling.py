@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from support.plain_pool import TICKET
+from support.refusals import refuses
 
 from temper.rollout.sampling import PLAIN, Sampling, sampling_to_json
 from temper.rollout.trajectory import Group
@@ -17,12 +18,12 @@ SAMPLINGS = [
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "named"),
     [
-        ({"temperature": -1.0}, "sampling.temperature=-1.0 must be 0"),
-        ({"temperature": 0.001}, "0.01 or more"),
+        ({"temperature": -1.0}, "sampling.temperature=-1.0"),
+        ({"temperature": 0.001}, "sampling.temperature=0.001"),
         ({"temperature": float("nan")}, "sampling.temperature=nan"),
-        ({"top_p": 0.0}, "sampling.top_p=0.0 must be above 0"),
+        ({"top_p": 0.0}, "sampling.top_p=0.0"),
         ({"top_k": -1}, "sampling.top_k=-1"),
         ({"min_p": 1.5}, "sampling.min_p=1.5"),
         ({"max_tokens": 0}, "sampling.max_tokens=0"),
@@ -30,8 +31,8 @@ SAMPLINGS = [
         ({"temperature": 0.0, "top_k": 5}, "top_k=5"),
     ],
 )
-def test_a_setting_that_means_nothing_is_refused_with_its_value(given: dict[str, object], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_setting_that_means_nothing_is_refused_with_its_value(given: dict[str, object], named: str) -> None:
+    with refuses(named):
         Sampling(**given)  # type: ignore[arg-type]
 
 

@@ -55,7 +55,7 @@ def finished(given: Callable[[Group], Group]) -> tuple[list[Group], Group]:
     return groups[:4], groups[4]
 
 
-def test_metrics_of_stored_groups_are_those_of_the_groups_to_the_last_digit() -> None:
+def test_stored_groups_have_the_metrics_of_the_groups() -> None:
     groups, dropped = finished(lambda one: one)
     metrics = step_metrics(report(groups, dropped))
     assert step_metrics(report(*finished(stored))) == metrics
@@ -65,7 +65,7 @@ def test_metrics_of_stored_groups_are_those_of_the_groups_to_the_last_digit() ->
     assert metrics["env/math/well_formed"] == 1 - sum(TurnFault.THINKING in turn.faults for turn in turns) / len(turns)
 
 
-def test_batches_of_stored_groups_are_those_of_the_groups_bit_for_bit() -> None:
+def test_stored_groups_make_the_batches_of_the_groups() -> None:
     def builds(opened: list[Group]) -> Any:
         return BUILDER.build_from_groups(opened, LOSS, updates=2, epochs=2)
 
@@ -110,7 +110,7 @@ def test_lost_turns_are_named_and_end_no_other_group() -> None:
     assert pickle.loads(pickle.dumps(caught.value)).tickets == {2}
 
 
-def test_an_evaluation_counts_lost_answers_as_failures_of_a_worker() -> None:
+def test_lost_answers_are_failures_of_a_worker() -> None:
     async def answering(head: Group) -> Group:
         return head
 

@@ -166,7 +166,7 @@ def test_the_right_function_scores_where_the_attacks_do_not(name: str) -> None:
         "f._bridge.request('call', ('named', 'each'), [], {})",
     ],
 )
-def test_a_function_of_the_check_can_be_called_but_not_looked_into(look: str) -> None:
+def test_functions_of_the_check_can_be_called_but_not_read(look: str) -> None:
     row = {
         "text": "Apply.",
         "code": "def each(f, a): pass",

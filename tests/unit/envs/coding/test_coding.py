@@ -3,20 +3,17 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.code_tasks import play, reward, task_of
+from support.task_data import DATA, needs_data
 
 from temper.envs.binding import bind
 from temper.envs.coding.reference import negatives, reference
 from temper.envs.config import EnvConfig
 from temper.envs.core.errors import GraderError
 from temper.envs.source import open_source
-
-DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
 
 
 def humaneval() -> Iterator[dict[str, Any]]:
@@ -25,7 +22,7 @@ def humaneval() -> Iterator[dict[str, Any]]:
 
 
 @needs_data
-def test_every_canonical_solution_passes_as_a_block_as_bare_code_and_as_a_completion() -> None:
+def test_every_canonical_solution_passes_in_each_form() -> None:
     def scores(row: dict[str, Any]) -> list[float]:
         task, whole = task_of(row), row["prompt"] + row["canonical_solution"]
         return [reward(task, answer) for answer in (f"```python\n{whole}\n```", whole, row["canonical_solution"])]
@@ -52,7 +49,7 @@ def test_every_wrong_solution_of_humaneval_fails(every: int) -> None:
 
 
 @needs_data
-def test_the_statements_of_a_check_are_tests_where_credit_is_a_fraction() -> None:
+def test_with_fractional_credit_a_checks_statements_are_tests() -> None:
     row = next(humaneval())
     task = task_of(row, credit="fraction")
     assert reward(task, reference(task)[0]) == 1.0
@@ -221,7 +218,7 @@ def test_the_sanitized_mbpp_and_lists_of_assertions_are_read() -> None:
         assert reward(task, "def half(x):\n    return x//2 if x == 4 else 0") == 0.0
 
 
-def test_a_check_in_the_style_of_humaneval_plus_passes_arguments_and_results_in_order() -> None:
+def test_a_check_of_humaneval_plus_is_carried_out() -> None:
     test = (
         "def is_floats(x):\n    return isinstance(x, float)\n\n"
         "def assertion(out, exp, atol):\n    if atol == 0 and is_floats(exp):\n        atol = 1e-6\n"
@@ -235,7 +232,7 @@ def test_a_check_in_the_style_of_humaneval_plus_passes_arguments_and_results_in_
 
 
 @pytest.mark.parametrize("credit", ["all", "fraction"])
-def test_a_check_that_calls_the_entry_point_by_name_gets_the_solution(credit: str) -> None:
+def test_a_check_may_call_the_entry_point_by_name(credit: str) -> None:
     row = {
         "prompt": "def ordered(x):\n",
         "entry_point": "ordered",
@@ -280,7 +277,7 @@ def test_a_broken_row_is_named(row: dict[str, Any], message: str) -> None:
         task_of(row)
 
 
-def test_a_check_that_breaks_on_its_own_account_is_the_graders_error() -> None:
+def test_a_check_that_breaks_is_the_graders_error() -> None:
     row = {"prompt": "def f(x):\n", "entry_point": "f"}
     for test in ("undefined\ndef check(f):\n    pass\n", "def check(f):\n    pass\n", "def check(f):\n    undefined\n"):
         with pytest.raises(GraderError, match="can't be loaded or never called the candidate f"):

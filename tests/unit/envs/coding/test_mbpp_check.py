@@ -5,17 +5,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.code_tasks import play, reward, task_of
+from support.task_data import DATA, needs_data
 
 from temper.envs.coding import checks
 from temper.envs.coding.reference import reference
 
-DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
 SIGNATURE = "def digits(n):\n"
 PROMPT = f"{SIGNATURE}    '''\n    Write a function to check whether a number is a palindrome.\n    '''\n"
 BODIES = {
@@ -38,13 +36,13 @@ def row(**fields: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_body_of_any_indentation_passes_with_its_signature_and_alone(body: str) -> None:
+def test_a_body_of_any_indentation_passes(body: str) -> None:
     task = task_of(row(canonical_solution=body))
     answers = [f"```python\n{SIGNATURE}{body}\n```", body, f"```python\n{body}\n```", *reference(task)]
     assert [reward(task, answer) for answer in answers] == [1.0] * 4
 
 
-def test_what_the_check_calls_is_taken_from_the_program_and_named_in_the_request() -> None:
+def test_functions_that_the_check_calls_are_requested() -> None:
     given = row()
     for task in (task_of(given), task_of({name: given[name] for name in ("prompt", "entry_point", "test")})):
         assert task.spec["entry_point"] == "digits"

@@ -44,7 +44,7 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_each_spelling_accepts_the_solution_and_rejects_wrong_ones(name: str) -> None:
+def test_each_spelling_accepts_only_the_solution(name: str) -> None:
     task = task_of(SPELLINGS[name])
     assert len(task.spec["stdio"]) == 2
     assert reward(task, reference(task)[0]) == 1.0
@@ -121,7 +121,7 @@ def test_a_row_with_a_checker_of_its_own_is_refused(name: str) -> None:
         task_of(row | {name: "def check(output): ..."})
 
 
-def test_functions_named_by_the_row_are_called_with_values_from_json() -> None:
+def test_functions_of_a_row_get_values_from_json() -> None:
     apps = {"inputs": [[[1, 2]], [[]]], "outputs": [[[2, 1]], [[]]], "fn_name": "turn"}
     starter = "class Solution:\n    def turn(self, a: List[int]) -> List[int]:\n"
     cases = [{"input": "[1, 2]", "output": "[2, 1]", "testtype": "functional"}]

@@ -64,7 +64,7 @@ def test_a_repair_shows_no_test_that_the_prompt_does_not_show(
     assert [text for text in hidden if text in observation] == []
 
 
-def test_a_hidden_test_names_the_fault_of_the_program_and_not_its_words() -> None:
+def test_a_hidden_test_names_the_fault_but_no_values() -> None:
     task = replace(bound(generate(random.Random(3), 2), ENVIRONMENT, max_turns=2), thinking=OFF)
     env = opened(task)
     observation = env.step(f"def {task.spec['entry_point']}(*x):\n    raise ValueError(x)")[0]

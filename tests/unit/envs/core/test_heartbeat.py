@@ -3,7 +3,7 @@
 from temper.envs.core.process import ProgressCounter
 
 
-def test_a_heart_counts_its_beats_and_is_quiet_only_while_it_is_busy() -> None:
+def test_a_counter_is_quiet_only_while_busy() -> None:
     now = [0.0]
     progress_counter = ProgressCounter(clock=lambda: now[0])
     assert (progress_counter.heartbeat().progress, progress_counter.heartbeat().quiet_s) == (0, 0.0)

@@ -30,7 +30,7 @@ ROWS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "name", "others"), ROWS)
-def test_a_question_of_messages_is_its_last_text_after_the_others(kind: str, name: str, others: dict[str, Any]) -> None:
+def test_a_question_may_be_a_list_of_messages(kind: str, name: str, others: dict[str, Any]) -> None:
     formats = ENVIRONMENTS[kind].formats
     plain = load_row(formats, {"prompt" if name == "messages" else name: "2+3?"} | others)
     last = {"role": "user", "content": [{"type": "text", "text": "2+3?"}]}

@@ -13,14 +13,14 @@ from temper.orchestrator.loop.mixture import Draw, open_mixture
 EVERY = ThinkingMix(budget=0.4, low_effort=0.1, no_thinking=0.2, budgets=[8, 16])
 
 
-def test_modes_are_drawn_by_their_shares_and_what_is_left_is_unlimited() -> None:
+def test_modes_are_drawn_by_share_and_the_rest_is_unlimited() -> None:
     rng = random.Random(1)
     drawn = Counter(EVERY.draw(rng).label for _ in range(4000))
     shares = {label: round(count / 4000, 1) for label, count in drawn.items()}
     assert shares == {"budget-8": 0.2, "budget-16": 0.2, "low_effort": 0.1, "off": 0.2, "unlimited": 0.3}
 
 
-def test_a_range_of_budgets_is_drawn_log_uniformly_between_its_ends() -> None:
+def test_budgets_of_a_range_are_drawn_log_uniformly() -> None:
     mix, rng = ThinkingMix(budget=1.0, budget_range=[4, 64]), random.Random(1)
     budgets = [mix.draw_budget(rng) for _ in range(2000)]
     assert (min(budgets), max(budgets)) == (4, 64)
@@ -50,7 +50,7 @@ def test_a_budget_below_zero_and_one_in_another_mode_are_refused() -> None:
         Thinking(mode=Mode.OFF, budget=3)
 
 
-def test_a_draw_has_the_same_mode_each_time_and_an_environment_without_reasoning_has_none() -> None:
+def test_a_draw_has_the_same_mode_each_time() -> None:
     envs = bind_all({"math": EnvConfig(), "code": EnvConfig(thinking=False)})
     first, again = (open_mixture(envs, {}, split="train", seed=3, thinking=EVERY) for _ in range(2))
     modes = [first.task(Draw(env="math", index=index)).thinking for index in range(40)]

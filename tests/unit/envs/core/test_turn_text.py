@@ -43,9 +43,7 @@ READ = {"readable": True, "well_formed": True}
         ("so</think>85", False, {"answer": "", "readable": False, "well_formed": False}),
     ],
 )
-def test_a_turn_is_read_once_with_its_calls_and_with_what_is_wrong_with_its_form(
-    text: str, thinks: bool, expected: dict[str, object]
-) -> None:
+def test_a_turn_is_read_with_its_calls_and_faults(text: str, thinks: bool, expected: dict[str, object]) -> None:
     parsed = parse_turn(text, thinks=thinks)
     assert {name: getattr(parsed, name) for name in expected} == expected
     assert parsed.text == text

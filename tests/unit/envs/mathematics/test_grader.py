@@ -154,9 +154,7 @@ def test_a_word_that_the_question_counts_in_is_a_unit(question: str, answer: str
         ("#### 2 + 2", "4", "What is 2+2?"),
     ],
 )
-def test_an_answer_that_only_repeats_the_question_is_wrong_and_flagged(
-    text: str, reference: str, question: str
-) -> None:
+def test_a_repeated_question_is_wrong_and_flagged(text: str, reference: str, question: str) -> None:
     assert grade(text, reference=reference, question=question).parts == {"correct": 0.0, "format": 1.0, "echo": 1.0}
 
 
@@ -174,7 +172,7 @@ def test_an_answer_that_occurs_in_the_question_may_be_right(text: str, reference
     assert grade(text, reference=reference, question=question).parts == {"correct": 1.0, "format": 1.0, "echo": 0.0}
 
 
-def test_a_worker_that_died_is_replaced_without_losing_the_answer() -> None:
+def test_a_dead_worker_is_replaced_without_losing_the_answer() -> None:
     grader = MathGrader()
     assert grader.equal(reference="x", answer="x+0y") is not None
     grader.idle[0].channel.shutdown(socket.SHUT_RDWR)
@@ -185,13 +183,11 @@ def test_a_worker_that_died_is_replaced_without_losing_the_answer() -> None:
 def test_a_mother_that_died_is_started_again() -> None:
     grader = MathGrader()
     grader.start()
-    assert grader.mother is not None
     grader.mother.kill()
     grader.mother.wait()
     with pytest.raises(GraderError, match="could not be started"):
         grader.equal(reference="x+1", answer="1+x")
     assert grader.equal(reference="x+1", answer="1+x") is True
-    assert grader.mother is not None
     grader.mother.kill()
     grader.mother.wait()
     grader.idle.pop().end()
@@ -199,19 +195,18 @@ def test_a_mother_that_died_is_started_again() -> None:
     grader.close()
 
 
-def test_a_check_is_ended_by_its_deadline_and_the_next_one_does_not_wait_for_a_start() -> None:
+def test_a_check_past_its_deadline_does_not_delay_the_next() -> None:
     grader = MathGrader()
     assert grader.equal(reference="x+1", answer="1+x") is True
     mother, start = grader.mother, time.monotonic()
     assert grader.equal(reference="x+1", answer="(1+x)^{64}(1+y)^{64}(1+z)^{64}") is None
     assert ANSWER_S <= time.monotonic() - start < REFERENCE_S
     assert grader.equal(reference="x+1", answer="1+x") is True
-    assert mother is not None
     assert (grader.mother, mother.poll()) == (mother, None)  # the worker of this check was forked, not started
     grader.close()
 
 
-def test_a_reference_answer_that_can_not_be_read_is_the_graders_error_whatever_is_answered() -> None:
+def test_an_unreadable_reference_is_the_graders_error() -> None:
     grader = MathGrader()
     for answer in ("x", "\\frac{1}", "(1+x)^{64}(1+y)^{64}(1+z)^{64}"):
         with pytest.raises(GraderError, match="can't read the reference answer"):

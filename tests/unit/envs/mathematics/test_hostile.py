@@ -93,7 +93,7 @@ def test_hostile_answers_are_wrong_within_two_seconds(reference: str) -> None:
         assert seconds < LIMIT_S, name
 
 
-def test_honest_answers_among_hostile_ones_are_right_from_many_threads() -> None:
+def test_honest_answers_beside_hostile_ones_are_right() -> None:
     honest = [(boxed(answer), reference) for reference, answer in HONEST * 8]
     hostile = [(text, "x+1") for text in HOSTILE.values()]
     jobs = [job for pair in zip(hostile, honest, strict=False) for job in pair]

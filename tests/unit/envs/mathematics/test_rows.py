@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from support.bound import made
+from support.task_data import DATA, needs_data
 
 from temper.envs.core.prompts import USUAL
 from temper.envs.core.row_format import load_row
@@ -24,9 +24,6 @@ from temper.envs.mathematics.grader import shared_grader
 from temper.envs.mathematics.reference import negatives, reference
 from temper.envs.mathematics.rows import formats
 from temper.rewards.notation import is_simple
-
-DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
-REAL_DATA = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
 
 
 def correct(task: Task, turns: list[str]) -> float:
@@ -92,7 +89,7 @@ SHAPES = r"A | -A | \frac{A}{A} | \sqrt{A} | \sqrt[3]{A} | (A) | A^{A} | A+A | A
 LEAVES = ("2", "13", "3.5", "x", "k", "i", "e", "\\pi ", "\\theta ", "y^2")
 
 
-def test_a_formula_that_is_simple_by_its_text_is_read_by_the_grader() -> None:
+def test_the_grader_reads_simple_formulas() -> None:
     rng = random.Random(0)
     for wrap in ("A", "y=A", "A,A,A", "(1,-2.5)", "\\{-1,\\frac{1}{2}\\}", "[\\frac{1}{2},\\infty)") * 6:
         formula = wrap.replace("A", "A" if wrap != "A" else rng.choice(SHAPES.split(" | ")))
@@ -128,7 +125,7 @@ def test_a_refusal_has_the_columns_line_that_mends_the_row() -> None:
         "\\begin{pmatrix}1\\\\2\\end{pmatrix}",
     ],
 )
-def test_reference_answers_of_any_form_are_accepted_and_all_negatives_rejected(answer: str) -> None:
+def test_references_of_any_form_pass_and_negatives_fail(answer: str) -> None:
     task = task_of({"problem": "What comes out of this?", "answer": answer})
     assert correct(task, reference(task)) == 1.0
     named = dict(negatives(task))
@@ -137,7 +134,7 @@ def test_reference_answers_of_any_form_are_accepted_and_all_negatives_rejected(a
         assert correct(task, turns) == 0.0, name
 
 
-def test_generated_tasks_have_reference_answers_and_negatives_too() -> None:
+def test_generated_references_pass_and_negatives_fail() -> None:
     rng = random.Random(3)
     for level in (1, 2, 3) * 10:
         task = replace(arithmetic.generate(rng, level), thinking=OFF)
@@ -164,8 +161,8 @@ def rows(name: str = "gsm8k_train.jsonl") -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-@REAL_DATA
-def test_reference_of_every_real_row_is_accepted_and_every_negatives_rejected() -> None:
+@needs_data
+def test_references_of_real_rows_pass_and_negatives_fail() -> None:
     for index, row in enumerate(rows()):
         task = task_of(row)
         assert correct(task, [row["answer"]]) == 1.0, row
@@ -174,7 +171,7 @@ def test_reference_of_every_real_row_is_accepted_and_every_negatives_rejected() 
             assert correct(task, turns) == 0.0, (name, row)
 
 
-@REAL_DATA
+@needs_data
 def plain(work: str) -> str:
     return re.sub(r"<<[^>]*>>", "", work)
 
@@ -205,7 +202,7 @@ STYLES: dict[str, Callable[[str, str], str]] = {
 }
 
 
-@REAL_DATA
+@needs_data
 def test_known_labels_of_model_like_solutions_are_met() -> None:
     """Right and wrong solutions in many styles. One in a hundred is truncated before its answer and labelled wrong."""
     rng, met, asked = random.Random(0), 0, 0
@@ -228,7 +225,7 @@ def is_right(text: str, task: Task) -> bool:
     return grade(text, reference=task.spec["answer"], question=task.messages[-1]["content"]).parts["correct"] == 1.0
 
 
-@REAL_DATA
+@needs_data
 def test_labels_of_a_models_own_solutions_are_met() -> None:
     found = [(is_right(row["response"], task_of(row)), row["is_correct"]) for row in rows("gsm8k_labelled.jsonl")]
     assert len(found) == 2000
@@ -245,8 +242,8 @@ CUTS: list[Callable[[str, random.Random], str]] = [
 ]
 
 
-@REAL_DATA
-def test_solutions_that_are_cut_off_before_their_answer_are_not_right() -> None:
+@needs_data
+def test_solutions_cut_before_their_answer_are_not_right() -> None:
     rng, whole, cut = random.Random(0), list[bool](), list[bool]()
     for row, place in zip(rows(), cycle(CUTS), strict=False):
         task, work = task_of(row), row["answer"].rpartition("####")[0].strip()

@@ -60,7 +60,7 @@ def tasks(name: str, folder: Path, rows: list[Row], **data: Any) -> list[Task]:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_rows_in_the_published_form_are_put_as_published_and_judged(name: str, tmp_path: Path) -> None:
+def test_published_rows_are_asked_as_published_and_judged(name: str, tmp_path: Path) -> None:
     task = tasks(name, tmp_path, ROWS[name])[0]
     assert task.thinking == OFF
     assert task.messages[-1]["content"] == ASKED[name]
@@ -165,7 +165,7 @@ def test_a_pickle_of_anything_but_one_text_is_refused(held: Any) -> None:
         unpack_tests(text)
 
 
-def test_packed_tests_that_are_broken_are_refused_and_are_no_wrong_answer(tmp_path: Path) -> None:
+def test_broken_packed_tests_are_no_wrong_answer(tmp_path: Path) -> None:
     whole = packed([{"input": "1", "output": "1", "testtype": "stdin"}])
     broken = base64.b64encode(zlib.compress(b"\x80\x04no")).decode()
     for text in (whole[:-8], whole[:20] + "!" + whole[20:], broken, packed([])):
@@ -174,11 +174,10 @@ def test_packed_tests_that_are_broken_are_refused_and_are_no_wrong_answer(tmp_pa
     for text in (whole[:-8], packed([])):
         (task,) = tasks("livecodebench", tmp_path, [contest(private_test_cases=text, public_test_cases="[]")])
         failure = score_turns(task, [RIGHT["livecodebench"]]).failure
-        assert failure is not None
         assert "packed tests" in failure.message
 
 
-def test_a_row_that_can_not_be_judged_is_skipped_where_the_set_says_so(tmp_path: Path) -> None:
+def test_a_set_may_skip_rows_that_can_not_be_judged(tmp_path: Path) -> None:
     assert len(tasks("ifeval", tmp_path, ROWS["ifeval"])) == 1
 
 
@@ -222,7 +221,7 @@ def settings(**envs: Mapping[str, Any]) -> Any:
     return {"name": "it", "stages": ["init", "rl", "eval"], "envs": envs}
 
 
-def test_a_preset_is_one_line_of_a_configuration_and_is_not_trained_on() -> None:
+def test_a_preset_is_one_line_and_is_not_trained_on() -> None:
     config = make_config(settings(math={}, gsm8k={"preset": "gsm8k"}))
     gsm8k = config.envs["gsm8k"]
     assert (gsm8k.share, gsm8k.kind, gsm8k.thinking) == (0.0, "math", True)
@@ -238,21 +237,17 @@ def test_a_preset_is_one_line_of_a_configuration_and_is_not_trained_on() -> None
 def test_a_preset_with_data_of_its_own_is_trained_on_these() -> None:
     train = {"path": "openai/gsm8k", "config": "main", "split": "train"}
     env = make_config(settings(gsm8k={"preset": "gsm8k", "data": train})).envs["gsm8k"]
-    assert env.data is not None
-    assert env.eval_data is not None
     assert (env.share, env.data.split, env.eval_data.split) == (1.0, "train", "test")
 
 
 def test_what_is_given_wins_and_a_file_has_no_configuration() -> None:
     given = {"path": "mine.jsonl", "columns": {"question": "q"}}
     env = bound("gsm8k", eval_data=given, options={"system": "Be brief."}, max_turns=2).config
-    assert env.eval_data is not None
     assert (env.eval_data.path, env.eval_data.config, env.eval_data.revision) == ("mine.jsonl", None, None)
     assert env.options == {"system": "Be brief.", "prompt": f"{{question}}{BOXED}", "boxes": "last"}
     assert env.max_turns == 2
     assert bound("gsm8k", eval_data="mine.jsonl").config.eval_data == DataConfig(path="mine.jsonl")
     part = bound("gsm8k", eval_data={"revision": "main"}).config.eval_data
-    assert part is not None
     assert (part.path, part.split, part.revision) == ("openai/gsm8k", "test", "main")
 
 
@@ -263,7 +258,7 @@ def test_unknown_sets_and_other_environments_are_refused() -> None:
         with_preset("it", {"preset": "gsm8k", "kind": "code"})
 
 
-def test_a_configuration_that_was_saved_with_a_preset_is_read_again() -> None:
+def test_a_saved_configuration_with_a_preset_is_read_again() -> None:
     once = make_config(settings(math={}, gsm8k={"preset": "gsm8k"})).envs["gsm8k"]
     saved = {name: value for name, value in vars(once).items() if name not in ("split", "eval_data")}
     again = typed(EnvConfig, with_preset("gsm8k", saved | {"eval_data": vars(once.eval_data)}))

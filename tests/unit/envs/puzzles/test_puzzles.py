@@ -44,7 +44,6 @@ EVALUATE = {
 
 def task_of(dataset: str, *, seed: int = 0) -> Task:
     env = configure_env("reasoning_gym", {"dataset": dataset})
-    assert env.generate is not None
     return bound(env.generate(random.Random(seed), 1), env)
 
 
@@ -53,10 +52,8 @@ def answered(task: Task, answer: str) -> TranscriptScore:
 
 
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_generator_is_deterministic_its_reference_answer_scores_one_and_wrong_ones_less(every: int) -> None:
+def test_generators_repeat_and_only_their_reference_scores_1(every: int) -> None:
     reference_of = configure_env("reasoning_gym", {})
-    assert reference_of.reference is not None
-    assert reference_of.negatives is not None
     names = list(shared_library("making").datasets())
     assert len(names) >= 100
     wrong: dict[str, object] = {}
@@ -78,10 +75,9 @@ def test_a_generator_is_deterministic_its_reference_answer_scores_one_and_wrong_
     assert wrong == dict.fromkeys(WITHOUT_ANSWERS & set(names[::every]), "no answer")
 
 
-def test_no_scorer_evaluates_an_answer_in_a_way_that_we_do_not_know() -> None:
+def test_all_scorers_that_evaluate_answers_are_known() -> None:
     evaluators = {"eval", "exec", "compile", "parse_expr", "sympify", "S", "literal_eval", "run", "__import__"}
     spec = importlib.util.find_spec("reasoning_gym")
-    assert spec is not None
     assert spec.origin is not None
     found = {}
     for path in sorted(Path(spec.origin).parent.rglob("*.py")):
@@ -160,7 +156,7 @@ def test_the_answer_is_what_is_marked_and_only_one(text: str, expected: tuple[st
     assert answer_of(text) == expected
 
 
-def test_an_integral_that_restates_the_question_is_wrong_though_the_library_gives_it_as_the_answer() -> None:
+def test_an_integral_that_restates_the_question_is_wrong() -> None:
     task = task_of("intermediate_integration", seed=12)
     assert "-x*sin(3*x)" in task.messages[0]["content"]
     assert task.spec["answer"] is None
@@ -235,26 +231,9 @@ def test_a_right_answer_among_others_is_wrong(dataset: str, form: str) -> None:
 @pytest.mark.parametrize(
     ("dataset", "answer"), [("coin_flip", "50%"), ("coin_flip", "1/0"), ("polynomial_equations", "x = 2")]
 )
-def test_an_answer_that_a_condition_can_not_read_is_wrong_and_no_fault(dataset: str, answer: str) -> None:
+def test_an_unreadable_answer_is_wrong_and_no_fault(dataset: str, answer: str) -> None:
     judged = answered(task_of(dataset, seed=1), answer).score
     assert (judged.outcome, judged.parts["correct"]) == (Outcome.WRONG, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"dataset": "mini_sudoko"}, "did you mean 'mini_sudoku'"),
-        ({"datasets": ["ab"]}, "did you mean 'dataset'"),
-        ({"dataset": 3}, "options.dataset is 3"),
-        ({"dataset": ["ab", "bf"], "config": {"length": 3}}, "options.config"),
-        ({"dataset": "ab", "config": {"lenght": 3}}, "did you mean 'length'"),
-        ({"dataset": "ab", "config": {"seed": 3}}, "unknown 'seed'"),
-        ({"dataset": "ab", "config": [1]}, "options.config"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, object], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        configure_env("reasoning_gym", options)
 
 
 def test_the_configuration_of_a_data_set_sets_its_difficulty() -> None:
@@ -269,12 +248,11 @@ def test_the_configuration_of_a_data_set_sets_its_difficulty() -> None:
         open_source(bind("sums", impossible), split="train", seed=0)
 
 
-def test_a_task_of_another_version_of_the_library_is_a_fault_and_no_reward() -> None:
+def test_a_task_of_another_library_version_is_a_fault() -> None:
     task = task_of("leg_counting")
     task.messages[0]["content"] = "another question"
     judged = answered(task, task.spec["answer"])
     assert judged.reward is None
-    assert judged.failure is not None
     assert judged.failure.kind is FailureKind.GRADER
 
 

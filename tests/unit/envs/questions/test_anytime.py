@@ -22,7 +22,7 @@ def question(task: Task) -> str:
     return str(task.messages[0]["content"])
 
 
-def test_a_tally_has_one_leader_whose_lead_is_certain_after_the_best_lines() -> None:
+def test_a_tally_has_one_leader_after_the_best_lines() -> None:
     for task in tasks("tally", level=2):
         shares, votes, _ = question(task).split("; ")
         weights = {share[0]: int(share[1:]) for share in shares.split()}
@@ -39,7 +39,7 @@ def test_a_tally_has_one_leader_whose_lead_is_certain_after_the_best_lines() -> 
         assert first - second > left
 
 
-def test_leaders_share_a_tie_and_are_certain_only_with_a_lead_above_the_rest() -> None:
+def test_leaders_share_ties_until_the_lead_is_certain() -> None:
     found = count_votes([("p", "a"), ("q", "b"), ("q", "a")], {"p": 2, "q": 2}, "ab")
     assert found.lines == ["pa2 2,0", "qb2 2,2", "qa2 4,2"]
     assert found.leaders == [["a", "b"], ["a"], ["a", "b"], ["a"]]
@@ -77,5 +77,3 @@ def test_most_demonstrations_waste_lines_and_some_do_not(name: str) -> None:
 
 def test_an_option_names_one_task() -> None:
     assert configure_env("anytime", {"task": "scan"}).options == {"task": "scan"}
-    with pytest.raises(ValueError, match="tally, scan, filter"):
-        configure_env("anytime", {"task": "tale"})

@@ -3,14 +3,12 @@
 import json
 import random
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import row_task
 
-from temper.envs.catalog import environment
-from temper.envs.core.row_format import load_row
-from temper.envs.core.task import Task
 from temper.envs.questions.instruction_following import BREAKS, generate
 from temper.envs.transcript import score_turns
 from temper.rewards.instructions.rules import IFEVAL
@@ -21,12 +19,8 @@ ROW: dict[str, Any] = {
     "instruction_id_list": ["detectable_format:number_bullet_lists", "punctuation:no_comma", "startend:end_checker"],
     "kwargs": [{"num_bullets": 3.0, "relation": None}, {}, {"end_phrase": "Meow."}],
 }
+task_of = partial(row_task, "instruction_following")
 RIGHT = "* a cat\n* a tail\n* a purr\nMeow."
-
-
-def task_of(row: dict[str, Any]) -> Task:
-    env = environment("instruction_following")
-    return bound(load_row(env.formats, row), env)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +75,7 @@ def test_kwargs_may_be_texts_of_json_or_nothing() -> None:
             "language:response_language",
         ),
         ({"instruction_id_list": ["format:emoji"], "kwargs": [{}]}, "format:emoji"),
-        (
-            {"instruction_id_list": ["punctuation:no_point"], "kwargs": [{}]},
-            "punctuation:no_point",
-        ),
+        ({"instruction_id_list": ["punctuation:no_point"], "kwargs": [{}]}, "punctuation:no_point"),
         ({"kwargs": [{}]}, "3 instructions and 1 kwargs"),
         ({"instruction_id_list": [], "kwargs": []}, "0 instructions"),
         ({"kwargs": [{}, {}, {}]}, "num_bullets"),
@@ -98,7 +89,7 @@ def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], reason: str) -
         task_of(ROW | changed)
 
 
-def test_generated_tasks_have_every_instruction_of_the_paper_that_is_checked() -> None:
+def test_generated_tasks_cover_all_checked_instructions() -> None:
     seen = Counter(
         instruction["id"]
         for level in (1, 2, 3)

@@ -1,16 +1,16 @@
 """Multiple choice: rows of public data sets, the order of the choices, options."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import row_task
 
-from temper.envs.catalog import configure_env
-from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.transcript import score_turns
 
+task_of = partial(row_task, "multiple_choice")
 CHOICES = ["Oslo", "Paris", "Rome", "Bern"]
 MMLU = {"question": "Capital of France?", "choices": CHOICES, "answer": 1, "subject": "geography"}
 ROWS: dict[str, dict[str, Any]] = {
@@ -39,11 +39,6 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-def task_of(row: dict[str, Any], **options: Any) -> Task:
-    env = configure_env("multiple_choice", options)
-    return bound(load_row(env.formats, row), env)
-
-
 def marked(task: Task) -> str:
     """Return the text of the right choice."""
     lines = [line for line in task.messages[0]["content"].splitlines() if line.startswith(f"{task.spec['answer']}. ")]
@@ -52,7 +47,7 @@ def marked(task: Task) -> str:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_of_a_public_form_is_a_task_with_its_choices_and_the_right_one(name: str) -> None:
+def test_a_public_row_has_its_choices_and_the_right_one(name: str) -> None:
     task = task_of(ROWS[name])
     assert marked(task) == "Paris"
     shown = task.messages[0]["content"].splitlines()
@@ -63,7 +58,7 @@ def test_a_row_of_a_public_form_is_a_task_with_its_choices_and_the_right_one(nam
     assert score_turns(task, ["Paris"]).reward == 0.0
 
 
-def test_the_right_choice_stands_anywhere_and_always_at_the_same_place_of_a_row() -> None:
+def test_the_right_choice_is_anywhere_but_fixed_for_a_row() -> None:
     rows = [MMLU | {"question": f"Capital of France, once more ({number})?"} for number in range(200)]
     places = [task_of(row).spec["answer"] for row in rows]
     assert places == [task_of(row).spec["answer"] for row in rows]
@@ -92,7 +87,7 @@ def test_choices_that_speak_of_the_others_keep_their_place(last: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"answer": 4}, "the answer is choice 4 (0-based) of 4"),
+        ({"answer": 4}, "the answer is choice 4"),
         ({"answer": -1}, "the answer is choice -1"),
         ({"answer": "E"}, "the answer is choice 4"),
         ({"answer": "2"}, "answer is"),
@@ -105,5 +100,5 @@ def test_choices_that_speak_of_the_others_keep_their_place(last: str) -> None:
     ],
 )
 def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message.replace("(", "\\(").replace(")", "\\)")):
+    with pytest.raises(ValueError, match=message):
         task_of(MMLU | changed)

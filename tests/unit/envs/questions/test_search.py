@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bound import bound, opened, say
+from support.bound import opened, row_task, say
 
 from temper.envs.binding import bind
-from temper.envs.catalog import configure_env, environment
+from temper.envs.catalog import environment
 from temper.envs.config import EnvConfig
-from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
 from temper.envs.source import open_source
@@ -33,8 +32,7 @@ def write_corpus(folder: Path, rows: list[dict[str, Any]] | None = None) -> Path
 
 
 def task_of(row: dict[str, Any], corpus: Path, **options: Any) -> Task:
-    env = configure_env("search", {"corpus": str(corpus)} | options)
-    return bound(load_row(env.formats, row), env)
+    return row_task("search", row, corpus=str(corpus), **options)
 
 
 def shown(task: Task, *calls: tuple[str, dict[str, Any]]) -> list[str]:
@@ -43,7 +41,7 @@ def shown(task: Task, *calls: tuple[str, dict[str, Any]]) -> list[str]:
     return [message["content"] for message in env.step("</think>" + say("", *calls))[4]["messages"]]
 
 
-def test_a_corpus_gives_the_best_documents_first_and_none_without_a_word_of_the_query() -> None:
+def test_a_corpus_gives_the_best_documents_first() -> None:
     corpus = Corpus(
         [Document(id=str(number), title="", text=text) for number, text in enumerate(["a b", "b b b", "c", "c"])]
     )
@@ -105,7 +103,6 @@ def test_rows_find_their_corpus_beside_them(tmp_path: Path) -> None:
 
 def test_every_generated_task_has_a_corpus_of_its_own() -> None:
     env = environment("search")
-    assert env.generate is not None
     corpora = [env.generate(random.Random(seed), 1).spec["documents"] for seed in range(20)]
     assert len({json.dumps(sorted(documents)) for documents in corpora}) == 20
 

@@ -1,15 +1,14 @@
 """Short answers: public row formats, quantities and lists, refused rows."""
 
+from functools import partial
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import row_task
 
-from temper.envs.catalog import environment
-from temper.envs.core.row_format import load_row
-from temper.envs.core.task import Task
 from temper.envs.transcript import score_turns
 
+task_of = partial(row_task, "short_answer")
 QUESTION = "Which city is the capital of France?"
 ROWS: dict[str, dict[str, Any]] = {
     "squad": {
@@ -27,11 +26,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "nq_open": {"question": QUESTION, "answer": ["Paris", "Paris, France"]},
     "longbench": {"input": QUESTION, "context": "Paris is it.", "answers": ["Paris"]},
 }
-
-
-def task_of(row: dict[str, Any]) -> Task:
-    env = environment("short_answer")
-    return bound(load_row(env.formats, row), env)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -62,7 +56,7 @@ def test_a_tolerance_of_a_row_is_a_share() -> None:
     assert score_turns(task, ["9.6 m/s^2"]).reward == 0.0
 
 
-def test_items_of_a_list_may_be_in_any_order_unless_the_row_says_otherwise() -> None:
+def test_items_may_be_in_any_order_unless_ordered() -> None:
     row = {"question": "Which?", "items": ["Rome", ["New York", "NYC"]]}
     for ordered in (False, True):
         task = task_of(row | {"ordered": ordered})

@@ -83,7 +83,7 @@ def test_the_agent_pays_the_reward_of_its_server(options: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("want", ["TaskError: broken", "nothing", "end"])
-def test_an_error_of_the_agent_is_a_fault_and_the_next_episode_plays(options: dict[str, Any], want: str) -> None:
+def test_an_agents_error_is_a_fault_of_its_episode_alone(options: dict[str, Any], want: str) -> None:
     with pytest.raises(EnvironmentFault):
         play(episode_of(options, want))
     if want == "end":
@@ -134,7 +134,6 @@ def test_the_agent_scores_its_own_episodes(options: dict[str, Any]) -> None:
 def test_an_agent_that_blocks_ends_with_its_episode() -> None:
     command = [sys.executable, "-c", BLOCKED]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
         with socket.create_connection(("127.0.0.1", int(server.stdout.readline()))) as episode:
             episode.sendall(b"[{}, {}]\n")
             agent = int(server.stdout.readline())

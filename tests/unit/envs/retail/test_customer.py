@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.bound import bound, opened, say
 from support.chat_server import ChatServerDouble, told
-from support.tiny_shop import write_shop
+from support.tiny_shop import CANCEL, DETAILS, INSTRUCTION, TRANSFER, play, row
 
 from temper.envs.binding import bind
 from temper.envs.catalog import configure_env
@@ -24,21 +24,7 @@ from temper.envs.retail.customer import MAX_CHARACTERS, OPENING, STOP, USER_REPL
 from temper.envs.source import open_source
 from temper.envs.transcript import score_turns
 
-CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
-DETAILS = ("get_order_details", {"order_id": "#W4"})
-TRANSFER = ("transfer_to_human_agents", {"summary": "help"})
 HELLO = "Hello, how can I help?"
-INSTRUCTION = "You are Bob Ray. Cancel #W4 {now}."
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    return write_shop(tmp_path)
-
-
-def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> dict[str, Any]:
-    made = [{"name": name, "kwargs": arguments} for name, arguments in actions]
-    return {"user_id": "bob_ray_2", "instruction": INSTRUCTION, "actions": made, "outputs": list(outputs)}
 
 
 def task_of(shop: Path, given: dict[str, Any], customer: Any = "script", **settings: Any) -> Task:
@@ -56,15 +42,6 @@ def saying(*replies: str) -> ChatServerDouble:
     return ChatServerDouble(lambda _: told(left.pop(0) if len(left) > 1 else left[0]))
 
 
-def play(task: Task, *turns: str) -> dict[str, Any]:
-    """Return the `info` of the last step, with `reward` and `truncated`. The episode must end with the last turn."""
-    env = opened(task)
-    for number, turn in enumerate(turns, start=1):
-        _, reward, terminated, truncated, info = env.step(turn)
-        assert (terminated or truncated) == (number == len(turns)), turn
-    return info | {"reward": reward, "truncated": truncated}
-
-
 def test_a_script_gives_the_instruction_agrees_once_and_stops(shop: Path) -> None:
     task = task_of(shop, row(CANCEL))
     assert [message["content"] for message in task.messages] == ["Be kind.\n", OPENING]
@@ -76,7 +53,7 @@ def test_a_script_gives_the_instruction_agrees_once_and_stops(shop: Path) -> Non
     assert (reward, terminated) == (1.0, True)
 
 
-def test_a_model_hears_the_agents_text_without_calls_or_reasoning(shop: Path) -> None:
+def test_a_model_hears_text_without_calls_or_reasoning(shop: Path) -> None:
     with saying("Cancel it.", "<think>hm</think>\nYes.", f"Thanks {STOP}") as server:
         task = dataclasses.replace(task_of(shop, row(CANCEL), asking(server)), thinking=UNLIMITED)
         env = opened(task)
@@ -135,7 +112,6 @@ def test_an_endless_dialogue_earns_nothing(shop: Path) -> None:
 def test_a_server_that_fails_is_a_fault_and_no_reward(shop: Path, fault: str) -> None:
     with ChatServerDouble(lambda _: told("Hi."), faults=[fault] * 2) as server:
         failure = score_turns(task_of(shop, row(CANCEL), asking(server)), [HELLO]).failure
-    assert failure is not None
     assert failure.kind is FailureKind.ENVIRONMENT
 
 
@@ -143,7 +119,6 @@ def test_a_server_that_is_down_is_a_fault_and_no_reward(shop: Path) -> None:
     with saying("Hi.") as server:
         task = task_of(shop, row(CANCEL), asking(server))
     failure = score_turns(task, [HELLO, say("", CANCEL), "Done."]).failure
-    assert failure is not None
     assert failure.kind is FailureKind.ENVIRONMENT
 
 
@@ -244,32 +219,8 @@ def test_rows_keep_their_keys_and_sides_with_a_customer(shop: Path) -> None:
     def keys(split: str, **options: Any) -> list[str]:
         config = EnvConfig(data=DataConfig(path=str(shop / "tasks.jsonl")), options=options)
         source = open_source(bind("retail", config), split=split, seed=1)
-        assert source.size is not None
         return [source.task(index).key for index in range(source.size)]
 
     for split in ("train", "heldout"):
         assert keys(split) == keys(split, customer="script")
     assert len({*keys("train"), *keys("heldout")}) == 40
-
-
-@pytest.mark.parametrize(
-    ("customer", "named"),
-    [
-        ("skript", "script"),
-        (5, "customer"),
-        ([], "customer"),
-        ({}, "customer.url"),
-        ({"url": "http://127.0.0.1:1/v1"}, "customer.model"),
-        ({"url": 5, "model": "m"}, "customer.url"),
-        ({"url": "http://127.0.0.1:1/v1", "model": ""}, "customer.model"),
-        ({"url": "http://127.0.0.1:1/v1", "modl": "m"}, "did you mean 'model'"),
-        ({"url": "http://10.1.2.3/v1", "model": "m"}, "hosts"),
-        ({"url": "http://127.0.0.1:1/v1", "model": "m", "hosts": "x"}, "hosts"),
-        ({"url": "http://127.0.0.1:1/v1", "model": "m", "key_variable": "NOT_SET_HERE"}, "NOT_SET_HERE"),
-        ({"url": "http://127.0.0.1:1/v1", "model": "m", "retries": -1}, "retries"),
-        ({"url": "http://127.0.0.1:1/v1", "model": "m", "timeout_s": 0}, "timeout_s"),
-    ],
-)
-def test_a_wrong_customer_is_found_before_a_run(customer: Any, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        configure_env("retail", {"customer": customer})

@@ -67,13 +67,13 @@ def refused() -> set[tuple[tuple[str, int], int]]:
     }
 
 
-def test_few_reference_actions_are_refused_and_all_for_want_of_balance() -> None:
+def test_the_few_refused_reference_actions_lack_balance() -> None:
     assert len(refused()) == 20
     for key, index in refused():
         assert tasks()[key].spec["actions"][index]["arguments"]["payment_method_id"].startswith("gift_card")
 
 
-def test_leaving_out_altering_or_adding_a_writing_action_is_wrong_for_every_one_that_is_not_refused() -> None:
+def test_missing_changed_or_added_writing_actions_are_wrong() -> None:
     for key, task in tasks().items():
         positions = [index for index, action in enumerate(task.spec["actions"]) if action["name"] in WRITING]
         effective = [index for index in positions if (key, index) not in refused()]

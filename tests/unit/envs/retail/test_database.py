@@ -11,7 +11,7 @@ from temper.envs.retail.database import Database, open_database, open_shop
 THREADS = 8
 
 
-def test_threads_that_open_a_folder_at_once_have_the_same_records(tmp_path: Path) -> None:
+def test_threads_that_open_a_folder_share_its_records(tmp_path: Path) -> None:
     folder, together = write_shop(tmp_path), threading.Barrier(THREADS)
 
     def open_one(_: int) -> Database:
@@ -23,7 +23,7 @@ def test_threads_that_open_a_folder_at_once_have_the_same_records(tmp_path: Path
     assert all(each.records is databases[0].records for each in databases)
 
 
-def test_an_episode_is_compared_with_the_records_that_it_began_with(tmp_path: Path) -> None:
+def test_an_episode_is_compared_with_its_first_records(tmp_path: Path) -> None:
     database = open_database(write_shop(tmp_path))
     open_shop.cache_clear()
     assert database.same_state(database.unchanged())

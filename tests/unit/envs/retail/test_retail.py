@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from support.bound import bound, opened, say
-from support.tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
+from support.refusals import refuses
+from support.tiny_shop import ADDRESS, CANCEL, DETAILS, INSTRUCTION, ORDERS, TOOLS, TRANSFER, play, row
 
 from temper.envs.all_tasks import read_tasks
 from temper.envs.catalog import configure_env
@@ -20,48 +21,16 @@ from temper.envs.retail.customer import USER_REPLY
 from temper.envs.retail.env import ENVIRONMENT, RetailEnv, with_folder
 from temper.envs.retail.outputs import contains_output, outputs_in
 
-CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
-DETAILS = ("get_order_details", {"order_id": "#W4"})
-TRANSFER = ("transfer_to_human_agents", {"summary": "help"})
 AGREED = {"role": "user", "content": USER_REPLY}
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    return write_shop(tmp_path)
-
-
-def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "user_id": "bob_ray_2",
-        "instruction": "You are Bob Ray.",
-        "actions": [{"name": name, "kwargs": arguments} for name, arguments in actions],
-        "outputs": list(outputs),
-    }
 
 
 def task_of(shop: Path, row: dict[str, Any], **settings: Any) -> Task:
     return bound(dataclasses.replace(rows.load(row, folder=shop), thinking=OFF), with_folder(shop), **settings)
 
 
-def play(task: Task, *turns: str) -> dict[str, Any]:
-    """Return the `info` of the last step, with `reward` and `truncated`. The episode must end with the last turn."""
-    env = opened(task)
-    for turn in turns[:-1]:
-        *_, terminated, truncated, info = env.step(turn)
-        assert not terminated, turn
-        assert not truncated, turn
-    _, reward, terminated, truncated, info = env.step(turns[-1])
-    assert terminated or truncated
-    return info | {"reward": reward, "truncated": truncated}
-
-
-def test_a_task_shows_policy_instruction_and_tools_and_carries_only_the_path_of_the_database(shop: Path) -> None:
+def test_a_task_shows_policy_instruction_and_tools(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, outputs=("10.1",)))
-    assert task.messages == (
-        {"role": "system", "content": "Be kind.\n"},
-        {"role": "user", "content": "You are Bob Ray."},
-    )
+    assert task.messages == ({"role": "system", "content": "Be kind.\n"}, {"role": "user", "content": INSTRUCTION})
     assert task.tools == tuple(TOOLS)
     assert task.spec == {
         "user_id": "bob_ray_2",
@@ -84,7 +53,7 @@ def test_each_call_is_answered_in_order_by_one_tool_message(shop: Path) -> None:
     assert (observation, reward, terminated, truncated) == ("\n".join(contents), 0.0, False, False)
 
 
-def test_the_user_agrees_once_and_the_next_turn_without_calls_ends_the_episode(shop: Path) -> None:
+def test_the_second_turn_without_calls_ends_the_episode(shop: Path) -> None:
     env = opened(task_of(shop, row(CANCEL)))
     *_, terminated, _, info = env.step("Shall I cancel #W4?")
     assert (terminated, info["messages"]) == (False, [AGREED])
@@ -103,7 +72,7 @@ def test_turns_that_are_given_are_all_played(shop: Path, replies: int) -> None:
     assert ended["reward"] == 1.0
 
 
-def test_a_transfer_ends_the_episode_after_the_calls_of_its_turn_unless_it_is_refused(shop: Path) -> None:
+def test_a_transfer_ends_the_episode_after_its_turns_calls(shop: Path) -> None:
     ended = play(task_of(shop, row(CANCEL)), say("", TRANSFER, CANCEL))
     assert (ended["reward"], ended["truncated"]) == (1.0, False)
     refused = say("", ("transfer_to_human_agents", {}))
@@ -112,7 +81,7 @@ def test_a_transfer_ends_the_episode_after_the_calls_of_its_turn_unless_it_is_re
 
 
 @pytest.mark.parametrize("last", [say("", CANCEL), "Shall I?"])
-def test_the_episode_is_judged_by_its_state_when_its_turns_are_used_up(shop: Path, last: str) -> None:
+def test_an_episode_without_turns_left_is_judged_by_state(shop: Path, last: str) -> None:
     ended = play(task_of(shop, row(CANCEL), max_turns=2), say("", DETAILS), last)
     assert (ended["reward"], ended["truncated"]) == (float(last != "Shall I?"), True)
 
@@ -168,14 +137,12 @@ def test_the_numbers_of_a_list_are_neither_said_nor_guesses() -> None:
     assert outputs_in("How many?\n18.", ["18"]) == ["18"]
 
 
-def test_outputs_are_any_part_of_the_text_where_the_published_rule_is_asked_for(shop: Path) -> None:
+def test_the_published_rule_takes_any_part_of_the_text(shop: Path) -> None:
     given = rows.load(row(CANCEL, outputs=("10", "blue")), folder=shop)
     env = configure_env("retail", {"database": str(shop), "outputs": "part"})
     task = bound(dataclasses.replace(given, thinking=OFF), env)
     many = " ".join(map(str, range(100, 150)))
     assert play(task, say(f"blues {many}", CANCEL), "Well.", "Done.")["reward"] == 1.0
-    with pytest.raises(ValueError, match="outputs"):
-        configure_env("retail", {"outputs": "no"})
 
 
 @pytest.mark.parametrize(("options", "kept"), [({}, 2), ({"idle": "keep"}, 4)])
@@ -185,8 +152,6 @@ def test_rows_that_are_right_by_doing_nothing_are_left_out(shop: Path, options: 
     data.write_text("".join(json.dumps(one) + "\n" for one in rows))
     env = configure_env("retail", options)
     assert len(read_tasks(DataConfig(path=str(data)), env)) == kept
-    with pytest.raises(ValueError, match="idle"):
-        configure_env("retail", {"idle": "no"})
 
 
 def test_an_output_inside_a_call_or_a_thought_is_not_said(shop: Path) -> None:
@@ -197,12 +162,12 @@ def test_an_output_inside_a_call_or_a_thought_is_not_said(shop: Path) -> None:
     assert play(thinking, "well\n</think>\nIt is blue.", "\n</think>\nDone.")["reward"] == 1.0
 
 
-def test_an_unreadable_call_costs_the_format_and_counts_as_a_tool_error(shop: Path) -> None:
+def test_an_unreadable_call_costs_format_and_a_tool_error(shop: Path) -> None:
     ended = play(task_of(shop, row(CANCEL)), "<tool_call>{</tool_call>", say("", CANCEL), "Done.", "Done.")
     assert ended["parts"] == {"correct": 1.0, "format": 0.0, "state": 1.0, "outputs": 1.0, "tool_errors": 0.5}
 
 
-def test_reference_actions_that_are_refused_change_nothing_in_the_reference_either(shop: Path) -> None:
+def test_refused_reference_actions_change_nothing(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, CANCEL))
     assert play(task, say("", CANCEL), "Done.", "Done.")["reward"] == 1.0
     negatives = [name for name, _ in reference.negatives(task)]
@@ -220,24 +185,22 @@ def test_the_reference_script_is_right_and_every_negatives_wrong(shop: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("field", "value", "named"),
     [
-        ({"user_id": "nobody"}, "'user_id' is 'nobody'"),
-        ({"user_id": 1}, "user_id is 1"),
-        ({"outputs": [1]}, "field 'outputs' must hold texts"),
-        ({"actions": [{"name": "fly", "kwargs": {}}]}, "'actions'.*'fly'.*cancel_"),
-        ({"actions": [{"name": "think"}]}, "'actions'"),
-        ({"actions": None}, "actions is null"),
+        ("user_id", "nobody", "'nobody'"),
+        ("user_id", 1, "1"),
+        ("outputs", [1], "texts"),
+        ("actions", [{"name": "fly", "kwargs": {}}], "'fly'"),
+        ("actions", [{"name": "think"}], "think"),
+        ("actions", None, "null"),
     ],
 )
-def test_a_broken_row_is_named(shop: Path, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        rows.load(row(CANCEL) | change, folder=shop)
+def test_a_broken_row_is_named(shop: Path, field: str, value: Any, named: str) -> None:
+    with refuses(field, named):
+        rows.load(row(CANCEL) | {field: value}, folder=shop)
 
 
-def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_when_they_are_played(
-    shop: Path, tmp_path: Path
-) -> None:
+def test_a_missing_database_is_a_mistake_or_in_play_a_fault(shop: Path, tmp_path: Path) -> None:
     task = task_of(shop, row(CANCEL))
     gone = dataclasses.replace(task.env, options={"database": str(tmp_path / "gone")})
     task = dataclasses.replace(task, env=gone)
@@ -248,9 +211,7 @@ def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_w
 
 
 def test_the_option_database_names_the_folder(shop: Path) -> None:
-    assert ENVIRONMENT.configure is not None
     assert ENVIRONMENT.configure({"database": str(shop)}).options == {"database": str(shop.resolve())}
-    with pytest.raises(ValueError, match="unknown 'databse'; did you mean 'database'"):
-        ENVIRONMENT.configure({"databse": str(shop)})
+
     with pytest.raises(ValueError, match="users.json"):
         ENVIRONMENT.configure({"database": str(shop / "gone")})

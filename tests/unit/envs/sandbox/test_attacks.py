@@ -23,7 +23,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
         yield target
 
 
-def test_nothing_is_known_to_succeed_at_level_3_and_little_at_level_2() -> None:
+def test_no_attack_succeeds_at_level_3_and_few_at_level_2() -> None:
     assert len(ATTACKS) >= 70
     assert KNOWN[3] == {}
     assert set(KNOWN[2]) == SUCCEEDS_AT_LEVEL_2

@@ -140,7 +140,7 @@ def test_a_whole_program_gives_its_output(sandbox: Sandbox, name: str) -> None:
     assert sandbox.run_main(source, "ab\nc", LIMITS) == Reply(kind=ReplyKind.VALUE, value=output)
 
 
-def test_functions_use_threads_and_a_source_may_end_itself_after_it_has_defined_them(sandbox: Sandbox) -> None:
+def test_functions_use_threads_also_of_a_source_that_exits(sandbox: Sandbox) -> None:
     source = (
         "import asyncio, threading\ndef f(x):\n    found = []\n"
         "    thread = threading.Thread(target=lambda: found.append(x))\n    thread.start()\n    thread.join()\n"
@@ -260,7 +260,7 @@ def crowded() -> Iterator[Sandbox]:
         sandbox.close()
 
 
-def test_the_time_for_which_a_program_waits_for_a_cpu_is_not_its_own(crowded: Sandbox) -> None:
+def test_waiting_for_a_cpu_does_not_count(crowded: Sandbox) -> None:
     limits = Limits(wall_s=0.4, cpu_s=2, memory_mb=256)
     with crowded.start(limits) as program:
         assert program.load(BUSY).kind is ReplyKind.VALUE

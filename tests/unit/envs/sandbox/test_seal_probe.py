@@ -44,18 +44,17 @@ def uid_of(process: int) -> int:
     return int(line.split()[2])
 
 
-def test_the_worker_of_the_math_grader_tries_its_seal_and_is_not_root() -> None:
+def test_the_math_grader_tries_its_seal_and_is_not_root() -> None:
     grader = MathGrader()
     assert grader.equal(reference="x+1", answer="1+x") is True
     (worker,) = grader.idle
     assert (worker.seal["level"], worker.seal["not_stopped"]) == (2, [])
-    assert grader.mother is not None
     assert worker.seal["uid"] == uid_of(grader.mother.pid)
     assert os.geteuid() != 0 or worker.seal["uid"] != 0
     grader.close()
 
 
-def test_the_process_of_reasoning_gym_tries_its_seal_and_is_not_root() -> None:
+def test_reasoning_gyms_process_tries_its_seal_and_is_not_root() -> None:
     library = PuzzleLibrary()
     assert library.make(Origin(dataset="leg_counting", config={}, seed=5)).question
     found = library.seal()
@@ -64,7 +63,7 @@ def test_the_process_of_reasoning_gym_tries_its_seal_and_is_not_root() -> None:
     library.close()
 
 
-def test_without_landlock_grading_is_refused_or_where_less_is_accepted_said() -> None:
+def test_without_landlock_grading_is_refused_or_warned_of() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_LANDLOCK], cwd=ROOT, text=True, capture_output=True, timeout=120, check=True
     )

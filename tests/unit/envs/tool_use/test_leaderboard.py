@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.task_data import DATA, needs_data
 
 from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
@@ -14,7 +15,6 @@ from temper.envs.data.config import DataConfig
 from temper.envs.source import open_source
 from temper.envs.tool_use import leaderboard_rows, reference
 
-DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
 AREA = {"base": {"type": "integer"}, "height": {"type": "float", "description": "In cm."}, "what": {"type": "any"}}
 
 
@@ -42,7 +42,6 @@ def written(folder: Path, questions: list[dict[str, Any]], answers: list[dict[st
 def tasks(file: Path) -> list[Task]:
     """Return all tasks of a file of questions."""
     source = open_source(bind("tool_use", EnvConfig(eval_data=DataConfig(path=str(file)))), split="heldout", seed=0)
-    assert source.size is not None
     return [source.task(index) for index in range(source.size)]
 
 
@@ -120,7 +119,7 @@ def test_arguments_of_java_are_texts_that_are_read_as_literals(tmp_path: Path) -
     assert [name for name, turns in reference.negatives(task) if right(task, *turns)] == []
 
 
-def test_arguments_of_javascript_are_texts_that_are_read_as_literals(tmp_path: Path) -> None:
+def test_arguments_of_javascript_are_read_as_literals(tmp_path: Path) -> None:
     accepted = {"list": [["a", "b"]], "options": [{"deep": [True]}], "count": [5]}
     answers = [{"id": "simple_javascript_0", "ground_truth": [{"f": accepted}]}]
     (task,) = tasks(written(tmp_path, [question("simple_javascript_0", SCRIPT, "f")], answers))
@@ -144,7 +143,7 @@ def test_where_no_answer_is_listed_a_call_is_right_or_none_is(tmp_path: Path, ca
     assert [right(task, *turns) for _, turns in reference.negatives(task)] == [False]
 
 
-def test_a_question_without_its_answer_is_refused_with_what_is_missing(tmp_path: Path) -> None:
+def test_a_question_without_its_answer_is_refused(tmp_path: Path) -> None:
     file = written(tmp_path, [question("multiple_0", AREA)], [])
     with pytest.raises(ValueError, match="possible_answer/BFCL_v4_multiple.json"):
         tasks(file)
@@ -156,11 +155,9 @@ def test_a_question_without_its_answer_is_refused_with_what_is_missing(tmp_path:
         tasks(file)
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
+@needs_data
 @pytest.mark.parametrize(("category", "count"), [("simple_python", 400), ("parallel", 200)])
-def test_real_rows_in_two_files_are_all_read_and_their_right_answers_earn_all(
-    tmp_path: Path, category: str, count: int
-) -> None:
+def test_references_of_real_rows_in_two_files_pass(tmp_path: Path, category: str, count: int) -> None:
     rows = [json.loads(line) for line in (DATA / f"bfcl_{category}.jsonl").read_text().splitlines()]
     answers = [{"id": row["id"], "ground_truth": row.pop("ground_truth")} for row in rows]
     made = tasks(written(tmp_path, rows, answers))

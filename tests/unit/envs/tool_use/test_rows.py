@@ -2,18 +2,16 @@
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.task_data import DATA, needs_data
 
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import parse_calls
 from temper.envs.tool_use import function_rows, leaderboard_rows, reference
 from temper.envs.tool_use.env import ToolEnv
-
-DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
 
 
 def row(
@@ -76,7 +74,7 @@ def test_the_data_sets_names_of_types_become_json_schemas() -> None:
     }
 
 
-def test_reference_calls_have_the_first_accepted_value_of_every_argument_that_is_needed() -> None:
+def test_reference_calls_have_the_first_accepted_values() -> None:
     properties: dict[str, Any] = {
         "a": {"type": "integer"},
         "b": {"type": "integer"},
@@ -110,7 +108,7 @@ def test_reference_calls_have_the_first_accepted_value_of_every_argument_that_is
         row([], JAVA, required=[]),
     ],
 )
-def test_reference_calls_of_rows_of_every_kind_are_right_and_wrong_ones_wrong(made: dict[str, Any]) -> None:
+def test_reference_calls_pass_and_negatives_fail(made: dict[str, Any]) -> None:
     task = function_rows.load(made)
     assert reward(task, reference.reference(task)) == 1.0
     negatives = dict(reference.negatives(task))
@@ -118,7 +116,7 @@ def test_reference_calls_of_rows_of_every_kind_are_right_and_wrong_ones_wrong(ma
     assert [name for name, turns in negatives.items() if reward(task, turns) != 0.0] == []
 
 
-def test_texts_of_ordinary_rows_must_be_as_they_are_and_of_the_leaderboards_files_not() -> None:
+def test_only_leaderboard_texts_are_compared_loosely() -> None:
     made = row([{"f": {"version": ["3.5"]}}], {"version": {"type": "string"}}, required=["version"])
     call = '<tool_call>{{"name": "f", "arguments": {{"version": "{}"}}}}</tool_call>'
     task = function_rows.load(made)
@@ -137,7 +135,7 @@ def test_the_negatives_are_of_every_kind() -> None:
     ]  # fmt: skip
 
 
-def test_an_argument_without_an_accepted_value_has_no_reference_call() -> None:
+def test_an_argument_without_a_value_has_no_reference_call() -> None:
     task = function_rows.load(row([{"f": {"size": []}}], JAVA, required=["size"]))
     with pytest.raises(ValueError, match="argument 'size' has no accepted value"):
         reference.reference(task)
@@ -164,11 +162,9 @@ def test_a_broken_row_is_named(change: dict[str, Any], message: str) -> None:
         function_rows.load(row([{"f": {}}], {}, required=[]) | change)
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
+@needs_data
 @pytest.mark.parametrize(("name", "rows"), [("bfcl_simple_python.jsonl", 400), ("bfcl_parallel.jsonl", 200)])
-def test_all_reference_calls_of_the_real_rows_are_accepted_in_any_order_and_all_wrong_ones_rejected(
-    name: str, rows: int
-) -> None:
+def test_reference_calls_of_real_rows_pass_in_any_order(name: str, rows: int) -> None:
     read = 0
     with (DATA / name).open(encoding="utf-8") as file:
         for line in file:

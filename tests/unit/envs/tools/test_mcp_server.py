@@ -88,6 +88,6 @@ def test_each_episode_has_its_own_session_if_asked() -> None:
 @pytest.mark.parametrize(
     "place", ["mcp:/no/such/program", f"mcp:{sys.executable} -c pass", "mcp:http://127.0.0.1:9/mcp"]
 )
-def test_a_server_that_does_not_start_is_a_mistake_in_the_settings(place: str) -> None:
+def test_a_server_that_does_not_start_is_a_users_mistake(place: str) -> None:
     with pytest.raises(ValueError, match=r"envs\.math"):
         bind("math", EnvConfig(tools=[place]))

@@ -51,7 +51,7 @@ def test_a_shared_tool_answers_or_says_what_was_wrong(call: tuple[str, dict[str,
     assert env.step(f"</think>\\boxed{{{task.spec['answer']}}}")[1] == 1.0
 
 
-def test_several_calls_are_answered_in_order_and_an_unknown_tool_is_an_error() -> None:
+def test_several_calls_are_answered_in_order() -> None:
     env = opened(task_with(["calculator"]))
     calls = [("calculator", {"expression": "1+1"}), ("python", {"code": "1"}), ("calculator", {"expression": "2+2"})]
     *_, info = env.step(turn(*calls))
@@ -62,7 +62,7 @@ def test_several_calls_are_answered_in_order_and_an_unknown_tool_is_an_error() -
     ]
 
 
-def test_own_and_shared_calls_of_one_turn_go_to_their_owners_and_come_back_in_order() -> None:
+def test_own_and_shared_calls_are_answered_in_order() -> None:
     task = task_with(["calculator", "python"], "tool_use")
     key, value = next(iter(task.spec["database"].items()))
     env = opened(task)
@@ -81,7 +81,7 @@ def test_own_and_shared_calls_of_one_turn_go_to_their_owners_and_come_back_in_or
 
 
 @pytest.mark.parametrize("call", [("calculator", {"expression": "1+1"}), ("calc", {"expr": "1+1"})])
-def test_twelve_calls_get_twelve_messages_of_which_eight_are_carried_out(call: tuple[str, dict[str, Any]]) -> None:
+def test_eight_of_twelve_calls_are_carried_out(call: tuple[str, dict[str, Any]]) -> None:
     env = opened(task_with(["calculator"], "tool_use"))
     *_, info = env.step(turn(*[call] * 12))
     told = [message["content"] for message in info["messages"]]
@@ -96,7 +96,7 @@ class Careless(TaskEnv):
         return self.continue_with([{"role": "user", "content": "and?"}, {"role": "tool", "content": "first"}])
 
 
-def test_an_own_call_without_an_answer_gets_an_error_beside_shared_ones() -> None:
+def test_an_unanswered_own_call_gets_an_error() -> None:
     task = task_with(["calculator"], "tool_use")
     env = Careless()
     env.reset(options={"task": task})
@@ -105,7 +105,7 @@ def test_an_own_call_without_an_answer_gets_an_error_beside_shared_ones() -> Non
     assert told == [("tool", "first"), ("tool", "error:"), ("tool", "1"), ("user", "and?")]
 
 
-def test_each_call_of_a_turn_is_timed_alone_and_a_call_that_cant_be_read_has_no_name() -> None:
+def test_each_call_of_a_turn_is_timed_alone() -> None:
     episode = EnvEpisode(task_with(["calculator", "python"]))
     episode.begin()
     sleeps = ("python", {"code": "import time\ntime.sleep(0.3)\nprint(1)"})

@@ -35,7 +35,7 @@ PRIVATE = {
 """The names that `learner/engine` uses or provides, by the class that has them."""
 
 
-def test_the_version_of_deepspeed_is_the_one_whose_private_names_were_looked_at():
+def test_the_version_of_deepspeed_was_reviewed():
     assert version("deepspeed") == LOOKED_AT, "look at the names below in the new version, then name it here"
 
 

@@ -10,7 +10,7 @@ from temper.learner.engine.device_memory import OffloadedStorage, find_storages,
 CPU = torch.device("cpu")
 
 
-def test_what_shares_memory_is_put_aside_once_and_whole_again_after() -> None:
+def test_shared_memory_is_put_aside_once_and_restored() -> None:
     flat = torch.arange(12.0)
     parameter = torch.nn.Parameter(flat[:6].view(2, 3))
     parameter.grad = torch.full((2, 3), 0.5)
@@ -29,7 +29,7 @@ def test_what_shares_memory_is_put_aside_once_and_whole_again_after() -> None:
     assert parameter.grad.tolist() == [[0.5] * 3] * 2
 
 
-def test_what_a_device_has_no_room_for_stays_aside_and_is_whole_when_it_has() -> None:
+def test_memory_without_room_stays_aside_and_is_restored_later() -> None:
     class Crowded(torch.UntypedStorage):
         """Memory of a device that others have."""
 

@@ -22,7 +22,7 @@ def rates(optim: OptimConfig, *, total_steps: int) -> list[float]:
     return [learning_rate(step, optim=optim, total_steps=total_steps) for step in range(total_steps)]
 
 
-def test_the_learning_rate_rises_in_the_warm_up_and_then_follows_its_schedule():
+def test_the_learning_rate_follows_warm_up_and_schedule():
     constant = OptimConfig(learning_rate=1.0, warmup_steps=2)
     assert rates(constant, total_steps=4) == [0.5, 1.0, 1.0, 1.0]
     linear = OptimConfig(learning_rate=1.0, warmup_steps=2, schedule="linear")
@@ -39,7 +39,7 @@ def test_no_step_has_the_rate_zero(schedule, warmup_steps):
         assert min(learning_rate(step, optim=optim, total_steps=total_steps) for step in range(total_steps + 3)) > 0
 
 
-def test_the_learning_rate_beyond_the_last_step_is_that_of_the_last():
+def test_the_learning_rate_stays_after_the_last_step():
     linear = OptimConfig(learning_rate=1.0, warmup_steps=0, schedule="linear", final_fraction=0.1)
     assert learning_rate(50, optim=linear, total_steps=10) == rates(linear, total_steps=10)[-1] == pytest.approx(0.19)
 
@@ -70,7 +70,7 @@ def test_the_whole_gradient_is_clipped_to_its_norm():
     assert parameter.grad.tolist() == pytest.approx([0.6, 0.8], abs=1e-5)
 
 
-def test_muon_takes_the_matrices_inside_the_layers_and_adamw_the_rest():
+def test_muon_takes_the_layers_matrices_and_adamw_the_rest():
     model = tiny_llama()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     optim = OptimConfig(kind="muon", learning_rate=1e-3, muon_learning_rate=2e-2, weight_decay=0.1)

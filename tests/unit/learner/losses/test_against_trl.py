@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import tiny_models
 from transformers import PreTrainedModel
+from unit.learner.batches.test_pairs import gradient
 
 from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import TrainingSample
@@ -141,12 +142,6 @@ def theirs(trainer: Any, answers: Answers) -> torch.Tensor:
     }
     loss: torch.Tensor = trainer.compute_loss(trainer.model, inputs)
     return loss
-
-
-def gradient(loss: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
-    model.zero_grad()
-    loss.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
 def told(trainer: Any, *, loss_type: str, low: float, high: float) -> Any:

@@ -42,7 +42,7 @@ def rl_of(text: str, folder: Path) -> RlConfig:
     return load_config(folder / "given.yaml", NEEDED).section(RlConfig)
 
 
-def test_the_algorithms_of_the_page_load_and_its_token_range_is_icepop(tmp_path: Path) -> None:
+def test_the_algorithms_of_the_page_load(tmp_path: Path) -> None:
     loss = rl_of(block("Algorithms", "yaml"), tmp_path).loss
     correction = PolicyTerms.of(loss).correction
     assert (correction.token_range, correction.cap, correction.floor) == ((0.5, 5.0), 0.0, 0.0)
@@ -66,7 +66,6 @@ def test_the_example_trains_by_its_own_loss_and_advantage(mine: Path) -> None:
     # r = 1: 4 sigmoid(0) = 2, whose derivative by log pi is 1
     assert result.total.item() == pytest.approx(-2 * 2.0 + 2 * 1.0)
     result.total.backward()
-    assert logprobs_BT.grad is not None
     assert logprobs_BT.grad[0].tolist() == pytest.approx([0.0, -2.0, 1.0])
 
 
@@ -98,7 +97,7 @@ CUSTOM = "from temper.learner.losses.surrogates import Surrogate\ndef f(tokens, 
         ("advantage", "other.f", "def f(rewards, scale):\n return rewards", "missing 1 required positional argument"),
     ],
 )
-def test_what_does_not_fit_is_refused_when_the_configuration_is_loaded(
+def test_an_unfit_function_is_refused_with_the_configuration(
     mine: Path, setting: str, name: str, source: str, reason: str
 ) -> None:
     (mine / "other.py").write_text(source, encoding="utf-8")
@@ -106,7 +105,7 @@ def test_what_does_not_fit_is_refused_when_the_configuration_is_loaded(
         rl_of(f"rl: {{loss: {{{setting}: {name}}}}}", mine)
 
 
-def test_an_advantage_that_does_not_fit_later_names_itself_and_the_rewards(mine: Path) -> None:
+def test_a_wrong_advantage_names_itself_and_the_rewards(mine: Path) -> None:
     (mine / "other.py").write_text("def f(rewards):\n return rewards if rewards[0] else []", encoding="utf-8")
     kind = LossConfig(advantage="other.f").advantage
     with pytest.raises(ValueError, match=r"loss.advantage='other.f' returned \[\] for the rewards \[0.0, 1.0\]"):

@@ -86,9 +86,7 @@ def test_a_stage_begins_undecided_and_learns_what_is_preferred(alone: dict[str, 
     assert last["accuracy"] > 0.5
 
 
-def test_pairs_one_by_one_on_two_ranks_are_the_same_as_all_at_once(
-    alone: dict[str, Any], shared: dict[str, Any]
-) -> None:
+def test_pairs_one_by_one_on_two_ranks_equal_all_at_once(alone: dict[str, Any], shared: dict[str, Any]) -> None:
     for one, two in zip(alone["steps"], shared["steps"], strict=True):
         for name in ("loss", "margin", "accuracy", "grad_norm"):
             assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-5), name

@@ -17,18 +17,18 @@ def tensor(*rows: list[float]) -> torch.Tensor:
     return torch.tensor(rows)
 
 
-def test_token_logprobs_are_those_of_the_next_token_and_zero_for_the_first():
+def test_token_logprobs_are_zero_for_the_first_token():
     logits_BTV = torch.tensor([[[0.0, math.log(3.0)], [math.log(4.0), 0.0], [7.0, 9.0]]])
     assert token_logprobs(logits_BTV, torch.tensor([[0, 1, 0]]))[0].tolist() == pytest.approx(
         [0.0, math.log(0.75), math.log(0.8)]
     )
 
 
-def test_token_logprobs_of_bfloat16_logits_are_computed_in_float32():
+def test_token_logprobs_of_bfloat16_are_in_float32():
     assert token_logprobs(torch.zeros(1, 2, 3, dtype=torch.bfloat16), torch.tensor([[0, 1]])).dtype == torch.float32
 
 
-def test_entropies_are_those_of_the_distributions_that_tokens_were_drawn_from():
+def test_entropies_are_those_of_the_tokens_distributions():
     logits_BTV = torch.tensor([[[0.0, math.log(3.0)], [5.0, 5.0], [7.0, 9.0]]])
     quarter = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
     assert token_entropies(logits_BTV)[0].tolist() == pytest.approx([0.0, quarter, math.log(2.0)])
@@ -58,20 +58,6 @@ def test_policy_loss_with_old_logprobs_by_hand():
     assert loss.sums["clipped"].item() == 1.0
 
 
-def test_without_old_logprobs_the_gradient_is_that_of_weighted_reinforce():
-    logprobs = tensor([0.0, -1.0, -2.0]).requires_grad_()
-    loss = policy_loss(
-        logprobs,
-        tensor([0.0, 1.0, 1.0]),
-        tensor([0.0, 2.0, -1.0]),
-        tensor([NAN, -1.5, -2.0 - math.log(10.0)]),
-        terms=PLAIN,
-    )
-    loss.total.backward()
-    assert logprobs.grad is not None
-    assert logprobs.grad[0].tolist() == pytest.approx([0.0, -2.0 * math.exp(0.5), 2.0])
-
-
 def test_untrained_nan_reaches_neither_loss_nor_gradient():
     logprobs = tensor([NAN, -1.0, NAN]).requires_grad_()
     loss = policy_loss(
@@ -84,7 +70,6 @@ def test_untrained_nan_reaches_neither_loss_nor_gradient():
     loss.total.backward()
     assert loss.total.item() == pytest.approx(-1.0)
     assert all(math.isfinite(value.item()) for value in loss.sums.values())
-    assert logprobs.grad is not None
     assert logprobs.grad[0].tolist() == [0.0, -1.0, 0.0]
 
 
@@ -92,7 +77,6 @@ def test_likelihood_reads_no_untrained_entry():
     logprobs = tensor([NAN, -1.0]).requires_grad_()
     loss = nll_loss(logprobs, tensor([0.0, 1.0]))
     loss.total.backward()
-    assert logprobs.grad is not None
     assert (loss.total.item(), logprobs.grad[0].tolist()) == (1.0, [0.0, -1.0])
 
 
@@ -114,5 +98,4 @@ def test_a_weightless_batch_has_no_loss_and_a_zero_gradient():
     logprobs = tensor([-1.0, -2.0]).requires_grad_()
     zeros = torch.zeros(1, 2)
     policy_loss(logprobs, zeros, zeros, tensor([NAN, NAN]), terms=GUARDED).total.backward()
-    assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [[0.0, 0.0]]

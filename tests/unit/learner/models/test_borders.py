@@ -34,7 +34,7 @@ def test_each_query_sees_the_keys_up_to_its_own_place(heads: tuple[int, int], le
     assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(ours, theirs, strict=True))
 
 
-def test_the_kernel_of_this_torch_takes_borders_and_unrepeated_keys() -> None:
+def test_torchs_kernel_takes_borders_and_unrepeated_keys() -> None:
     """Without a device only shapes and arguments are checked."""
     queries, keys = BEHIND_PROMPTS
     query, key = (

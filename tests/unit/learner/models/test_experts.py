@@ -67,13 +67,12 @@ def test_the_weights_of_chosen_experts_by_hand():
     assert softmax_router_weights(logits_NE, lone, normalised=True).tolist() == [[1.0]]
 
 
-def test_rows_of_a_pass_are_padded_without_choices_and_without_weight():
+def test_rows_of_a_pass_are_padded_without_choices():
     choices = np.arange(8, dtype=np.int16).reshape(2, LAYERS, CHOSEN)
     rows = [PassRow(length=2, samples=3, experts_TLK=choices), PassRow(length=3, samples=1, experts_TLK=None)]
     right, left = PassExperts.padded(rows), PassExperts.padded(rows, left=True)
     assert right.samples_BT.tolist() == [[3, 3, 0], [1, 1, 1]]
     assert left.samples_BT.tolist() == [[0, 3, 3], [1, 1, 1]]
-    assert right.experts_BTLK is not None
     assert right.experts_BTLK[0].tolist() == [*choices.tolist(), [[-1, -1], [-1, -1]]]
     assert (right.experts_BTLK[1] == -1).all()
     assert PassExperts.padded(rows[1:]).experts_BTLK is None
@@ -82,7 +81,6 @@ def test_rows_of_a_pass_are_padded_without_choices_and_without_weight():
 def test_choices_of_parts_follow_each_other_and_must_be_alike():
     choices = np.ones((2, LAYERS, CHOSEN), dtype=np.int16)
     both = join_choices([(2, choices), (1, None)])
-    assert both is not None
     assert both[:, 0, 0].tolist() == [1, 1, -1]
     assert join_choices([(2, None)]) is None
     with pytest.raises(ValueError, match=r"differ .*\[\(1, 2\), \(2, 2\)\]"):
@@ -97,7 +95,7 @@ def test_choices_of_parts_follow_each_other_and_must_be_alike():
         )
 
 
-def test_a_model_without_known_expert_layers_refuses_the_switches(tmp_path):
+def test_a_model_without_experts_refuses_the_switches(tmp_path):
     dense = loaded(tiny_models.qwen3, tmp_path)
     prepare_routers(dense, LearnerConfig())
     for config, switch in (
@@ -228,7 +226,7 @@ def gap(a: torch.Tensor, b: torch.Tensor) -> float:
     ids=["whole", "shared_prompt", "recomputed"],
 )
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_choices_recorded_from_other_weights_give_what_forcing_them_by_hand_gives(
+def test_replayed_choices_equal_experts_forced_by_hand(
     tmp_path: Path, make: Callable[[Path], Path], shared: bool, recomputed: bool
 ):
     before = loaded(make, tmp_path)
@@ -236,7 +234,6 @@ def test_choices_recorded_from_other_weights_give_what_forcing_them_by_hand_give
     after = perturbed(before, scale=0.3)
     expected = []
     for sequence in sequences:
-        assert sequence.experts is not None
         own = recorded(after, tokens_of(sequence.ids))
         assert (own != sequence.experts).any(-1).mean() > 0.2  # the weights have moved far
         choices = sequence.experts.copy()

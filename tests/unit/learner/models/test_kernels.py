@@ -60,7 +60,7 @@ def test_what_transformers_calls_is_read_from_transformers() -> None:
 
 
 @no_kernels
-def test_on_a_gpu_the_scan_stays_transformers_and_no_layer_is_fused_without_its_convolution(as_it_was: None) -> None:
+def test_on_a_gpu_the_scan_stays_transformers(as_it_was: None) -> None:
     scan = modeling_nemotron_h.mamba2_chunk_scan
     mamba_scan.install(device="cuda")
     assert modeling_nemotron_h.mamba2_chunk_scan is scan

@@ -8,7 +8,7 @@ from temper.learner.models.layer_types import type_of_modules, types_of_tensors
 from temper.orchestrator.pipeline.estimate.model import counted
 
 
-def test_a_gated_delta_net_is_linear_attention_and_a_mixer_with_the_same_tensors_mamba() -> None:
+def test_delta_nets_and_mamba_mixers_are_told_apart() -> None:
     delta = [f"model.layers.0.linear_attn.{part}" for part in ("in_proj_qkvz.weight", "conv1d.weight", "A_log")]
     mamba = [f"backbone.layers.1.mixer.{part}" for part in ("in_proj.weight", "conv1d.weight", "A_log")]
     assert set(types_of_tensors(delta).values()) == {"linear attention"}

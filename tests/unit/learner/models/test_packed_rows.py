@@ -96,7 +96,7 @@ def assert_equal_gradients(found: dict[str, torch.Tensor], expected: dict[str, t
 
 
 @pytest.mark.parametrize("make", FAMILIES, ids=lambda make: make.__name__)
-def test_packed_rows_have_the_scores_and_gradients_of_padded_ones(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+def test_packed_rows_score_like_padded_ones(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     model = loaded(make, tmp_path)
     ids_BT, wanted_BT = a_batch()
     expected = padded_scores(model, ids_BT, wanted_BT)
@@ -231,7 +231,6 @@ def trained(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> dict[st
             learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS, teacher_dir=teacher)
             if loss.needs_reference:
                 learner.load_reference()
-            assert learner.engine is not None
             models: list[Any] = [one for one in (learner.engine, learner.reference) if one is not None]
             assert all(model.scorer.packs for model in models)
             for model in models:
@@ -246,7 +245,7 @@ def trained(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> dict[st
 
 
 @pytest.mark.parametrize("zero_stage", [0, pytest.param(3, marks=pytest.mark.slow)])
-def test_training_with_packed_rows_makes_the_same_metrics_and_weights(tmp_path: Path, zero_stage: ZeroStage) -> None:
+def test_packed_rows_train_like_padded_ones(tmp_path: Path, zero_stage: ZeroStage) -> None:
     for seed, name in enumerate(("model", "teacher")):
         make_model(tmp_path / name, tiny_models.SMALL, seed=seed)
     (results,) = in_processes(trained, ranks=1, arguments=(str(tmp_path), zero_stage))

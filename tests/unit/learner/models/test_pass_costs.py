@@ -14,7 +14,7 @@ from temper.learner.models.scorer import Scorer
 
 
 @pytest.mark.parametrize(("slower", "margin"), [(1.0, 0.9), (2.0, 0.4), (10.0, 0.3), (0.5, 0.9)])
-def test_seconds_that_follow_the_model_of_costs_give_its_constants(slower: float, margin: float) -> None:
+def test_seconds_give_the_constants_of_the_cost_model(slower: float, margin: float) -> None:
     """A pass costs 500 tokens, rounded to 512. Shared prompts are slower than planned by a factor."""
 
     def seconds(tokens: int, passes: int = 1) -> float:
@@ -25,11 +25,11 @@ def test_seconds_that_follow_the_model_of_costs_give_its_constants(slower: float
     assert found == PassCosts(pass_tokens=512, margin=margin)
 
 
-def test_a_device_that_shows_no_cost_of_tokens_has_expensive_passes() -> None:
+def test_tokens_without_a_cost_mean_expensive_passes() -> None:
     assert costs_from(1.0, 0.9, 1.0, rows=8).pass_tokens > 1000
 
 
-def test_expensive_passes_or_a_low_margin_keep_prompts_in_their_sequences() -> None:
+def test_expensive_passes_or_a_low_margin_share_no_prompts() -> None:
     lengths, prefixes = [400] * 8, [SharedPrefix(rows=tuple(range(8)), prompt=300)]
     for costs, shares in ((ON_CPU, True), (PassCosts(pass_tokens=2048), False), (PassCosts(margin=0.3), False)):
         (plans,) = cheapest_plan(lengths, prefixes, ranks=1, budget=10**6, costs=costs)

@@ -24,13 +24,11 @@ from temper.learner.batches.samples import TrainingSample
 from temper.learner.batches.shared_prefixes import Prompts, SharedPrefix, shared_length, shared_prefixes
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
-from temper.learner.losses.policy import nll_loss
 from temper.learner.models import mamba_scan, packed_rows
 from temper.learner.models.config import FreshModelConfig
 from temper.learner.models.fresh import make_model
 from temper.learner.models.loading import read_model
 from temper.learner.models.logprobs import token_logprobs
-from temper.learner.models.scorer import Scorer
 from temper.learner.models.shape import require_shareable
 from temper.learner.models.shared_prompt import causal_logits
 from temper.learner.worker import TrainerWorker
@@ -169,7 +167,7 @@ def rows(built: TrainBatch) -> list[tuple[Any, ...]]:
         (((1, 2, 3), (1, 2, 3, 4, 5)), (2, 2), 1),
     ],
 )
-def test_a_prompt_ends_where_sequences_differ_or_the_first_of_them_is_trained(ids, first_trained, expected):
+def test_a_prompt_ends_where_sequences_differ_or_train(ids, first_trained, expected):
     assert shared_length([as_ids(own) for own in ids], first_trained) == expected
 
 
@@ -191,11 +189,10 @@ def test_micro_batches_with_prompts_count_the_tokens_that_run():
     assert max(processed(m) for m in small) <= 250
 
 
-def test_a_prompt_that_is_not_worth_a_second_pass_stays_in_its_sequences():
+def test_a_cheap_prompt_stays_in_its_sequences():
     for shapes in (((16, (16,) * 8),), ((512, (16,)),), ((16, (256,) * 16),)):
         assert [m.prompts for m in batch(groups(shapes), shared=True).micro_batches[0]] == [None]
     (only,) = batch(groups(((128, (16,) * 8),)), shared=True).micro_batches[0]
-    assert only.prompts is not None
     assert (only.prompts.ids_PS.shape, only.ids_BT.shape) == ((1, 127), (8, 17))
 
 
@@ -220,7 +217,7 @@ def prefixes_of(samples: list[TrainingSample]) -> list[tuple[tuple[int, ...], in
     return sorted((tuple(sorted(prefix.rows)), prefix.prompt) for prefix in found)
 
 
-def test_samples_without_a_group_share_the_longest_beginning_that_pays():
+def test_ungrouped_samples_share_the_longest_beginning_that_pays():
     assert prefixes_of(demonstrations(system=40, tasks=2, each=4)) == [((0, 2, 4, 6), 48), ((1, 3, 5, 7), 48)]
     assert prefixes_of(demonstrations(system=40, tasks=8, each=1)) == [(tuple(range(8)), 40)]
     assert prefixes_of(demonstrations(system=0, tasks=8, each=1)) == []
@@ -228,7 +225,7 @@ def test_samples_without_a_group_share_the_longest_beginning_that_pays():
     assert prefixes_of([*talk, demonstration(tokens(30, seed=2), 5, seed=0)]) == [((1, 2), 49)]
 
 
-def test_at_most_sixteen_samples_without_a_group_share_a_beginning():
+def test_at_most_sixteen_ungrouped_samples_share():
     rows = demonstrations(system=300, tasks=40, each=1)
     assert sorted((len(own), prompt) for own, prompt in prefixes_of(rows)) == [(8, 300), (16, 300), (16, 300)]
 
@@ -241,39 +238,14 @@ def test_demonstrations_with_one_system_prompt_run_it_once():
     assert processed_tokens[1] < 0.4 * processed_tokens[0]
 
 
-@pytest.mark.parametrize("make", [tiny_models.qwen3, tiny_models.nemotron_h], ids=lambda make: make.__name__)
-def test_supervised_rows_have_the_loss_and_gradient_of_the_unshared_path(make, tmp_path):
-    model = loaded(make, tmp_path)
-    scorer = Scorer(model, model, tokens=10**6)
-    samples = [*demonstrations(system=150, tasks=3, each=3), demonstration(tokens(50, seed=9), 20, seed=9)]
-    losses, gradients_of = [], []
-    for sharing in (False, True):
-        made = batch(samples, shared=sharing)
-        assert any(micro.prompts is not None for micro in made.micro_batches[0]) == sharing
-        model.zero_grad()
-        losses.append(0.0)
-        for micro in made.micro_batches[0]:
-            weights_BT = torch.tensor(micro.weights_BT)
-            logprobs_BT = scorer(torch.tensor(micro.ids_BT), weights_BT > 0, micro.prompts).logprobs_BT
-            loss = nll_loss(logprobs_BT, weights_BT).total / made.denominator
-            loss.backward()
-            losses[-1] += loss.item()
-        gradients_of.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
-    plain, shared = gradients_of
-    assert set(plain) == set(shared)
-    for name, gradient in plain.items():
-        assert torch.allclose(shared[name], gradient, rtol=0, atol=1e-6), name
-
-
-def test_a_group_of_very_unlike_answers_is_cut_where_padding_costs_more_than_the_prompt():
+def test_unlike_answers_are_cut_if_padding_costs_more():
     lengths = [2000] * 4 + [1010] * 4
     (plans,) = cheapest_plan(lengths, [SharedPrefix(rows=tuple(range(8)), prompt=1000)], ranks=1, budget=LONGEST)
     assert [[item.rows for item in plan] for plan in plans] == [[(0, 1, 2, 3)], [(4, 5, 6, 7)]]
     assert [micro_batch_size(plan).tokens for plan in plans] == [1000 + 4 * 1000, 1000 + 4 * 10]
 
 
-def test_a_group_of_very_unlike_answers_shares_no_prompt_where_rows_without_padding_cost_less():
+def test_unlike_answers_share_no_prompt_if_packing_costs_less():
     lengths = [1100] * 4 + [110] * 4
     (plans,) = cheapest_plan(lengths, [SharedPrefix(rows=tuple(range(8)), prompt=100)], ranks=1, budget=LONGEST)
     (size,) = [micro_batch_size(plan) for plan in plans]
@@ -308,7 +280,7 @@ def halves(parts: list[torch.Tensor], place: int) -> tuple[list[torch.Tensor], l
 
 
 @pytest.mark.parametrize("place", [1, 8, 13])
-def test_a_scan_continued_from_a_state_equals_one_scan_with_its_gradients(place):
+def test_a_continued_scan_equals_one_scan(place):
     torch.manual_seed(place)
     values = [torch.randn(2, 30, 4, 3), torch.rand(2, 30, 4), torch.randn(2, 30, 2, 5), torch.randn(2, 30, 2, 5)]
     once, twice = ([tensor.double().requires_grad_() for tensor in values] for _ in range(2))
@@ -321,8 +293,6 @@ def test_a_scan_continued_from_a_state_equals_one_scan_with_its_gradients(place)
     whole.sin().sum().backward()
     torch.cat([begin, rest], dim=1).sin().sum().backward()
     for one, two in zip(once, twice, strict=True):
-        assert one.grad is not None
-        assert two.grad is not None
         assert torch.allclose(one.grad, two.grad, atol=1e-10)
 
 
@@ -334,7 +304,7 @@ def gradients(model: PreTrainedModel, total: torch.Tensor) -> dict[str, torch.Te
 
 @pytest.mark.parametrize("shapes", [RAGGED, RAGGED[1:2], (((17, 1), (4, 4)), ((17, 1), (9,)))])
 @pytest.mark.parametrize("make", FAMILIES, ids=lambda make: make.__name__)
-def test_answers_to_prompts_that_run_once_have_the_logprobs_and_gradients_of_whole_sequences(tmp_path, make, shapes):
+def test_answers_behind_prompts_equal_whole_sequences(tmp_path, make, shapes):
     """Ragged groups, a group of one, a prompt of one token, and prompts of different lengths in one micro-batch.
 
     A model that keeps sequences apart by borders runs with a mask too.
@@ -385,7 +355,7 @@ def test_what_pads_a_prompt_does_not_matter(tmp_path):
     assert torch.equal(*logits)
 
 
-def test_a_model_that_is_not_known_to_continue_is_refused_with_the_switch():
+def test_a_model_that_can_not_continue_is_refused():
     require_shareable(NemotronHConfig())
     for config, reason in (
         (FalconH1Config(), "hybrid"),
@@ -447,16 +417,16 @@ def assert_trained_alike(result: dict[str, Any], plain: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
-def test_training_with_shared_prompts_makes_the_same_metrics_and_weights(alone, case):
+def test_shared_prompts_train_like_whole_sequences(alone, case):
     assert_trained_alike(alone[case], alone[case[0]])
 
 
-def test_training_moves_the_weights_by_more_than_the_paths_differ(alone):
+def test_training_moves_more_than_the_paths_differ(alone):
     first, *_, last = alone["nemotron_h"]["metrics"]
     assert abs(first["loss"] - last["loss"]) > 1e-2
 
 
 @pytest.mark.slow
-def test_zero_stage_3_on_two_ranks_trains_alike_with_shared_prompts(alone, folder):
+def test_shared_prompts_train_alike_at_stage_3_on_two_ranks(alone, folder):
     result, _ = in_processes(two_ranks, ranks=2, arguments=(folder,))
     assert_trained_alike(result, alone["nemotron_h"])

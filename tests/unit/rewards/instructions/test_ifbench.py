@@ -143,7 +143,7 @@ def test_each_instruction_is_tested_or_refused_with_a_reason() -> None:
             read_instruction(name, {})
 
 
-def test_loosely_a_response_is_taken_without_its_first_and_last_line_and_without_asterisks() -> None:
+def test_loosely_first_and_last_lines_and_asterisks_do_not_count() -> None:
     instructions = [read_instruction("startend:quotation", {}), read_instruction("punctuation:no_comma", {})]
     for text in (
         'Sure, here:\n"a"',
@@ -158,7 +158,7 @@ def test_loosely_a_response_is_taken_without_its_first_and_last_line_and_without
     assert check_following('Well,\nsure, here:\n"a"', instructions).loose == (False, False)
 
 
-def test_each_instruction_may_be_followed_loosely_in_another_form() -> None:
+def test_instructions_may_be_followed_loosely_in_other_forms() -> None:
     instructions = [
         read_instruction("detectable_format:number_highlighted_sections", {"num_highlights": 1}),
         read_instruction("startend:quotation", {}),

@@ -165,7 +165,7 @@ def test_a_response_follows_or_does_not(name: str, given: dict[str, Any], right:
     assert [text for text in wrong if instruction.is_followed_by(text)] == []
 
 
-def test_each_instruction_of_the_paper_is_tested_or_refused_by_name() -> None:
+def test_each_instruction_is_tested_or_refused_by_name() -> None:
     assert {name for name, *_ in CASES} == set(IFEVAL)
     assert len(IFEVAL) == 24
     with pytest.raises(ValueError, match="'language:response_language'"):
@@ -223,7 +223,7 @@ def test_a_wrong_instruction_is_refused_by_name(name: str, given: dict[str, Any]
         read_instruction(name, given)
 
 
-def test_whole_floats_and_arguments_of_others_are_taken_as_tables_give_them() -> None:
+def test_whole_floats_and_others_arguments_are_accepted() -> None:
     table = {"num_words": 3.0, "relation": "at least", "keywords": None, "num_bullets": 5.0}
     instruction = read_instruction("length_constraints:number_words", table)
     assert instruction.arguments == {"num_words": 3, "relation": "at least"}

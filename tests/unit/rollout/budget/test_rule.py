@@ -1,6 +1,7 @@
 """The forced end of thinking, in tokens, with a tag of one token and of several."""
 
 import pytest
+from support.refusals import refuses
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.turn_text import OWN_TAGS, split_turn
@@ -105,7 +106,6 @@ def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTo
     assert (off.tokens, off.answer_tokens, off.closed) == (0, 2, Closed.NONE)
     cut = ids(tokenizer, "abc\n</think>\nxy")
     forced_end = tags.forced_end(cut, ThinkingLimit(tokens=3))
-    assert forced_end is not None
     marks = [forced_end.start <= place < forced_end.end for place in range(len(cut))]
     forced = tags.measure(cut, thinks=True, injected_T=marks)
     assert (forced.tokens, forced.answer_tokens, forced.closed) == (3, 2, Closed.ABRUPT)
@@ -114,14 +114,15 @@ def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTo
 def test_missing_tags_are_refused() -> None:
     plain = spelt_out()
     plain.chat_template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
-    with pytest.raises(ValueError, match="no thinking tags"):
-        ThinkingTags(plain)
     assert ThinkingTags.find(plain) is None
-    with pytest.raises(ValueError, match="no thinking tags"):
-        ThinkingTags.find(plain, closing="</think>")
-    for tags in (ThinkingTags, ThinkingTags.find):
-        with pytest.raises(ValueError, match="does not contain '</think>'"):
-            tags(ONE_TOKEN, closing="done")
+    for find, tokenizer, closing, named in (
+        (ThinkingTags, plain, None, "no thinking tags"),
+        (ThinkingTags.find, plain, "</think>", "no thinking tags"),
+        (ThinkingTags, ONE_TOKEN, "done", "'</think>'"),
+        (ThinkingTags.find, ONE_TOKEN, "done", "'</think>'"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            find(tokenizer, closing=closing)
 
 
 def test_a_template_without_reasoning_has_the_usual_closing() -> None:
@@ -134,16 +135,12 @@ def test_a_template_without_reasoning_has_the_usual_closing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"grace": -1}, "grace=-1"),
-        ({"answer_tokens": 0}, "answer_tokens=0"),
-        ({"budget_notice": "think less"}, "must contain %d once"),
-    ],
+    ("name", "value", "named"),
+    [("grace", -1, "-1"), ("answer_tokens", 0, "0"), ("budget_notice", "think less", "%d")],
 )
-def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ThinkingConfig(**settings)  # type: ignore[arg-type]
+def test_impossible_settings_are_refused(name: str, value: object, named: str) -> None:
+    with refuses(f"rollout.thinking.{name}", named):
+        ThinkingConfig(**{name: value})  # type: ignore[arg-type]
 
 
 def opening_itself() -> PreTrainedTokenizerBase:
@@ -174,7 +171,6 @@ def test_a_budget_counts_from_the_models_opening(before: str, tokens: int, grace
     tags, limit = ThinkingTags(opening_itself()), ThinkingLimit(tokens=tokens, grace=grace)
     assert not tags.is_opened_by_prompt
     said, inserted = played(tags, f"{before}<think>7+8 is 15 as I think", limit)
-    assert inserted is not None
     begin = len(before) + len("<think>")
     assert inserted.start == begin + tokens + grace  # no line ends
     assert tags.forced_end(said, limit) == inserted  # the place does not depend on later ids
@@ -187,7 +183,6 @@ def test_a_budget_counts_from_the_models_opening(before: str, tokens: int, grace
 def test_a_line_end_in_the_opening_does_not_count() -> None:
     tags = ThinkingTags(opening_itself())
     _, inserted = played(tags, "\n<think>7+8\n=15 and so on", ThinkingLimit(tokens=2, grace=6))
-    assert inserted is not None
     assert inserted.start == len("\n<think>7+8\n")
 
 

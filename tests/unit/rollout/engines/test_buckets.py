@@ -109,7 +109,5 @@ async def story(model_dir: Path) -> None:
 
 
 @pytest.mark.slow  # two ranks of tests/integration/test_main_job.py push by them too
-def test_a_damaged_push_in_buckets_is_repeated(
-    tmp_path: Path,
-) -> None:
+def test_a_damaged_push_in_buckets_is_repeated(tmp_path: Path) -> None:
     asyncio.run(story(tiny_models.nemotron_h(tmp_path / "model")))

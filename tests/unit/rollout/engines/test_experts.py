@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import tiny_models
 from support.pushes import loaded
-from unit.rollout.engines.test_vllm import CONFIG, TOLERANCE, Setup
+from unit.rollout.engines.test_vllm import CONFIG, TOLERANCE, Setup, largest_gap
 
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
@@ -38,11 +38,7 @@ def sequence(prompt: tuple[int, ...], said: Completion) -> TrainingSample:
 def gap(rank: TrainerWorker, samples: list[tuple[tuple[int, ...], Completion]]) -> float:
     """Largest log-probability difference between the engine and the trainer with replayed experts."""
     expected = rank.logprobs([sequence(prompt, said) for prompt, said in samples])
-    return max(
-        abs(ours - theirs)
-        for (_, said), row in zip(samples, expected, strict=True)
-        for ours, theirs in zip(said.logprobs_T, row[len(row) - len(said.token_ids) :], strict=True)
-    )
+    return largest_gap(samples, expected)
 
 
 async def story(model_dir: Path) -> None:
@@ -55,7 +51,6 @@ async def story(model_dir: Path) -> None:
     try:
         before = await setup.sample(SAMPLES, tokens=24)
         for prompt, said in before:
-            assert said.experts is not None
             assert said.experts.shape == (len(prompt) + len(said.token_ids), 2, 2)
             assert (said.experts[-1] == -1).all()  # the last id was sampled, and not processed
             assert (said.experts[:-1] >= 0).all()

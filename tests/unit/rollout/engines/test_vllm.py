@@ -61,6 +61,14 @@ Answers = list[tuple[tuple[int, ...], Completion]]
 """Prompts and their answers."""
 
 
+def largest_gap(samples: Answers, expected: Sequence[Sequence[float]]) -> float:
+    return max(
+        abs(ours - theirs)
+        for (_, said), row in zip(samples, expected, strict=True)
+        for ours, theirs in zip(said.logprobs_T, row[len(row) - len(said.token_ids) :], strict=True)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """One model in an engine and in a trainer."""
@@ -83,7 +91,6 @@ class Setup:
 
     def model(self) -> PreTrainedModel:
         """A transformers model with the trainer's current weights."""
-        assert self.rank.engine is not None
         trained = self.rank.engine.model
         plain: PreTrainedModel = AutoModelForCausalLM.from_config(trained.config).eval()
         plain.load_state_dict(trained.state_dict())
@@ -113,11 +120,7 @@ class Setup:
         whole = [(*prompt, *said.token_ids) for prompt, said in samples]
         rows = [TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole]
         expected = self.rank.logprobs(rows)
-        return max(
-            abs(ours - theirs)
-            for (_, said), row in zip(samples, expected, strict=True)
-            for ours, theirs in zip(said.logprobs_T, row[len(row) - len(said.token_ids) :], strict=True)
-        )
+        return largest_gap(samples, expected)
 
 
 async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
@@ -460,25 +463,16 @@ def test_engine_and_trainer_agree(
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (
-            EngineConfig(extra={"kv_cache_dtyp": "fp8"}),
-            "extra.kv_cache_dtyp: .*kv_cache_dtype",
-        ),
+        (EngineConfig(extra={"kv_cache_dtyp": "fp8"}), "extra.kv_cache_dtyp: .*kv_cache_dtype"),
         (
             EngineConfig(extra={"kv_cache_dtype": "bfloat16"}),
             "kv_cache_dtype=bfloat16 .*float32.*rollout.engine.dtype=bfloat16",
         ),
-        (
-            EngineConfig(dtype="bfloat16", extra={"kv_cache_dtype": "float16"}),
-            "kv_cache_dtype=float16 .*bfloat16",
-        ),
+        (EngineConfig(dtype="bfloat16", extra={"kv_cache_dtype": "float16"}), "kv_cache_dtype=float16 .*bfloat16"),
         (EngineConfig(pipeline_parallel=2), "pipeline_parallel=2"),
         (EngineConfig(runner="v2"), "runner=v2.*Triton"),
         (EngineConfig(speculation="mtp"), "speculation=mtp"),
-        (
-            EngineConfig(speculation="ngram"),
-            "speculation=ngram.*Mamba",
-        ),
+        (EngineConfig(speculation="ngram"), "speculation=ngram.*Mamba"),
         (EngineConfig(prefix_caching="on"), "prefix_caching=on.*Mamba"),
     ],
 )

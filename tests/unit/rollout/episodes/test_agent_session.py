@@ -68,7 +68,7 @@ class Merging:
         return "".join({0: ".", 1: "a", 2: "aa", 3: "b"}[token] for token in ids)
 
 
-def test_equal_text_of_other_tokens_is_continued_with_the_sampled_ones() -> None:
+def test_equal_text_is_continued_with_the_sampled_tokens() -> None:
     tree = TurnTree(Merging())  # type: ignore[arg-type]
     for parent, context, sampled in ((-1, (3,), (1,)), (0, (3,), (1, 1))):
         tree.add(parent, context, sampled)
@@ -171,13 +171,12 @@ class FailingOnce(ScriptedEngine):
         ("too_long", FailureKind.PROMPT_TOO_LONG, 0),
     ],
 )
-def test_an_error_of_a_request_that_was_never_answered_is_the_cause(agent: str, kind: FailureKind, turns: int) -> None:
+def test_the_error_of_an_unanswered_request_is_the_cause(agent: str, kind: FailureKind, turns: int) -> None:
     answer = play(agent, FailingOnce(["4"]))
-    assert answer.failure is not None
     assert (answer.failure.kind, len(answer.turns)) == (kind, turns)
 
 
-def test_requests_of_an_episode_overlap_and_their_seeds_follow_their_order() -> None:
+def test_overlapping_requests_have_seeds_in_their_order() -> None:
     class Noting(ScriptedEngine):
         """Notes the seed and the name of each prompt."""
 
@@ -204,7 +203,7 @@ def test_overlapping_requests_obey_the_limit_of_turns() -> None:
     assert (answer.stop, len(answer.turns)) == (Stop.TURNS, 2)
 
 
-def test_a_refusal_that_an_agent_reports_late_is_the_cause_of_its_end() -> None:
+def test_a_refusal_reported_late_is_the_cause() -> None:
     answer = play("reports_a_refusal_late", ScriptedEngine(["4"]))
     assert (answer.failure, answer.stop, len(answer.turns)) == (None, Stop.EPISODE_LENGTH, 1)
 

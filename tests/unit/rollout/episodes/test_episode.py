@@ -1,61 +1,27 @@
 """Episodes on recorded completions: token-in-token-out, and failures become data, never a zero reward."""
 
 import asyncio
-import math
-import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import gymnasium
-import pytest
 from support.bound import bound
 from support.replay_engine import Recording, ReplayEngine, read_recording
-from transformers import PreTrainedTokenizerBase
+from support.scripted_engine import RENDERER, TOKENIZER, completion, runner_of
 
 from temper.envs.binding import bind
-from temper.envs.catalog import environment, make_env
+from temper.envs.catalog import environment
 from temper.envs.config import EnvConfig
-from temper.envs.core.errors import SandboxError
 from temper.envs.core.task import Task
-from temper.envs.env_episode import MakeEnv
 from temper.envs.source import open_source
-from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.config import ThinkingConfig
-from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.episodes.runner import EpisodeRunner
-from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.trajectory_json import group_lines
 
-TOKENIZER: PreTrainedTokenizerBase = byte_tokenizer()
-RENDERER = Renderer(TOKENIZER)
-TAGS = ThinkingTags(TOKENIZER)
-LIMITS = EpisodeLimits()
 
-
-def completion(text: str, *, ended: bool = True) -> Completion:
-    ids = TOKENIZER(text, add_special_tokens=False)["input_ids"] + [TOKENIZER.eos_token_id] * ended
-    return Completion(token_ids=tuple(ids), logprobs_T=(-0.5,) * len(ids), versions_T=(3,) * len(ids), finished=ended)
-
-
-def play(
-    task: Task,
-    recording: Recording,
-    *,
-    limits: EpisodeLimits = LIMITS,
-    make: MakeEnv = make_env,
-) -> Trajectory:
-    runner = EpisodeRunner(
-        sampler=TurnSampler(ReplayEngine(recording), TAGS, ThinkingConfig(), turn_tokens=limits.turn_tokens),
-        renderer=RENDERER,
-        limits=limits,
-        make_env=make,
-    )
+def play(task: Task, recording: Recording, limits: EpisodeLimits | None = None) -> Trajectory:
+    runner = runner_of(ReplayEngine(recording), limits=limits or EpisodeLimits())
     return asyncio.run(runner.run(task, seed=1))
 
 
@@ -66,6 +32,7 @@ def math_task() -> Task:
 
 def test_a_right_answer_keeps_ids_logprobs_and_versions() -> None:
     task, said = math_task(), completion("2+2=4\n</think>\n\\boxed{4}")
+    said = replace(said, versions_T=(3,) * len(said.token_ids))
     trajectory = play(task, {RENDERER.prompt_ids(task): [said]})
     (turn,) = trajectory.turns
     assert (trajectory.reward, trajectory.stop) == (1.0, Stop.ENV)
@@ -75,7 +42,7 @@ def test_a_right_answer_keeps_ids_logprobs_and_versions() -> None:
 
 def test_an_answer_that_is_cut_off_stops_for_length() -> None:
     task = math_task()
-    trajectory = play(task, {RENDERER.prompt_ids(task): [completion("2+2", ended=False)]})
+    trajectory = play(task, {RENDERER.prompt_ids(task): [completion("2+2", max_tokens=3)]})
     assert (trajectory.reward, trajectory.stop, trajectory.truncated) == (0.0, Stop.LENGTH, True)
 
 
@@ -83,7 +50,6 @@ def demonstration(index: int = 0) -> tuple[Task, Recording]:
     """A tool-use task with its expert's completions, as an engine would see them."""
     task = open_source(bind("tool_use", EnvConfig()), split="train", seed=1).task(index)
     demonstrate = environment("tool_use").demonstrate
-    assert demonstrate is not None
     seen, recording, observed = RENDERER.prompt_ids(task), {}, []
     for number, message in enumerate(demonstrate(task)):
         if message["role"] == "tool":
@@ -119,53 +85,8 @@ def test_a_turn_limit_ends_an_episode() -> None:
     assert (trajectory.stop, trajectory.reward, len(trajectory.turns)) == (Stop.TURNS, 0.0, 1)
 
 
-class Broken(gymnasium.Env[str, str]):
-    """An environment whose grading raises, hangs or returns no number."""
-
-    def __init__(self, step: Callable[[], float]) -> None:
-        self._do = step
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        return "", {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "", self._do(), True, False, {}
-
-
-def raising(error: Exception) -> Callable[[], float]:
-    def step() -> float:
-        raise error
-
-    return step
-
-
-def hanging() -> float:
-    time.sleep(1.0)
-    return 1.0
-
-
-@pytest.mark.parametrize(
-    ("step", "kind"),
-    [
-        (raising(KeyError("a bug in the reward")), FailureKind.ENVIRONMENT),
-        (raising(SandboxError("zygote died")), FailureKind.SANDBOX),
-        (lambda: math.nan, FailureKind.GRADER),
-        (hanging, FailureKind.TIMEOUT),
-    ],
-)
-def test_a_failure_outside_the_model_has_no_reward(step: Callable[[], float], kind: FailureKind) -> None:
-    task = math_task()
-    recording = {RENDERER.prompt_ids(task): [completion("x")]}
-    limits = EpisodeLimits(timeout_s=0.3 if kind is FailureKind.TIMEOUT else 60.0)
-    trajectory = play(task, recording, limits=limits, make=lambda _: Broken(step))
-    assert trajectory.reward is None
-    assert trajectory.failure is not None
-    assert (trajectory.stop, trajectory.failure.kind) == (Stop.FAILURE, kind)
-
-
 def test_an_engine_that_fails_is_a_typed_failure() -> None:
     trajectory = play(math_task(), {})
-    assert trajectory.failure is not None
     assert trajectory.failure.kind is FailureKind.ENGINE
 
 

@@ -3,11 +3,10 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 from support.bound import bound
@@ -24,15 +23,7 @@ from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.trajectory import Ticket, WeightVersion
 from temper.rollout.vllm_backend import make_agent_server, make_engine
 
-T = TypeVar("T")
-TASK = bound(
-    Task(key="1", messages=({"role": "user", "content": "1+1?"},), spec={"answer": "2"}),
-    "math",
-)
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(work, 20))
+TASK = bound(Task(key="1", messages=({"role": "user", "content": "1+1?"},), spec={"answer": "2"}), "math")
 
 
 class SickEngine(ScriptedEngine):
@@ -125,22 +116,21 @@ async def test_whoever_waits_for_an_engine_hears_of_its_death() -> None:
     assert [str(error) for error in [task.exception() for task in waiting]] == ["the engine's process died"] * 3
 
 
-def test_what_the_front_end_says_of_a_dead_engine_is_a_death() -> None:
+@in_loop
+async def test_what_the_front_end_says_of_a_dead_engine_is_a_death() -> None:
     async def fails() -> None:
         raise LookupError("EngineCore is gone")
 
     with pytest.raises(WorkerDied):
-        run(EngineProcess(lambda: False, raised=LookupError).answer(fails()))
+        await EngineProcess(lambda: False, raised=LookupError).answer(fails())
 
 
-def test_the_death_of_an_engine_is_no_failure_of_an_episode() -> None:
-    async def work() -> None:
-        worker = worker_of(engine := SickEngine())
-        engine.dead = True
-        await worker.run_group(Ticket(number=0, task=TASK, admitted=WeightVersion(step=0)), 2)
-
+@in_loop
+async def test_the_death_of_an_engine_is_no_failure_of_an_episode() -> None:
+    worker = worker_of(engine := SickEngine())
+    engine.dead = True
     with pytest.raises(WorkerDied, match="the engine's process died"):
-        run(work())
+        await worker.run_group(Ticket(number=0, task=TASK, admitted=WeightVersion(step=0)), 2)
 
 
 @in_loop
@@ -165,45 +155,41 @@ def own_env(worker: RolloutWorker, engine: SickEngine, tool: Callable[[], object
     return Task(env=EnvRef(name="own"), key="1", messages=TASK.messages, spec={})
 
 
-def test_a_slow_call_of_an_environment_gets_on_within_its_time() -> None:
-    released = threading.Event()
-
-    async def work() -> None:
-        worker = worker_of(engine := SickEngine())
-        engine.well.set()
-        task = own_env(worker, engine, released.wait, timeout_s=60.0)
-        group = asyncio.create_task(worker.run_group(Ticket(number=1, task=task, admitted=WeightVersion(step=0)), 1))
-        await asyncio.sleep(0.2)
-        heartbeats = [await worker.heartbeat() for _ in range(3)]
-        assert all(later.doing and later.progress > first.progress for first, later in pairwise(heartbeats))
-        released.set()
-        await group
-        assert (await worker.heartbeat()).progress == (await worker.heartbeat()).progress
-
-    try:
-        run(work())
-    finally:
-        released.set()
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """Set at the end, so that no thread waits on."""
+    event = threading.Event()
+    yield event
+    event.set()
 
 
-def test_a_worker_with_too_many_hung_calls_ends_after_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    released = threading.Event()
+@in_loop
+async def test_a_slow_call_of_an_environment_gets_on_within_its_time(released: threading.Event) -> None:
+    worker = worker_of(engine := SickEngine())
+    engine.well.set()
+    task = own_env(worker, engine, released.wait, timeout_s=60.0)
+    group = asyncio.create_task(worker.run_group(Ticket(number=1, task=task, admitted=WeightVersion(step=0)), 1))
+    await asyncio.sleep(0.2)
+    heartbeats = [await worker.heartbeat() for _ in range(3)]
+    assert all(later.doing and later.progress > first.progress for first, later in pairwise(heartbeats))
+    released.set()
+    await group
+    assert (await worker.heartbeat()).progress == (await worker.heartbeat()).progress
+
+
+@in_loop
+async def test_a_worker_with_too_many_hung_calls_ends_after_its_groups(
+    released: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("temper.rollout.episodes.worker.MOST_HUNG", 2)
-
-    async def work() -> None:
-        worker = worker_of(engine := SickEngine())
-        task = own_env(worker, engine, released.wait, timeout_s=0.3)
-        tickets = [Ticket(number=n, task=task, admitted=WeightVersion(step=0)) for n in range(4)]
-        await worker.run_group(tickets[0], 2)
-        assert (await worker.engine_stats()).hung_calls == 2
-        flying = asyncio.create_task(worker.run_group(tickets[1], 1))
-        await asyncio.sleep(0)
-        await flying
-        own_task = asyncio.create_task(worker.run_group(tickets[2], 1))
-        with pytest.raises(WorkerDied, match="3 environment calls"):
-            await own_task
-
-    try:
-        run(work())
-    finally:
-        released.set()
+    worker = worker_of(engine := SickEngine())
+    task = own_env(worker, engine, released.wait, timeout_s=0.3)
+    tickets = [Ticket(number=n, task=task, admitted=WeightVersion(step=0)) for n in range(4)]
+    await worker.run_group(tickets[0], 2)
+    assert (await worker.engine_stats()).hung_calls == 2
+    flying = asyncio.create_task(worker.run_group(tickets[1], 1))
+    await asyncio.sleep(0)
+    await flying
+    own_task = asyncio.create_task(worker.run_group(tickets[2], 1))
+    with pytest.raises(WorkerDied, match="3 environment calls"):
+        await own_task

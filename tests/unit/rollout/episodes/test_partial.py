@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import bound, say
 from support.code_tasks import task_of as code_task
 from support.held_engine import said_in
 from support.interruptions import interrupted, mathematics, own, same_but_for_versions
 from support.scripted_engine import play
-from support.tiny_shop import write_shop
+from support.tiny_shop import CANCEL, DETAILS, row, write_shop
 from unit.envs.coding.test_turns import ROW as CODE_ROW
 from unit.envs.remote.test_nemo_gym import SAY_ADD, CounterServer
 from unit.envs.remote.test_nemo_gym import server as server
 from unit.envs.remote.test_nemo_gym import task_of as remote_task
-from unit.envs.retail.test_retail import CANCEL, DETAILS, row, say
 from unit.envs.retail.test_retail import task_of as shop_task
 
 from temper.envs.binding import bind
@@ -38,7 +37,6 @@ def program(path: Path) -> tuple[Task, list[str]]:
 def tool_use(path: Path) -> tuple[Task, list[str]]:
     env = environment("tool_use")
     task = open_source(bind("tool_use", EnvConfig()), split="train", seed=1).task(0)
-    assert env.demonstrate is not None
     said: list[Message] = [message for message in env.demonstrate(task) if message["role"] == "assistant"]
     return task, [turn_text(message, thinks=True) for message in said]
 
@@ -50,8 +48,6 @@ def shop(path: Path) -> tuple[Task, list[str]]:
 
 def puzzle(path: Path) -> tuple[Task, list[str]]:
     env = configure_env("reasoning_gym", {"dataset": "basic_arithmetic"})
-    assert env.generate is not None
-    assert env.reference is not None
     task = bound(env.generate(random.Random(1), 1), env)
     return task, ["</think>" + text for text in env.reference(task)]
 
@@ -59,7 +55,6 @@ def puzzle(path: Path) -> tuple[Task, list[str]]:
 def game(path: Path) -> tuple[Task, list[str]]:
     task = open_source(bind("gym", EnvConfig()), split="train", seed=1).task(0)
     reference = environment("gym").reference
-    assert reference is not None
     return task, ["what now?</think>nowhere", *("a hole there</think>" + text for text in reference(task))]
 
 

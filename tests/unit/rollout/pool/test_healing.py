@@ -1,10 +1,9 @@
 """The pool replaces dead workers, driven with plain objects: with which weights, and until which limit."""
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from support.in_loop import in_loop
@@ -19,16 +18,22 @@ from temper.rollout.trajectory import FailureKind, Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.transports import Receivers
 
-T = TypeVar("T")
 ONE, TWO = WeightVersion(step=1), WeightVersion(step=2)
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(work, 20))
 
 
 def states(pool: RolloutPool) -> list[tuple[str, int]]:
     return [(slot.state, slot.restarts) for slot in pool.processes()]
+
+
+async def restarted(pool: RolloutPool, times: int, *, place: int = 0) -> list[tuple[str, int]]:
+    """Wait until a worker serves after that many restarts. Return the states of all."""
+    while states(pool)[place] != ("serving", times):
+        await asyncio.sleep(0.01)
+    return states(pool)
+
+
+async def push(pool: RolloutPool, version: int) -> WeightVersion:
+    return await pool.load_weights(empty_push(version, nbytes=64))
 
 
 @in_loop
@@ -112,13 +117,11 @@ async def test_workers_that_die_in_a_push_are_replaced() -> None:
     dies, lives, new_worker = Worker(), Worker(), Worker()
     pool = await pool_of([dies, lives], new_workers=[new_worker])
     dies.loads.clear()
-    pushing = asyncio.create_task(pool.load_weights(empty_push(1, nbytes=64)))
+    pushing = asyncio.create_task(push(pool, 1))
     await settle()
     dies.kill()
     confirmed = await pushing
-    while states(pool)[0] != ("serving", 1):
-        await asyncio.sleep(0.01)
-    assert (confirmed, states(pool)) == (ONE, [("serving", 1), ("serving", 0)])
+    assert (confirmed, await restarted(pool, 1)) == (ONE, [("serving", 1), ("serving", 0)])
     assert (lives.did, new_worker.did) == (["start base 0", "push 1"], ["start newest 1", "push 1"])
 
 
@@ -127,7 +130,7 @@ async def test_a_push_in_which_all_die_is_what_their_successors_serve() -> None:
     dies, new_worker = Worker(), Worker()
     pool = await pool_of([dies], new_workers=[new_worker])
     dies.loads.clear()
-    pushing = asyncio.create_task(pool.load_weights(empty_push(1, nbytes=64)))
+    pushing = asyncio.create_task(push(pool, 1))
     await settle()
     dies.kill()
     confirmed = await pushing
@@ -141,27 +144,20 @@ async def test_a_worker_that_fails_a_push_twice_is_replaced() -> None:
     fails, lives, new_worker = Worker(), Worker(), Worker()
     pool = await pool_of([fails, lives], new_workers=[new_worker], tell=said.append)
     fails.damaged = 2
-    confirmed = await pool.load_weights(empty_push(1, nbytes=64))
-    while states(pool)[0] != ("serving", 1):
-        await asyncio.sleep(0.01)
-    assert (confirmed, lives.did, new_worker.did, fails.dead.is_set()) == (
-        ONE,
-        ["start base 0", "push 1"],
-        ["start newest 1", "push 1"],
-        True,
-    )
+    confirmed = await push(pool, 1)
+    await restarted(pool, 1)
+    assert (confirmed, fails.dead.is_set()) == (ONE, True)
+    assert (lives.did, new_worker.did) == (["start base 0", "push 1"], ["start newest 1", "push 1"])
     assert "did not take weight version 1, which others took: ValueError: what arrived" in said[0]
 
 
-def test_a_push_that_is_damaged_again_is_a_fault() -> None:
-    async def work() -> None:
-        damaged = Worker()
-        pool = await pool_of([damaged])
-        damaged.damaged = 2
-        await pool.load_weights(empty_push(1, nbytes=64))
-
+@in_loop
+async def test_a_push_that_is_damaged_again_is_a_fault() -> None:
+    damaged = Worker()
+    pool = await pool_of([damaged])
+    damaged.damaged = 2
     with pytest.raises(ValueError, match="another checksum"):
-        run(work())
+        await push(pool, 1)
 
 
 @in_loop
@@ -170,9 +166,8 @@ async def test_an_engine_without_bytes_is_replaced() -> None:
     fleet, new_worker = [Worker(name=f"{n}") for n in range(4)], Worker()
     pool = await pool_of(fleet, new_workers=[new_worker], push_s=0.2, tell=said.append)
     fleet[1].loads.clear()
-    confirmed = await pool.load_weights(empty_push(1, nbytes=64))
-    while states(pool)[1] != ("serving", 1):
-        await asyncio.sleep(0.01)
+    confirmed = await push(pool, 1)
+    await restarted(pool, 1, place=1)
     assert confirmed == ONE
     assert [worker.did[1:] for worker in (*fleet, new_worker)] == [["push 1"], [], ["push 1"], ["push 1"], ["push 1"]]
     assert "rollout.engine.push_timeout_s" in said[0]
@@ -182,18 +177,17 @@ async def test_an_engine_without_bytes_is_replaced() -> None:
 async def test_a_stuck_new_worker_does_not_delay_a_push() -> None:
     first, healthy, stuck, last = (Worker() for _ in range(4))
     pool = await pool_of([first, healthy], new_workers=[stuck, last], push_s=0.5)
-    await pool.load_weights(empty_push(1, nbytes=64))
+    await push(pool, 1)
     stuck.loads.clear()
     first.kill()
     await settle()
     assert stuck.did == ["start newest 1"]
-    pushing = asyncio.create_task(pool.load_weights(empty_push(2, nbytes=64)))
+    pushing = asyncio.create_task(push(pool, 2))
     while healthy.did[-1] != "push 2":
         await asyncio.sleep(0.01)
     waited = stuck.dead.is_set()
     confirmed = await pushing
-    while states(pool)[0] != ("serving", 2):
-        await asyncio.sleep(0.01)
+    await restarted(pool, 2)
     assert not waited  # the healthy one has the push before the other one fails
     assert (stuck.did, confirmed, last.did) == (["start newest 1"], TWO, ["start newest 2", "push 2"])
 
@@ -236,14 +230,14 @@ async def test_a_new_worker_joins_with_the_next_weights() -> None:
 async def test_a_new_worker_gets_each_push_once() -> None:
     first, second, one, other = Worker(), Worker(), Worker(), Worker(unplaced=True)
     pool = await pool_of([first, second, Worker()], new_workers=[one, other])
-    await pool.load_weights(empty_push(1, nbytes=64))
+    await push(pool, 1)
     one.loads.clear()
     first.kill()
     await settle()
     second.kill()
     await settle()
     # the first new worker loads it after its separate load
-    pushing = asyncio.create_task(pool.load_weights(empty_push(2, nbytes=64)))
+    pushing = asyncio.create_task(push(pool, 2))
     await settle()
     other.room.set()
     await settle()
@@ -288,9 +282,7 @@ async def test_a_late_start_is_examined_before_replacement() -> None:
     first, late = Worker(name="0"), StartsLate()
     pool = await pool_of([first, Worker()], new_workers=[late, Worker()], start_s=0.1, tell=said.append)
     first.kill()
-    while states(pool)[0] != ("serving", 2):
-        await asyncio.sleep(0.01)
-    assert states(pool) == [("serving", 2), ("serving", 0)]
+    assert await restarted(pool, 2) == [("serving", 2), ("serving", 0)]
     assert said[1:3] == ["w looked at: did not start within 0 s", "w: w did not start within 0 s"]
 
 
@@ -306,37 +298,30 @@ async def test_a_new_worker_that_never_reads_is_replaced() -> None:
     await pool.load_checkpoint(Path("other"), ONE)
     hangs.may.set()
     await settle()
-    await pool.load_weights(empty_push(2, nbytes=64))
-    while states(pool)[0] != ("serving", 2):
-        await asyncio.sleep(0.01)
-    assert states(pool) == [("serving", 2), ("serving", 0)]
+    await push(pool, 2)
+    assert await restarted(pool, 2) == [("serving", 2), ("serving", 0)]
     assert "w: w did not read other within 0 s" in said
 
 
-def test_a_learner_that_dies_in_a_push_is_said_to_have_died() -> None:
-    async def work() -> None:
-        pool, sender = await pool_of([Worker()]), DeadSender()
-        sender.sent = 1
-        await pool.load_weights(
-            Push(manifest=empty_push(1, nbytes=64).manifest, delivery=Delivery(sender, processes=1))
-        )
-
+@in_loop
+async def test_a_learner_that_dies_in_a_push_is_said_to_have_died() -> None:
+    pool, sender = await pool_of([Worker()]), DeadSender()
+    sender.sent = 1
+    first = Push(manifest=empty_push(1, nbytes=64).manifest, delivery=Delivery(sender, processes=1))
     with pytest.raises(LearnerDied, match="rank 0"):
-        run(work())
+        await pool.load_weights(first)
 
 
-def test_too_many_deaths_end_what_waits_and_are_named() -> None:
-    async def work() -> None:
-        dying = [Worker(name=f"life {n}", held=True) for n in range(3)]
-        pool = await pool_of(dying[:1], new_workers=dying[1:], restarts=1)
-        answering = asyncio.create_task(pool.run_group(TICKET, 1))
-        for worker in dying[:2]:
-            await settle()
-            worker.kill()
-        await answering
-
+@in_loop
+async def test_too_many_deaths_end_what_waits_and_are_named() -> None:
+    dying = [Worker(name=f"life {n}", held=True) for n in range(3)]
+    pool = await pool_of(dying[:1], new_workers=dying[1:], restarts=1)
+    answering = asyncio.create_task(pool.run_group(TICKET, 1))
+    for worker in dying[:2]:
+        await settle()
+        worker.kill()
     with pytest.raises(TooManyRestarts, match=r"supervision.restarts=1 .*life 0 died.*life 1 died"):
-        run(work())
+        await answering
 
 
 @in_loop
@@ -371,15 +356,11 @@ def test_deaths_that_come_together_count_once() -> None:
         limit.count(WorkerDied("at 11"))
 
 
-def test_an_error_at_the_first_start_ends_all_workers() -> None:
-    workers = []
-
-    async def work() -> None:
-        workers.extend([Worker(unplaced=True), Worker(broken=ValueError("no experts here"))])
-        await pool_of(workers)
-
+@in_loop
+async def test_an_error_at_the_first_start_ends_all_workers() -> None:
+    workers = [Worker(unplaced=True), Worker(broken=ValueError("no experts here"))]
     with pytest.raises(ValueError, match="no experts here"):
-        run(work())
+        await pool_of(workers)
     assert all(worker.dead.is_set() for worker in workers)
 
 
@@ -422,7 +403,7 @@ async def test_superfluous_workers_finish_their_groups() -> None:
     await settle()
     pool.resize(1)
     seen.append([(slot.state, len(slot.tickets)) for slot in pool.processes()])
-    await pool.load_weights(empty_push(1, nbytes=64))  # a draining worker continues under new weights
+    await push(pool, 1)  # a draining worker continues under new weights
     seen.append(second.did)
     late = asyncio.create_task(pool.run_group(TICKET, 1))
     await settle()

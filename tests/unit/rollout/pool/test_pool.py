@@ -18,15 +18,6 @@ from temper.rollout.trajectory import NO_TIME, FailureKind, Group, Stop, Ticket,
 NOTHING = PartialEpisode(turns=(), turn=None, seconds=0.0, times=NO_TIME)
 
 
-def run(failures: list[int], *, retries: int) -> tuple[Group, list[list[tuple[int, int]]]]:
-    workers = [Worker(count) for count in failures]
-
-    async def work() -> Group:
-        return await (await pool_of(workers, retries=retries)).run_group(TICKET, 4)
-
-    return asyncio.run(work()), [worker.calls for worker in workers]
-
-
 @pytest.mark.parametrize(
     ("failures", "retries", "calls", "failed", "retried"),
     [
@@ -36,11 +27,13 @@ def run(failures: list[int], *, retries: int) -> tuple[Group, list[list[tuple[in
         ([1, 0], 0, [[(4, 0)], []], 1, 0),
     ],
 )
-def test_failed_episodes_are_tried_again_elsewhere_if_possible(
+@in_loop
+async def test_failed_episodes_are_tried_again_elsewhere_if_possible(
     failures: list[int], retries: int, calls: list[list[tuple[int, int]]], failed: int, retried: int
 ) -> None:
-    group, found = run(failures, retries=retries)
-    assert found == calls
+    workers = [Worker(count) for count in failures]
+    group = await (await pool_of(workers, retries=retries)).run_group(TICKET, 4)
+    assert [worker.calls for worker in workers] == calls
     assert (group.rewards_G, len(group.failed), len(group.retried)) == ([1.0] * (4 - failed), failed, retried)
 
 
@@ -72,11 +65,9 @@ async def test_a_second_attempt_keeps_the_firsts_answers() -> None:
     await asyncio.wait([playing])
     worker = Interrupted()
     group = await (await pool_of([worker], retries=1)).run_group(TICKET, 4, left)
-    assert left.before is not None
     assert (left.attempt, left.finished[0].reward, len(left.before.trajectories)) == (1, 0.5, 1)
     assert worker.calls == [(3, 1)]
     (handed,) = worker.partial
-    assert handed is not None
     assert handed.finished == left.finished
     assert (len(group.trajectories), len(group.failed), len(group.retried)) == (4, 0, 3)
 
@@ -148,13 +139,12 @@ async def test_every_worker_loads_samples_and_is_counted() -> None:
     assert (stats.passes, stats.running, stats.cache_use, stats.sampled_tokens) == (4, 6.0, 0.5, 20)
 
 
-def test_the_answers_of_all_attempts_are_compared_once() -> None:
+@in_loop
+async def test_the_answers_of_all_attempts_are_compared_once() -> None:
     judge = JudgeConfig(url="http://127.0.0.1:1/v1", model="m", compare=True)
     task = replace(TASK, env=replace(TASK.env, settings=EnvSettings(judge=judge)))
     workers = [Worker(failures=2), Worker()]
 
-    async def run() -> Group:
-        return await (await pool_of(workers, retries=1)).run_group(replace(TICKET, task=task), 4)
-
-    assert len(asyncio.run(run()).trajectories) == 4
+    group = await (await pool_of(workers, retries=1)).run_group(replace(TICKET, task=task), 4)
+    assert len(group.trajectories) == 4
     assert [did for one in workers for did in one.did if did.startswith("compare")] == ["compare 4"]

@@ -124,7 +124,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedEndpo
 
 
 @pytest.mark.parametrize("agent", ["chat", "streamed", "responses", "messages"])
-def test_a_request_of_each_client_is_a_turn_and_its_text_is_the_answer(agent: str, setup: Setup) -> None:
+def test_a_request_of_each_client_is_a_turn(agent: str, setup: Setup) -> None:
     group = setup.play(agent)
     assert not group.failed
     for one in group.trajectories:
@@ -145,7 +145,7 @@ def test_hidden_tests_judge_the_files_in_the_folder_of_an_agent(agent: str, rewa
     assert [one.reward for one in group.trajectories] == [reward]
 
 
-def test_turns_continue_their_conversation_and_another_one_is_a_branch(setup: Setup) -> None:
+def test_turns_continue_a_conversation_or_branch(setup: Setup) -> None:
     group = setup.play("converse")
     assert not group.failed
     for one in group.trajectories:
@@ -280,7 +280,7 @@ def test_a_prompt_that_vllm_writes_as_ids_is_answered() -> None:
     assert (asyncio.run(texts()), asked) == (["4"], [(1, 2)])
 
 
-def test_the_text_ends_before_a_stop_string_and_the_tokens_with_it(setup: Setup) -> None:
+def test_text_ends_before_a_stop_string_and_tokens_with_it(setup: Setup) -> None:
     for one in setup.play("stopped").trajectories:
         assert (one.reward, one.parents) == (1.0, (-1, 0))  # the stop string is no reason for a branch
         assert max(len(turn.sampled_ids) for turn in one.turns) < CONFIG.limits.turn_tokens

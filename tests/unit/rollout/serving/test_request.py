@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.refusals import refuses
 
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThinkingConfig
@@ -19,6 +20,7 @@ CLOSING = "\n</think>\n"
 RULES = ThinkingRules(thinking=ThinkingConfig(grace=4), closing=CLOSING)
 ANNOUNCING = ThinkingRules(thinking=ThinkingConfig(announce=True), closing=CLOSING)
 OFF = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
+BUDGET_OF_NONE = ["thinking_budget is 5", "thinking is off"]
 
 
 def body(**said: Any) -> dict[str, Any]:
@@ -73,34 +75,28 @@ def test_notices_end_the_last_user_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("said", "named"),
     [
-        ({"thinking_budget": -1}, "thinking_budget is -1; it must be a whole number of tokens, 0 or more"),
-        ({"thinking_budget": True}, "thinking_budget is true; it must be a whole number"),
-        ({"thinking_budget": "many"}, 'thinking_budget is "many"; it must be a whole number'),
-        ({"thinking_budget": 2.0}, "thinking_budget is 2.0; it must be a whole number"),
-        ({"thinking_budget": 5, "thinking_grace": -2}, "thinking_grace is -2; it must be a whole number"),
-        (
-            {"vllm_xargs": {"thinking_prefix_tokens": [1]}},
-            r"thinking_prefix_tokens is \[1\]; it must be a whole number",
-        ),
-        ({"thinking_budget": 5, "thinking": False}, "thinking_budget is 5 while thinking is off"),
-        ({"thinking_budget": 5, **OFF}, "thinking_budget is 5 while thinking is off"),
-        (
-            {"thinking_budget": 5, "chat_template_kwargs": {"thinking": False}},
-            "thinking_budget is 5 while thinking is off",
-        ),
-        ({"thinking_budget": 5, "reasoning_effort": "none"}, "thinking_budget is 5 while thinking is off"),
-        ({"vllm_xargs": {"thinking_budget": 5}, "thinking": False}, "thinking_budget is 5 while thinking is off"),
-        ({"vllm_xargs": 5}, "vllm_xargs is 5; it must be an object"),
-        ({"thinking_budget": 5, "use_beam_search": True}, "thinking_budget .*use_beam_search"),
-        ({"thinking": "high"}, 'thinking is "high"; it must be true, false or "low"'),
-        ({"thinking": 1}, 'thinking is 1; it must be true, false or "low"'),
-        ({"thinking": "low", "messages": []}, "there is no user message"),
+        ({"thinking_budget": -1}, ["thinking_budget is -1"]),
+        ({"thinking_budget": True}, ["thinking_budget is true"]),
+        ({"thinking_budget": "many"}, ['thinking_budget is "many"']),
+        ({"thinking_budget": 2.0}, ["thinking_budget is 2.0"]),
+        ({"thinking_budget": 5, "thinking_grace": -2}, ["thinking_grace is -2"]),
+        ({"vllm_xargs": {"thinking_prefix_tokens": [1]}}, ["thinking_prefix_tokens is [1]"]),
+        ({"thinking_budget": 5, "thinking": False}, BUDGET_OF_NONE),
+        ({"thinking_budget": 5, **OFF}, BUDGET_OF_NONE),
+        ({"thinking_budget": 5, "chat_template_kwargs": {"thinking": False}}, BUDGET_OF_NONE),
+        ({"thinking_budget": 5, "reasoning_effort": "none"}, BUDGET_OF_NONE),
+        ({"vllm_xargs": {"thinking_budget": 5}, "thinking": False}, BUDGET_OF_NONE),
+        ({"vllm_xargs": 5}, ["vllm_xargs is 5"]),
+        ({"thinking_budget": 5, "use_beam_search": True}, ["thinking_budget", "use_beam_search"]),
+        ({"thinking": "high"}, ['thinking is "high"']),
+        ({"thinking": 1}, ["thinking is 1"]),
+        ({"thinking": "low", "messages": []}, ["user message"]),
     ],
 )
-def test_a_bad_value_is_refused_with_what_would_be_right(said: dict[str, Any], why: str) -> None:
-    with pytest.raises(RefusedRequest, match=why):
+def test_a_bad_value_is_refused_with_its_name(said: dict[str, Any], named: list[str]) -> None:
+    with refuses(*named, error=RefusedRequest):
         rewrite_request(body(**said), RULES)
 
 
@@ -245,7 +241,7 @@ def test_the_middleware_answers_400_with_an_error_object() -> None:
     assert dict(start["headers"])[b"content-length"] == str(len(answer["body"])).encode()
 
 
-def test_a_request_without_a_budget_gets_the_servers_if_it_thinks() -> None:
+def test_a_thinking_request_gets_the_servers_budget() -> None:
     rules = replace(RULES, default_budget=9)
     assert rewrite_request(body(), rules)["vllm_xargs"] == {"thinking_budget": 9, "thinking_grace": 4}
     assert rewrite_request(body(thinking_budget=3), rules)["vllm_xargs"]["thinking_budget"] == 3

@@ -92,10 +92,20 @@ class Served:
             extra_body={"ignore_eos": True, "return_token_ids": True, **extra},
         )
 
+    def forwarding(self, **more: Any) -> ChatServerDouble:
+        """Return a server that sends requests on with further fields."""
+
+        def say(body: dict[str, Any]) -> dict[str, Any]:
+            reply = httpx.post(f"{self.client.base_url}chat/completions", json=body | more, timeout=60)
+            assert reply.status_code == 200, reply.text
+            answered: dict[str, Any] = reply.json()["choices"][0]
+            return answered
+
+        return ChatServerDouble(say)
+
     def closed(self, ids: list[int], limit: ThinkingLimit) -> tuple[int, Closed]:
         """Length and end of the thinking. The closing must be at the rule's place."""
         forced_end = self.tags.forced_end(ids, limit)
-        assert forced_end is not None
         assert tuple(ids[forced_end.start : forced_end.end]) == forced_end.ids
         marks = [forced_end.start <= place < forced_end.end for place in range(len(ids))]
         thinking = self.tags.measure(ids, thinks=True, injected_T=marks)
@@ -143,7 +153,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     temporary = Path(tempfile.mkdtemp(prefix="tf-", dir="/tmp"))  # on a short path, as sockets need one
     environment = os.environ | {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": str(run / "compiled")}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         address = f"http://127.0.0.1:{port}/v1"
         assert next((line for line in lines if address in line), None) is not None, "the server did not start"
@@ -161,7 +170,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_a_thought_is_closed_once_at_its_budget(served: Served) -> None:
-    answer = served.ask(thinking_budget=5, thinking=True, logit_bias=NEVER_CLOSING)
+    """By the command's grace, and with the notice of the run's settings."""
+    answer = served.ask(thinking_budget=5, thinking=True, return_prompt_text=True, logit_bias=NEVER_CLOSING)
+    assert "2+2=?\n{thinking token budget: 5}<|im_end|>" in answer.prompt_text
     choice = answer.choices[0]
     assert served.closed(choice.token_ids, ThinkingLimit(tokens=5)) == (5, Closed.ABRUPT)
     assert choice.token_ids.count(CLOSE_ID) == 1
@@ -186,7 +197,6 @@ def test_a_judge_that_gives_no_verdict_is_a_failure_and_no_zero(served: Served) 
     judge = JudgeConfig(url=str(served.client.base_url), model=served.model, max_tokens=16)
     task = open_source(bind("math", EnvConfig(judge=judge, thinking=False)), split="train", seed=1).task(0)
     result = score_turns(task, [task.spec["answer"]])
-    assert result.failure is not None
     assert result.failure.kind is FailureKind.GRADER
     assert "no verdict" in result.failure.message  # it did answer
 
@@ -197,15 +207,7 @@ def test_a_judge_is_held_to_the_schema_of_its_verdict(served: Served) -> None:
     bias = NO_BLANKS | {characters[text]: 50 for text in '"}7'}
     bias |= {token: value for token, value in NO_TAGS.items() if token != str(byte_tokenizer().eos_token_id)}
 
-    def say(body: dict[str, Any]) -> dict[str, Any]:
-        reply = httpx.post(
-            f"{served.client.base_url}chat/completions", json=body | {"logit_bias": bias, "thinking": False}
-        )
-        assert reply.status_code == 200, reply.text
-        answered: dict[str, Any] = reply.json()["choices"][0]
-        return answered
-
-    with ChatServerDouble(say) as server:
+    with served.forwarding(logit_bias=bias, thinking=False) as server:
         judge = JudgeConfig(url=server.url, model=served.model, max_tokens=200)
         task = open_source(bind("math", EnvConfig(judge=judge, thinking=False)), split="train", seed=1).task(0)
         assert 0.7 <= score_turns(task, ["12"]).score.parts["judge"] <= 0.8
@@ -238,14 +240,7 @@ def test_calls_are_parsed_whole_and_in_a_stream(served: Served) -> None:
 
 
 def test_tasks_with_tools_get_calls_from_it(served: Served, tmp_path: Path) -> None:
-    def say(body: dict[str, Any]) -> dict[str, Any]:
-        sent = body | forced(ASKING) | {"model": served.model}
-        reply = httpx.post(f"{served.client.base_url}chat/completions", json=sent, timeout=60)
-        assert reply.status_code == 200, reply.text
-        answered: dict[str, Any] = reply.json()["choices"][0]
-        return answered
-
-    with ChatServerDouble(say) as server:
+    with served.forwarding(**forced(ASKING), model=served.model) as server:
         command = ["eval", "--url", server.url, "--env", "tool_use", "--limit", "1", "--model", "tiny"]
         assert main([*command, "--max-tokens", "100", "--runs-dir", str(tmp_path), "--name", "it"]) == 0
     (path,) = (tmp_path / "it" / "trajectories").glob("eval-*.jsonl")
@@ -328,17 +323,6 @@ def test_a_forced_call_follows_a_thought_that_contains_a_call(served: Served, ch
     calls = [call.function for part in parts for call in part.tool_calls or []]
     assert "".join(call.name or "" for call in calls).startswith("get")
     assert "".join(call.arguments or "" for call in calls).startswith("{}")
-
-
-def test_a_bad_budget_is_answered_with_400(served: Served) -> None:
-    with pytest.raises(BadRequestError, match="thinking_budget is -5"):
-        served.ask(thinking_budget=-5)
-
-
-def test_options_override_the_runs_thinking_settings(served: Served) -> None:
-    answer = served.ask(thinking_budget=5, return_prompt_text=True, logit_bias=NEVER_CLOSING)
-    assert "2+2=?\n{thinking token budget: 5}<|im_end|>" in answer.prompt_text
-    assert served.closed(answer.choices[0].token_ids, ThinkingLimit(tokens=5)) == (5, Closed.ABRUPT)
 
 
 def test_a_raw_prompt_has_a_budget_with_the_servers_closing(served: Served) -> None:

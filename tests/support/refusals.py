@@ -1,0 +1,22 @@
+"""Assertions on user errors by what they name, whatever the sentence around it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from temper.envs.core.bounds import SettingError
+
+
+@contextmanager
+def refuses(key: str, *named: object, error: type[Exception] = ValueError) -> Iterator[None]:
+    """Expect a user error that names a whole key, or `key=value`, and all of `named`."""
+    with pytest.raises(error) as raised:
+        yield
+    text = str(raised.value)
+    assert re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", text), (key, text)
+    for one in named:
+        assert str(one) in text, (one, text)
+    if isinstance(raised.value, SettingError):
+        assert raised.value.key == key.partition("=")[0], (key, raised.value.key)
