@@ -29,10 +29,7 @@ from temper.orchestrator.run.event_log import EventLog
 from temper.orchestrator.run.loop_state import (
     STATE_FILE,
     LoopState,
-    SavedGroup,
     SavedLoop,
-    buffer_from_json,
-    buffer_to_json,
     read_loop,
     write_groups_of,
 )
@@ -48,7 +45,7 @@ from temper.orchestrator.stages.step_metrics import (
     write_stored_batch,
     write_stored_groups,
 )
-from temper.rollout.episodes.resume import PartialGroup, PartialGroups, describe_rows
+from temper.rollout.episodes.resume import PartialGroup, PartialGroups, describe_groups
 from temper.rollout.pool.pool import RolloutPool, ignore_reissue
 from temper.rollout.stored_turns import GroupsLost
 from temper.rollout.trajectory import Group, WeightVersion
@@ -275,11 +272,11 @@ class LoopStage:
         if step == 0:
             return
         # First these, then the running ones, then the buffer: groups may finish meanwhile.
-        waiting = self._partial_groups.rows
+        waiting = self._partial_groups.waiting
         running = await self._running()
         buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._loop.version.learnt.step
         state = LoopState(
-            buffer=buffer_to_json(buffer),
+            buffer=replace(buffer, groups=()),
             mixture=self._mixture.state(),
             failures=self._watch.state(),
             penalties=self._penalty.state(),
@@ -332,16 +329,16 @@ class LoopStage:
         envs = self._mixture.envs
         groups = [await self._made_again(group) for group in saved.groups if group.draw.env in envs]
         resumed = self._buffer.restore(
-            buffer_from_json(saved.state.buffer, groups),
+            replace(saved.state.buffer, groups=tuple(groups)),
             was=WeightVersion(step=saved.state.version),
             now=self._run.version,
             envs=envs,
         )
         resumed &= self._buffer.unfinished
-        rows = [row for row in saved.episodes if row["ticket"] in resumed]
-        self._partial_groups = PartialGroups(rows, note=self._run.progress.note)
-        if rows:
-            self._run.progress.note(f"{self._stage}: {describe_rows(rows)}")
+        partial_groups = [group for group in saved.episodes if group.ticket.number in resumed]
+        self._partial_groups = PartialGroups(partial_groups, note=self._run.progress.note)
+        if partial_groups:
+            self._run.progress.note(f"{self._stage}: {describe_groups(partial_groups)}")
 
     def _restore_watches(self) -> None:
         """Count the steps before that were skipped or outside of their bands, from the metrics file."""
@@ -350,10 +347,10 @@ class LoopStage:
         for row in rows:
             self._bands.add(row.values)
 
-    async def _made_again(self, group: SavedGroup) -> HeldGroup:
-        draw = group.draw
-        name = f"task {draw.index} of {draw.env} to be recreated"
-        return group.with_task(await self._in_thread(name, partial(self._mixture.task, draw)))
+    async def _made_again(self, held: HeldGroup) -> HeldGroup:
+        name = f"task {held.draw.index} of {held.draw.env} to be recreated"
+        task = await self._in_thread(name, partial(self._mixture.task, held.draw))
+        return replace(held, group=held.group.with_task(task))
 
     async def _in_process(self, what: str, function: Callable[..., T], *args: object) -> T:
         """Run a function that reads stored turns in another process, with the deadline of the stage's waits."""

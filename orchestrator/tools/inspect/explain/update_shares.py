@@ -67,7 +67,7 @@ def shares_of(file: RecordedFile, *, most: int) -> StepShares:
 
 
 def shares_of_batch(path: Path, *, stage: str, step: int, most: int) -> StepShares:
-    """Return the same from a recorded batch, which has no texts and no link to the viewer.
+    """Return the same from a recorded batch, which has no link to the viewer.
 
     Raise `ValueError` if it is damaged, `FileNotFoundError` if it was removed.
     """
