@@ -60,8 +60,7 @@ def made(kind: Any, **given: Any) -> Any:
     if isinstance(kind, EnumMeta):
         return list(kind)[-1]
     if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{one.name: made(hints[one.name]) for one in fields(kind) if one.name not in given}, **given)
+        return made_instance(kind, given)
     origin, args = get_origin(kind), get_args(kind)
     if origin is np.ndarray:
         return array_of(get_args(args[1])[0])
@@ -70,6 +69,11 @@ def made(kind: Any, **given: Any) -> Any:
     if origin in (tuple, Sequence):
         return tuple(math.nan if args[0] is float else made(args[0]) for _ in range(TOKENS))
     return made(next(one for one in args if one is not type(None)))  # an optional value
+
+
+def made_instance(kind: Any, given: Mapping[str, Any]) -> Any:
+    hints = get_type_hints(kind)
+    return kind(**{one.name: made(hints[one.name]) for one in fields(kind) if one.name not in given} | given)
 
 
 def array_of(kind: Any) -> Array:
