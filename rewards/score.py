@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from temper.rewards.pickling import pickled_in_order
 
@@ -37,7 +38,7 @@ class Score:
     outcome: Outcome | None = None
     parts: dict[str, float] = field(default_factory=dict)
     detail: str = ""
-    evidence: dict[str, str | float] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
 
 
 def binary_score(correct: bool, *, well_formed: bool = True, detail: str = "") -> Score:

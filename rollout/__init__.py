@@ -3,6 +3,7 @@
 From the bottom up; each module imports only modules above it in this list:
 
     sampling      how tokens are sampled
+    codec         dataclasses as JSON data and back, for checkpoints, recorded batches and sampled answers
     expert_choices, token_arrays     token data as arrays
     trajectory    the results of a rollout, written by `trajectory_json`. `stored_turns` keeps turns out of the driver
     tokenizer     loads the tokenizer, with the `declared_turns` of a run; `escaping` keeps text from forging turns

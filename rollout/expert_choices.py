@@ -3,9 +3,7 @@
 Expert layers are in model order. -1 marks an unrecorded entry, such as an id that the engine did not process.
 """
 
-import base64
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +30,3 @@ def join_recorded(parts: Sequence[tuple[int, Choices]]) -> Choices:
     for start, own in reversed(parts):
         choices[start : start + len(own)] = own
     return choices
-
-
-def to_json(choices: Choices | None) -> dict[str, Any] | None:
-    """Return choices as JSON data: the shape, and little-endian 16-bit integers in base64."""
-    if choices is None:
-        return None
-    return {"shape": list(choices.shape), "int16": base64.b64encode(choices.astype("<i2").tobytes()).decode("ascii")}
-
-
-def from_json(data: dict[str, Any] | None) -> Choices | None:
-    if data is None:
-        return None
-    return np.frombuffer(base64.b64decode(data["int16"]), dtype="<i2").reshape(data["shape"]).astype(np.int16)

@@ -252,6 +252,13 @@ class Trajectory:
             raise ValueError(f"a trajectory needs either a reward or a failure, not {self.reward} and {self.failure}")
         if self.parents and len(self.parents) != len(self.turns):
             raise ValueError(f"parents has {len(self.parents)} entries for {len(self.turns)} turns")
+        if isinstance(self.turns, list):  # as read from a file
+            object.__setattr__(self, "turns", tuple(self.turns))
+
+    def with_task(self, task: Task) -> "Trajectory":
+        """Return it as an answer to this task. Forced answers keep their budgets."""
+        forced = (one.with_task(replace(task, thinking=one.task.thinking)) for one in self.forced_answers)
+        return replace(self, task=task, forced_answers=tuple(forced))
 
     @property
     def branches(self) -> list[list[int]]:
@@ -386,6 +393,16 @@ class Group:
             trajectories=tuple(answer for answer in answers if answer.failure is None),
             failed=tuple(answer for answer in answers if answer.failure is not None),
         )
+
+    def with_task(self, task: Task) -> "Group":
+        """Return it as answers to this task."""
+        scored, failed = (tuple(one.with_task(task) for one in some) for some in (self.trajectories, self.failed))
+        return replace(self, ticket=replace(self.ticket, task=task), trajectories=scored, failed=failed)
+
+    @property
+    def without_data(self) -> "Group":
+        """The group for a file, without its task's data."""
+        return self.with_task(self.ticket.task.without_data)
 
     def merge_retry(self, again: "Group") -> "Group":
         """Return this group with its retryable failures replaced by another attempt."""

@@ -1,4 +1,4 @@
-"""Trajectories as JSON lines: the files in a run's `trajectories/`."""
+"""Trajectories as JSON lines for people and tools: the files in a run's `trajectories/`. Checkpoints use `codec`."""
 
 import errno
 import json
@@ -6,31 +6,14 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
-from temper.envs.core.task import Task
-from temper.envs.core.thinking_mode import up_to
-from temper.rewards.score import Outcome, Score
-from temper.rollout.expert_choices import from_json, to_json
-from temper.rollout.sampling import Sampling, sampling_to_json
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import (
-    Closed,
-    Group,
-    Resumption,
-    Stop,
-    ThinkingStats,
-    Ticket,
-    Times,
-    Trajectory,
-    Turn,
-    TurnFault,
-    WeightVersion,
-)
+from temper.rollout.codec import to_data
+from temper.rollout.sampling import sampling_to_json
+from temper.rollout.trajectory import Group, Times, Trajectory, Turn
 
 Training = Mapping[str, Any]
 NOT_TRAINED: Iterator[Training | None] = iter(())
@@ -63,37 +46,14 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
         "closed": turn.thinking.closed.value,
         "faults": [fault.value for fault in turn.faults],
         "truncated": turn.truncated,
-        "experts": to_json(turn.experts),
+        "experts": to_data(turn.experts),
         "times": times_to_json(turn.times),
         "tool_spans": [tool_span_to_json(span) for span in turn.tool_spans],
     }
 
 
-def turn_from_json(data: dict[str, Any]) -> Turn:
-    """Return the turn of `turn_to_json`. Files of earlier versions have no `tool_spans` or `truncated`."""
-    return Turn(
-        context_ids=as_ids(data["context_ids"]),
-        sampled_ids=as_ids(data["sampled_ids"]),
-        logprobs_T=as_floats([math.nan if value is None else value for value in data["logprobs"]]),
-        versions_T=as_ids(data["versions"]),
-        injected_T=as_marks(data["injected"]),
-        text=data["text"],
-        reasoning=data["reasoning"],
-        answer=data["answer"],
-        observation=tuple(data["observation"]),
-        thinking=ThinkingStats(
-            tokens=data["thinking_tokens"], answer_tokens=data["answer_tokens"], closed=Closed(data["closed"])
-        ),
-        faults=tuple(TurnFault(fault) for fault in data["faults"]),
-        truncated=data.get("truncated", False),
-        experts=from_json(data["experts"]),
-        times=Times(**data["times"]),
-        tool_spans=tuple(ToolSpan(**span) for span in data.get("tool_spans", ())),
-    )
-
-
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    failure, judged = trajectory.failure, trajectory.score
+    judged = trajectory.score
     return {
         "env": trajectory.task.env.name,
         "key": trajectory.task.key,
@@ -105,7 +65,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "detail": judged.detail,
         "evidence": judged.evidence,
         "stop": trajectory.stop.value,
-        "failure": None if failure is None else failure_to_json(failure),
+        "failure": to_data(trajectory.failure),
         "seconds": round(trajectory.seconds, 4),
         "times": times_to_json(trajectory.times),
         "resumption": trajectory.resumption.value,
@@ -113,64 +73,6 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "forced_answers": [trajectory_to_json(one) for one in trajectory.forced_answers],
         "parents": list(trajectory.parents),
     }
-
-
-def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
-    """Return the trajectory of `trajectory_to_json`, for this task. Older files have no `forced_answers` or `parents`."""
-    failure = data["failure"]
-    return Trajectory(
-        task=task,
-        turns=tuple(turn_from_json(turn) for turn in data["turns"]),
-        stop=Stop(data["stop"]),
-        reward=data["reward"],
-        score=Score(
-            outcome=None if data["outcome"] is None else Outcome(data["outcome"]),
-            parts=data["parts"],
-            detail=data["detail"],
-            evidence=data["evidence"],
-        ),
-        failure=None if failure is None else failure_from_json(failure),
-        seconds=data["seconds"],
-        times=Times(**data["times"]),
-        resumption=Resumption(data["resumption"]),
-        forced_answers=tuple(
-            trajectory_from_json(one, replace(task, thinking=up_to(one["thinking"]["budget"])))
-            for one in data.get("forced_answers", ())
-        ),
-        parents=tuple(data.get("parents", ())),
-    )
-
-
-def failure_to_json(failure: Failure) -> dict[str, str]:
-    return {"kind": failure.kind.value, "message": failure.message}
-
-
-def failure_from_json(data: dict[str, str]) -> Failure:
-    return Failure(kind=FailureKind(data["kind"]), message=data["message"])
-
-
-def group_to_json(group: Group) -> dict[str, Any]:
-    """Return a group as JSON data, with its ticket's number, version and sampling."""
-    return _head(group) | {
-        "trajectories": [trajectory_to_json(t) for t in group.trajectories],
-        "failed": [trajectory_to_json(t) for t in group.failed],
-        "retried": [failure_to_json(failure) for failure in group.retried],
-    }
-
-
-def group_from_json(data: dict[str, Any], task: Task) -> Group:
-    """Return what `group_to_json` wrote, for this task, which the file does not hold."""
-    return Group(
-        ticket=Ticket(
-            number=data["ticket"],
-            task=task,
-            admitted=WeightVersion(step=data["admitted"]),
-            sampling=Sampling(**data["sampling"]),
-        ),
-        trajectories=tuple(trajectory_from_json(t, task) for t in data["trajectories"]),
-        failed=tuple(trajectory_from_json(t, task) for t in data["failed"]),
-        retried=tuple(failure_from_json(failure) for failure in data["retried"]),
-    )
 
 
 def group_lines(group: Group, training: Iterator[Training | None] = NOT_TRAINED) -> list[str]:

@@ -80,6 +80,10 @@ Tool = dict[str, Any]
 """A tool in the Hugging Face format: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
 
 
+NOT_KEPT: tuple[Message, ...] = ({"role": "user", "content": ""},)
+"""The messages of a task without data."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One problem for one environment. Its maker sets messages, spec and tools, and a key if only part of the spec
@@ -117,6 +121,11 @@ class Task:
     @property
     def thinks(self) -> bool:
         return self.thinking.on
+
+    @property
+    def without_data(self) -> "Task":
+        """Its name and thinking alone, for files of answers. Its source makes the rest again."""
+        return Task(env=EnvRef(name=self.env.name), key=self.key, messages=NOT_KEPT, spec={}, thinking=self.thinking)
 
 
 class TaskSource(Protocol):

@@ -1,11 +1,10 @@
 """The model's own answers: right ones for rejection-sampling fine-tuning, and pairs of a right and a wrong one."""
 
-import json
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,10 +15,12 @@ from temper.orchestrator.data.row_intake import EpochBatches, Position, fits, re
 from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
+from temper.rollout.codec import from_json, to_json
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.token_arrays import join_arrays, tokens_of
 from temper.rollout.trajectory import Closed, Group, Trajectory, Turn
-from temper.rollout.trajectory_json import turn_from_json, turn_to_json
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,15 @@ class SampledAnswer:
         return any(turn.thinking.closed is not Closed.NONE for turn in self.turns)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledPair:
+    """The turns of a right and of a wrong answer to one task."""
+
+    draw: Draw
+    chosen: tuple[Turn, ...]
+    rejected: tuple[Turn, ...]
+
+
 def worth_imitating(trajectory: Trajectory) -> bool:
     """Return whether an answer is right, complete, one sequence of turns, and has well-formed reasoning."""
     whole = not trajectory.truncated and len(trajectory.branches) == 1
@@ -44,15 +54,15 @@ def worth_imitating(trajectory: Trajectory) -> bool:
 def answer_lines(draw: Draw, group: Group) -> list[str]:
     """Return the lines of a group's answers worth imitating."""
     right = (trajectory for trajectory in group.trajectories if worth_imitating(trajectory))
-    return [json.dumps({"draw": asdict(draw), "turns": _written(trajectory)}) for trajectory in right]
+    return [to_json(SampledAnswer(draw=draw, turns=tuple(one.turns))) for one in right]
 
 
 def read_answers(path: Path, *, max_tokens: int | None) -> tuple[list[SampledAnswer], dict[str, int]]:
     """Read the answers of a file of `answer_lines`. Count used and too long ones.
 
-    Raise `ValueError` if none is used.
+    Raise `ValueError` if none is used, or for a file of another version.
     """
-    answers = [SampledAnswer(draw=Draw(**row["draw"]), turns=_turns(row["turns"])) for row in _rows(path)]
+    answers = _read(SampledAnswer, path)
     kept = [answer for answer in answers if fits(sample_of(answer.turns).ids, max_tokens)]
     return kept, require_rows(path, len(kept), {too_long(max_tokens): len(answers) - len(kept)})
 
@@ -63,7 +73,7 @@ def pair_lines(draw: Draw, group: Group) -> list[str]:
     wrong = [one for one in group.trajectories if not one.correct and one.sampled_tokens and len(one.branches) == 1]
     count = min(len(right), len(wrong))
     return [
-        json.dumps({"draw": asdict(draw), "chosen": _written(chosen), "rejected": _written(rejected)})
+        to_json(SampledPair(draw=draw, chosen=tuple(chosen.turns), rejected=tuple(rejected.turns)))
         for chosen, rejected in zip(right[:count], wrong[:count], strict=True)
     ]
 
@@ -73,10 +83,8 @@ def read_pairs(path: Path, *, max_tokens: int | None) -> tuple[list[Pair], dict[
 
     Raise `ValueError` if none is used.
     """
-    pairs = [
-        Pair(chosen=sample_of(_turns(row["chosen"])), rejected=sample_of(_turns(row["rejected"])))
-        for row in _rows(path)
-    ]
+    read = _read(SampledPair, path)
+    pairs = [Pair(chosen=sample_of(one.chosen), rejected=sample_of(one.rejected)) for one in read]
     short = [pair for pair in pairs if fits(pair.chosen.ids, max_tokens) and fits(pair.rejected.ids, max_tokens)]
     kept = [pair for pair in short if not np.array_equal(pair.chosen.ids, pair.rejected.ids)]
     left_out = {too_long(max_tokens): len(pairs) - len(short), "with equal answers": len(short) - len(kept)}
@@ -90,16 +98,15 @@ def sample_of(turns: Sequence[Turn]) -> TrainingSample:
     return TrainingSample.supervised(ids=ids, trained_T=join_arrays(trained, np.bool_))
 
 
-def _written(trajectory: Trajectory) -> list[dict[str, Any]]:
-    return [turn_to_json(turn) for turn in trajectory.turns]
-
-
-def _turns(data: list[dict[str, Any]]) -> tuple[Turn, ...]:
-    return tuple(turn_from_json(turn) for turn in data)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+def _read(kind: type[T], path: Path) -> list[T]:
+    """Return the lines of a file. Raise `ValueError`, with the file and a remedy, for one of another version."""
+    try:
+        return [from_json(kind, line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged or of another version ({error}); resume with the version that wrote it, or remove the file to "
+            f"sample these answers again"
+        ) from error
 
 
 class RejectionSampledData:

@@ -24,17 +24,21 @@ from temper.orchestrator.loop.deadline import Deadline, in_thread, together, wit
 from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.run.folder import RunDir, append_line, parse_lines, write_json
 from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
+from temper.rollout.codec import from_data, to_data
 from temper.rollout.remote.client import ChatClient, ChatServer
 from temper.rollout.remote.episodes import RemoteEpisodes
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
-from temper.rollout.trajectory_json import group_from_json, group_to_json, write_groups
+from temper.rollout.trajectory_json import write_groups
+
+FORMAT = 2
+"""Version of the file of answers. A change that older programs would misread adds one."""
 
 
 class KeptAnswers:
     """A file of answered groups, with which an interrupted evaluation resumes. It is removed after the result is written.
 
     {"asked": {"url": ..., "model": ..., "samples": ..., "envs.math.thinking": ..., ...}}      the settings of the answers
-    {"content": "5f0c...", "ticket": 7, "trajectories": [...], ...}                            a group, `group_to_json`
+    {"content": "5f0c...", "group": {...}}                                                     a group, `to_data`
     """
 
     def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
@@ -47,7 +51,7 @@ class KeptAnswers:
         else:
             path.unlink(missing_ok=True)
             append_line(path, json.dumps({"asked": asked}))
-        self._groups = {row["ticket"]: row for _, row in rows[1:]}
+        self._groups = {row["group"]["ticket"]["number"]: row for _, row in rows[1:]}
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -57,12 +61,13 @@ class KeptAnswers:
         row = self._groups.get(ticket.number)
         if row is None or row["content"] != content_key(ticket.task):
             return None
-        return group_from_json(row, ticket.task)
+        return from_data(Group, row["group"]).with_task(ticket.task)
 
     def keep(self, group: Group) -> None:
         """Keep a group without failed answers. Other groups are requested again."""
         if not group.failed:
-            append_line(self._path, json.dumps({"content": content_key(group.ticket.task)} | group_to_json(group)))
+            content = content_key(group.ticket.task)
+            append_line(self._path, json.dumps({"content": content, "group": to_data(group.without_data)}))
 
     def remove(self) -> None:
         self._path.unlink()
@@ -142,6 +147,7 @@ async def evaluate_server(
 def _asked(config: RunConfig, settings: EvalConfig, server: ChatServer, model: str) -> dict[str, Any]:
     """Return the settings that answers and their rewards depend on, besides their tasks, as plain JSON data."""
     asked = {
+        "format": FORMAT,
         "url": server.url,
         "model": model,
         "samples": settings.samples,

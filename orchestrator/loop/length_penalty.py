@@ -1,9 +1,8 @@
 """The penalty of thinking tokens, which rises while an environment keeps its accuracy."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 from temper.envs.core.thinking_mode import Mode
 from temper.rollout.trajectory import Group, Trajectory
@@ -12,8 +11,6 @@ SMOOTHING = 0.8
 """Weight of the earlier steps in the running mean of the accuracy."""
 MOST_LOSS = 0.5
 """Most that an answer loses for its thinking, as a share of a right answer, so that being right pays more."""
-OLD_LENGTH = 100.0
-"""Thinking tokens that the penalty of an older checkpoint, which has no mean length, is for."""
 
 
 @dataclass(slots=True)
@@ -32,15 +29,12 @@ class EnvPenalty:
         before = accuracy if self.accuracy is None else self.accuracy
         self.accuracy = SMOOTHING * before + (1 - SMOOTHING) * accuracy
         self.best = max(self.best, self.accuracy)
-        if self.length is None:
-            self.penalty *= length / OLD_LENGTH
         self.length = self.length or length
         self.penalty = min(MOST_LOSS, max(0.0, self.penalty + step * (self.accuracy - (self.best - margin))))
 
     def loss(self, tokens: int) -> float:
         """Return the reward that an answer with these thinking tokens loses."""
-        length = OLD_LENGTH if self.length is None else self.length
-        return min(MOST_LOSS, self.penalty * tokens / length) if length else 0.0
+        return min(MOST_LOSS, self.penalty * tokens / self.length) if self.length else 0.0
 
 
 NO_PENALTY = EnvPenalty()
@@ -76,9 +70,9 @@ class AdaptivePenalty:
             self._envs.setdefault(env, EnvPenalty()).add(accuracy, length, margin=self._margin, step=self._step)
         return {f"env/{env}/length_penalty": self.of(env).penalty for env in free}
 
-    def state(self) -> dict[str, dict[str, Any]]:
-        """Return the penalties as JSON data."""
-        return {env: asdict(penalty) for env, penalty in self._envs.items()}
+    def state(self) -> dict[str, EnvPenalty]:
+        """Return the penalties by environment."""
+        return {env: replace(penalty) for env, penalty in self._envs.items()}
 
-    def restore(self, state: Mapping[str, dict[str, Any]]) -> None:
-        self._envs = {env: EnvPenalty(**penalty) for env, penalty in state.items()}
+    def restore(self, state: Mapping[str, EnvPenalty]) -> None:
+        self._envs = dict(state)

@@ -3,12 +3,10 @@
 from collections import Counter, deque
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.orchestrator.loop.config import METRICS, BandsConfig
 from temper.rollout.trajectory import Group
-from temper.rollout.trajectory_json import failure_from_json, failure_to_json
 
 REMEDIES = {
     "kl": "optim.learning_rate, loss.kl_coefficient",
@@ -81,6 +79,10 @@ class TooManyFailures(RuntimeError):
     """Too many episodes failed for reasons outside the model."""
 
 
+CountedGroups = list[tuple[int, tuple[Failure, ...]]]
+"""The size and the failures of each group."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Window:
     """The last episodes of one environment: the size and the failures of each group."""
@@ -113,20 +115,13 @@ class FailureWatch:
         self._windows: dict[str, _Window] = {}
         self.kinds: Counter[FailureKind] = Counter()
 
-    def state(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the counts as plain JSON data for a checkpoint."""
-        return {
-            env: [
-                {"played": n, "failures": [failure_to_json(one) for one in failures]} for n, failures in window.groups
-            ]
-            for env, window in self._windows.items()
-        }
+    def state(self) -> dict[str, CountedGroups]:
+        """Return the counts by environment for a checkpoint."""
+        return {env: list(window.groups) for env, window in self._windows.items()}
 
-    def restore(self, state: dict[str, list[dict[str, Any]]]) -> None:
+    def restore(self, state: Mapping[str, CountedGroups]) -> None:
         """Resume counting from a state."""
-        for env, groups in state.items():
-            counted = ((one["played"], tuple(failure_from_json(data) for data in one["failures"])) for one in groups)
-            self._windows[env] = _Window(groups=deque(counted))
+        self._windows |= {env: _Window(groups=deque(groups)) for env, groups in state.items()}
 
     def add(self, group: Group) -> None:
         """Count a group. After `WATCHED` episodes of the environment raise `TooManyFailures` above the share."""

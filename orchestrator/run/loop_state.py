@@ -4,19 +4,19 @@ import asyncio
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from temper.envs.core.errors import describe_error
-from temper.envs.core.task import Task
-from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket, Totals
-from temper.orchestrator.loop.mixture import Draw
-from temper.rollout.episodes.resume import PartialGroup, Row, partial_lines
+from temper.orchestrator.loop.buffer import BufferState, HeldGroup
+from temper.orchestrator.loop.length_penalty import EnvPenalty
+from temper.orchestrator.loop.watches import CountedGroups
+from temper.rollout.codec import from_data, from_json, to_data, to_json
+from temper.rollout.episodes.resume import PartialGroup, partial_lines
 from temper.rollout.stored_turns import read_groups
-from temper.rollout.trajectory_json import group_from_json, group_to_json
 
-FORMAT = 2
+FORMAT = 3
 """Version of these files. A change that older programs would misread adds one."""
 STATE_FILE = "loop.json"
 """Format, mixture, tickets and the number of event log rows."""
@@ -26,41 +26,15 @@ EPISODES_FILE = "episodes.jsonl"
 """Episodes of the groups in flight: finished ones, and the sampled part of the others."""
 
 
-def buffer_to_json(state: BufferState) -> dict[str, Any]:
-    """Return a buffer's state without the groups as plain JSON data."""
-    return {
-        "next_ticket": state.next_ticket,
-        "totals": asdict(state.totals),
-        "tickets": [asdict(ticket) for ticket in state.tickets],
-        "zero_advantage": state.zero_advantage,
-        "failed": state.failed,
-    }
-
-
-def buffer_from_json(data: dict[str, Any], groups: Iterable[HeldGroup]) -> BufferState:
-    """Return the state from `buffer_to_json` and `held_group_lines`."""
-    tickets = (HeldTicket(**ticket | {"draw": Draw(**ticket["draw"])}) for ticket in data["tickets"])
-    return BufferState(
-        next_ticket=data["next_ticket"],
-        totals=Totals(**data["totals"]),
-        tickets=tuple(tickets),
-        zero_advantage=data["zero_advantage"],
-        failed=data["failed"],
-        groups=tuple(groups),
-    )
-
-
 def held_group_lines(groups: Iterable[HeldGroup]) -> str:
-    lines = (
-        {"held": one.held, "env": one.draw.env, "index": one.draw.index} | group_to_json(one.group) for one in groups
-    )
-    return "".join(json.dumps(line) + "\n" for line in lines)
+    """Return the lines of finished groups, without their tasks' data."""
+    return "".join(to_json(replace(one, group=one.group.without_data)) + "\n" for one in groups)
 
 
 def write_groups_of(
     directory: Path,
     groups: Sequence[HeldGroup],
-    waiting: Sequence[Row],
+    waiting: Sequence[PartialGroup],
     running: Sequence[PartialGroup],
     unfinished: Collection[int],
 ) -> set[int]:
@@ -82,65 +56,50 @@ def write_groups_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavedGroup:
-    """A line of saved groups before its task is recreated."""
-
-    draw: Draw
-    data: dict[str, Any]
-
-    def with_task(self, task: Task) -> HeldGroup:
-        return HeldGroup(held=self.data["held"], draw=self.draw, group=group_from_json(self.data, task))
-
-
-def saved_groups(lines: str) -> list[SavedGroup]:
-    rows = (json.loads(line) for line in lines.splitlines())
-    return [SavedGroup(draw=Draw(env=row["env"], index=row["index"]), data=row) for row in rows]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopState:
-    """The loop's state without answers. Buffer, mixture, failures and penalties are plain JSON data."""
+    """The loop's state without answers: `buffer` has no groups here."""
 
-    buffer: dict[str, Any]
-    mixture: dict[str, Any]
-    failures: dict[str, Any]
+    buffer: BufferState
+    mixture: dict[str, dict[str, Any]]
+    failures: dict[str, CountedGroups]
     version: int
     event_rows: int
-    penalties: dict[str, Any] = field(default_factory=dict)
+    penalties: dict[str, EnvPenalty] = field(default_factory=dict)
 
     def to_text(self) -> str:
-        return json.dumps({"format": FORMAT} | asdict(self))
+        return json.dumps({"format": FORMAT} | to_data(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedLoop:
-    """The loop's part of a checkpoint: state, finished groups, and rows of the groups in flight."""
+    """The loop's part of a checkpoint: state, finished groups, and groups in flight. Their tasks have no data."""
 
     state: LoopState
-    groups: list[SavedGroup]
-    episodes: list[dict[str, Any]]
+    groups: list[HeldGroup]
+    episodes: list[PartialGroup]
 
 
 def read_state(checkpoint: Path) -> LoopState:
     """Read the state of a checkpoint. Raise `ValueError` with a remedy for another format or a damaged file."""
     with _text(checkpoint / STATE_FILE) as text:
         data: dict[str, Any] = dict(json.loads(text))
-    if (found := data.pop("format", None)) != FORMAT:
+    if (found := data.get("format")) != FORMAT:
         raise ValueError(
             f"{checkpoint} cannot be resumed: its {STATE_FILE} has format {found}, and this version of Temper reads format "
-            f"{FORMAT}; resume with the version that wrote it, or start another run with model.path={checkpoint}"
+            f"{FORMAT}; resume with the version that wrote it (`commits` in the run's manifest.json), or start another run "
+            f"with model.path={checkpoint}"
         )
     with _text(checkpoint / STATE_FILE):
-        return LoopState(**data)
+        return from_data(LoopState, data)
 
 
 def read_loop(checkpoint: Path) -> SavedLoop:
     """Read the loop's part of a checkpoint. Raise as `read_state`."""
     state = read_state(checkpoint)
     with _text(checkpoint / GROUPS_FILE) as text:
-        groups = saved_groups(text)
+        groups = [from_json(HeldGroup, line) for line in text.splitlines()]
     with _text(checkpoint / EPISODES_FILE) as text:
-        episodes = [json.loads(line) for line in text.splitlines()]
+        episodes = [from_json(PartialGroup, line) for line in text.splitlines()]
     return SavedLoop(state=state, groups=groups, episodes=episodes)
 
 
@@ -149,7 +108,7 @@ def _text(file: Path) -> Iterator[str]:
     """Yield the text of a file. Raise `ValueError` with name and remedy if it is missing or the block fails on it."""
     try:
         yield file.read_text(encoding="utf-8")
-    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, ValueError, TypeError) as error:
         raise ValueError(
             f"{file} is missing or damaged ({describe_error(error)}); remove {file.parent} to resume from the checkpoint "
             f"before it, or from the start of the stage"

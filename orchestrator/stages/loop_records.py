@@ -15,19 +15,11 @@ from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.run.event_log import EventLog
-from temper.orchestrator.run.loop_state import (
-    STATE_FILE,
-    LoopState,
-    SavedGroup,
-    SavedLoop,
-    buffer_from_json,
-    buffer_to_json,
-    write_groups_of,
-)
+from temper.orchestrator.run.loop_state import STATE_FILE, LoopState, SavedLoop, write_groups_of
 from temper.orchestrator.session.recording import BatchKeeper, StepBatch, TrainedWith, packages_here
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.step_metrics import records_of_step, write_stored_batch, write_stored_groups
-from temper.rollout.episodes.resume import PartialGroup, PartialGroups, describe_rows
+from temper.rollout.episodes.resume import PartialGroup, PartialGroups, describe_groups
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.stored_turns import GroupsLost
 from temper.rollout.trajectory import Ticket, WeightVersion
@@ -84,16 +76,16 @@ class LoopRecords:
         envs = self.mixture.envs
         groups = [await self._with_task(group) for group in saved.groups if group.draw.env in envs]
         resumed = self.buffer.restore(
-            buffer_from_json(saved.state.buffer, groups),
+            replace(saved.state.buffer, groups=tuple(groups)),
             was=WeightVersion(step=saved.state.version),
             now=self.run.version,
             envs=envs,
         )
         resumed &= self.buffer.unfinished
-        rows = [row for row in saved.episodes if row["ticket"] in resumed]
-        self._partial_groups = PartialGroups(rows, note=self.run.progress.note)
-        if rows:
-            self.run.progress.note(f"{self.stage}: {describe_rows(rows)}")
+        partial_groups = [group for group in saved.episodes if group.ticket.number in resumed]
+        self._partial_groups = PartialGroups(partial_groups, note=self.run.progress.note)
+        if partial_groups:
+            self.run.progress.note(f"{self.stage}: {describe_groups(partial_groups)}")
 
     def take_partial(self, ticket: Ticket) -> PartialGroup | None:
         """Return the partial group of a ticket, sampled before a restart; None for a new group."""
@@ -165,11 +157,11 @@ class LoopRecords:
         if step == 0:
             return
         # First these, then the running ones, then the buffer: groups may finish meanwhile.
-        waiting = self._partial_groups.rows
+        waiting = self._partial_groups.waiting
         running = await self._running_groups()
         buffer, unfinished, version = self.buffer.state(), self.buffer.unfinished, self.version.learnt.step
         state = LoopState(
-            buffer=buffer_to_json(buffer),
+            buffer=replace(buffer, groups=()),
             mixture=self.mixture.state(),
             failures=self.watch.state(),
             penalties=self.penalty.state(),
@@ -195,10 +187,10 @@ class LoopRecords:
         asking = self.pool.groups_in_flight()
         return await within(self.limit, asking, stage=self.stage, waiting_for="the episodes in flight")
 
-    async def _with_task(self, group: SavedGroup) -> HeldGroup:
-        draw = group.draw
-        name = f"task {draw.index} of {draw.env} to be recreated"
-        return group.with_task(await self._in_thread(name, partial(self.mixture.task, draw)))
+    async def _with_task(self, held: HeldGroup) -> HeldGroup:
+        name = f"task {held.draw.index} of {held.draw.env} to be recreated"
+        task = await self._in_thread(name, partial(self.mixture.task, held.draw))
+        return replace(held, group=held.group.with_task(task))
 
     async def _in_process(self, name: str, function: Callable[..., T], *args: object) -> T:
         """Run a function that reads stored turns in another process. Messages call its result `name`."""

@@ -14,6 +14,8 @@ from support.healing import audited
 from temper.orchestrator.run.checkpoint import place, steps
 from temper.orchestrator.run.loop_state import EPISODES_FILE
 from temper.orchestrator.run.metrics_log import MetricsRow
+from temper.rollout.codec import from_json
+from temper.rollout.episodes.resume import PartialGroup
 
 CONFIG = """
 stages: [init, rl]
@@ -39,11 +41,9 @@ def in_flight(job: Job) -> tuple[int, int, int]:
     """Return the partial groups of the newest checkpoint: finished answers, partial episodes, and their tokens."""
     checkpoints = job.run / "checkpoints" / "rl"
     lines = (place(checkpoints, steps(checkpoints)[-1]) / EPISODES_FILE).read_text("utf-8").splitlines()
-    groups = [json.loads(line) for line in lines]
-    episodes = [one for group in groups for one in group["unfinished"].values()]
-    turns = [turn for one in episodes for turn in (*one["turns"], *([one["turn"]] if one["turn"] else []))]
-    finished = sum(len(group["finished"]) for group in groups)
-    return finished, len(episodes), sum(len(turn["sampled_ids"]) for turn in turns)
+    groups = [from_json(PartialGroup, line) for line in lines]
+    episodes = [one for group in groups for one in group.unfinished.values()]
+    return sum(len(group.finished) for group in groups), len(episodes), sum(one.tokens for one in episodes)
 
 
 def _lags(measured: list[MetricsRow]) -> str:

@@ -188,7 +188,9 @@ def sealed(directory: Path, name: str, text: str) -> None:
 
 WRONG_STATES: dict[str, Callable[[RunDir, Row], Any]] = {
     "ticket_lost": lambda folder, state: state["buffer"]["tickets"].pop(0)["number"],
-    "ticket_trained": lambda folder, state: state["buffer"]["tickets"].append({"number": 0}) or 0,
+    "ticket_trained": lambda folder, state: (
+        state["buffer"]["tickets"].append(state["buffer"]["tickets"][0] | {"number": 0}) or 0
+    ),
     "too_many_rows": lambda folder, state: state.update(event_rows=10**6),
     "rows_of_another_step": lambda folder, state: state.update(
         event_rows=first(folder.event_log, event="step", step=12)
@@ -211,7 +213,7 @@ def test_wrong_files_of_a_checkpoint_are_found(folder: RunDir) -> None:
     directory = folder.checkpoints("rl") / "000015"
     unfinished = json.loads((directory / "loop.json").read_text())["buffer"]["tickets"][0]["number"]
     for name, ticket in (("groups.jsonl", unfinished), ("episodes.jsonl", 0)):
-        sealed(directory, name, json.dumps({"ticket": ticket}) + "\n")
+        sealed(directory, name, json.dumps({"ticket": {"number": ticket}}) + "\n")
         require_found(folder, f"checkpoints/rl/000015/{name}:1", ticket)
     (directory / "model.safetensors").write_bytes(b"WEIGHTS")
     require_found(folder, "checkpoints/rl/000015")

@@ -18,8 +18,6 @@ from temper.orchestrator.run.loop_state import (
     GROUPS_FILE,
     STATE_FILE,
     LoopState,
-    buffer_from_json,
-    buffer_to_json,
     held_group_lines,
     read_loop,
 )
@@ -122,7 +120,7 @@ class Past:
     def _save(self, step: int) -> None:
         state = self._buffer.state()
         told = LoopState(
-            buffer=buffer_to_json(state),
+            buffer=replace(state, groups=()),
             mixture=self._mixture.state(),
             failures={},
             version=step,
@@ -142,8 +140,8 @@ class Past:
         self._event_log.cut(saved.state.event_rows)
         self._event_log.add("continued", {"step": step_of(checkpoint)})
         self._mixture.restore(saved.state.mixture)
-        made = [group.with_task(self._mixture.task(group.draw)) for group in saved.groups]
-        state = buffer_from_json(saved.state.buffer, made)
+        made = (replace(one, group=one.group.with_task(self._mixture.task(one.draw))) for one in saved.groups)
+        state = replace(saved.state.buffer, groups=tuple(made))
         self._buffer.restore(state, was=version, now=version, envs=self._mixture.envs)
 
 

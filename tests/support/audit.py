@@ -126,16 +126,17 @@ class _Audit:
         file = path / STATE_FILE
         if lives.last_step != step:
             self._add(file, f"it has {state.event_rows} rows of the event log, whose last step is {lives.last_step}")
-        held, in_flight = {ticket["number"] for ticket in state.buffer["tickets"]}, set(lives.open)
+        held, in_flight = {ticket.number for ticket in state.buffer.tickets}, set(lives.open)
         for number in sorted(in_flight - held):
             self._add(file, f"ticket {number} is lost: it is in flight in {EVENT_LOG} and not in this checkpoint")
         for number in sorted(held - in_flight):
             self._add(file, f"ticket {number} is in this checkpoint and not in flight in {EVENT_LOG}")
-        if lives.next_ticket is not None and state.buffer["next_ticket"] != lives.next_ticket:
-            self._add(file, f"the next ticket is {state.buffer['next_ticket']}, and {lives.next_ticket} in {EVENT_LOG}")
+        if lives.next_ticket is not None and state.buffer.next_ticket != lives.next_ticket:
+            self._add(file, f"the next ticket is {state.buffer.next_ticket}, and {lives.next_ticket} in {EVENT_LOG}")
         for name in (GROUPS_FILE, EPISODES_FILE):
             for line, text in enumerate(_lines(path / name), 1):
-                number = int(json.loads(text)["ticket"])
+                row = json.loads(text)
+                number = int(row.get("group", row)["ticket"]["number"])
                 life = lives.lives.get(number)
                 done = life is not None and life.finished is not None
                 is_open = life is not None and life.end is None and (not done or life.again)

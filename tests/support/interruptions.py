@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from temper.envs.catalog import make_env
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.env_episode import MakeEnv
 from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.codec import from_json
 from temper.rollout.config import EpisodeLimits
-from temper.rollout.episodes.resume import PartialGroup, partial_group_from_json, partial_group_to_json
+from temper.rollout.episodes.resume import PartialGroup, partial_lines
 from temper.rollout.episodes.runner import EpisodeRunner, GroupInProgress
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import as_floats
@@ -44,7 +44,8 @@ def runner_of(
 
 def written_and_read(partial: PartialGroup) -> PartialGroup:
     """The group after writing and reading it."""
-    return partial_group_from_json(json.loads(json.dumps(partial_group_to_json(partial))), partial.ticket)
+    lines = partial_lines([partial], [], unfinished={partial.ticket.number})
+    return from_json(PartialGroup, lines).with_ticket(partial.ticket) if lines else partial
 
 
 async def stopped(

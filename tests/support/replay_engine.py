@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -10,11 +11,10 @@ from time import monotonic
 import numpy as np
 
 from temper.envs.core.process import MemoryUsage
+from temper.rollout.codec import from_data
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from temper.rollout.expert_choices import Choices
-from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import TOKEN_LIMITS, Stop, WeightVersion
-from temper.rollout.trajectory_json import turn_from_json
 from temper.rollout.weights.manifest import WeightManifest
 
 Recording = dict[tuple[int, ...], list[Completion]]
@@ -105,19 +105,19 @@ def read_recording(path: Path) -> Recording:
     recording: Recording = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         trajectory = json.loads(line)
-        turns = [turn_from_json(turn) for turn in trajectory["turns"]]
+        turns = trajectory["turns"]
         cut = Stop(trajectory["stop"]) in TOKEN_LIMITS
         seen: tuple[int, ...] = ()
         chosen: list[Choices] = []
         for turn in turns:
-            seen = (*seen, *tokens_of(turn.context_ids))
-            if turn.experts is not None:
-                chosen.append(turn.experts)
+            seen = (*seen, *turn["context_ids"])
+            if turn["experts"] is not None:
+                chosen.append(from_data(np.ndarray, turn["experts"]))
             completion = Completion(
-                token_ids=tokens_of(turn.sampled_ids),
-                logprobs_T=tuple(turn.logprobs_T.tolist()),
-                versions_T=tokens_of(turn.versions_T),
-                injected_T=tuple(turn.injected_T.tolist()),
+                token_ids=tuple(turn["sampled_ids"]),
+                logprobs_T=tuple(math.nan if value is None else value for value in turn["logprobs"]),
+                versions_T=tuple(turn["versions"]),
+                injected_T=tuple(turn["injected"]),
                 finished=not cut or turn is not turns[-1],
                 experts=np.concatenate(chosen) if chosen else None,
             )

@@ -6,9 +6,9 @@ import pytest
 from support.plain_pool import TICKET
 from support.refusals import refuses
 
+from temper.rollout.codec import from_json, to_json
 from temper.rollout.sampling import PLAIN, Sampling, sampling_to_json
 from temper.rollout.trajectory import Group
-from temper.rollout.trajectory_json import group_from_json, group_to_json
 
 SAMPLINGS = [
     PLAIN,
@@ -40,7 +40,7 @@ def test_a_setting_that_means_nothing_is_refused_with_its_value(given: dict[str,
 def test_it_is_in_the_json_of_a_group_and_comes_back(sampling: Sampling) -> None:
     group = Group(ticket=replace(TICKET, sampling=sampling), trajectories=())
     assert Sampling(**sampling_to_json(sampling)) == sampling
-    assert group_from_json(group_to_json(group), TICKET.task) == group
+    assert from_json(Group, to_json(group.without_data)).with_task(TICKET.task) == group
 
 
 def test_an_answer_ends_before_the_first_stop_string_in_it() -> None:

@@ -1,6 +1,5 @@
 """Trajectories are plain data: light to import, and written and read back without loss."""
 
-import json
 import pickle
 import subprocess
 import sys
@@ -11,9 +10,9 @@ from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import EnvRef, Task
 from temper.rewards.score import Outcome, Score
+from temper.rollout.codec import from_data, from_json, to_data, to_json
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks, fill_array
 from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Times, Trajectory, Turn, WeightVersion
-from temper.rollout.trajectory_json import group_from_json, group_to_json, turn_from_json, turn_to_json
 
 HEAVY = ("transformers", "torch", "vllm", "ray")
 
@@ -35,11 +34,11 @@ def test_a_turn_is_read_back_as_it_was_written_times_included() -> None:
         times=Times(queue_s=0.1, generate_s=0.25, step_s=1.5),
         tool_spans=(ToolSpan(name="get", arguments={"key": ["a", 1]}, began_s=0.25, seconds=0.000125),),
     )
-    written = json.loads(json.dumps(turn_to_json(turn)))
-    again = turn_from_json(written)
+    again = from_json(Turn, to_json(turn))
     assert (again, again.times, again.tool_spans) == (turn, turn.times, turn.tool_spans)
+    written = to_data(turn)
     del written["tool_spans"]  # as in files of earlier versions
-    assert turn_from_json(written).tool_spans == ()
+    assert from_data(Turn, written).tool_spans == ()
 
 
 def test_times_add_up() -> None:
@@ -67,7 +66,7 @@ def test_a_group_is_read_back_as_written() -> None:
         failed=(Trajectory(task=task, turns=(), stop=Stop.FAILURE, failure=failure),),
         retried=(failure, failure),
     )
-    assert group_from_json(json.loads(json.dumps(group_to_json(group))), task) == group
+    assert from_json(Group, to_json(group.without_data)).with_task(task) == group
 
 
 def test_token_arrays_are_pickled_out_of_band() -> None:

@@ -19,6 +19,7 @@ from temper.orchestrator.loop.buffer import (
     MISSING,
     Buffer,
     BufferState,
+    HeldGroup,
     HeldSlots,
     Occupancy,
     Slot,
@@ -28,9 +29,10 @@ from temper.orchestrator.loop.buffer import (
     VersionCell,
 )
 from temper.orchestrator.loop.mixture import Draw, Mixture
-from temper.orchestrator.run.loop_state import buffer_from_json, buffer_to_json, held_group_lines, saved_groups
+from temper.orchestrator.run.loop_state import held_group_lines
 from temper.orchestrator.stages.run_rl import has_advantage
 from temper.orchestrator.stages.step_metrics import step_metrics
+from temper.rollout.codec import from_json, to_json
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 
@@ -131,8 +133,9 @@ def test_every_draw_is_trained_once_or_still_pending(max_lag: int, slots: int | 
 def again(
     buffer: Buffer, state: BufferState, *, was: int = 1, now: int = 1, envs: tuple[str, ...] = ("math",)
 ) -> set[int]:
-    groups = [saved.with_task(mixture().task(saved.draw)) for saved in saved_groups(held_group_lines(state.groups))]
-    read = buffer_from_json(json.loads(json.dumps(buffer_to_json(state))), groups)
+    saved = [from_json(HeldGroup, line) for line in held_group_lines(state.groups).splitlines()]
+    groups = tuple(replace(one, group=one.group.with_task(mixture().task(one.draw))) for one in saved)
+    read = replace(from_json(BufferState, to_json(replace(state, groups=()))), groups=groups)
     assert read == state
     return buffer.restore(read, was=WeightVersion(step=was), now=WeightVersion(step=now), envs=envs)
 

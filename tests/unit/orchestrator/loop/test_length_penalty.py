@@ -1,13 +1,12 @@
 """The penalty of thinking tokens: its rise and fall, and its state."""
 
-import json
-
 import pytest
 from support.turns import turn_of
 
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking
-from temper.orchestrator.loop.length_penalty import AdaptivePenalty
+from temper.orchestrator.loop.length_penalty import AdaptivePenalty, EnvPenalty
+from temper.rollout.codec import from_json, to_json
 from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Trajectory, WeightVersion
 
 
@@ -50,7 +49,7 @@ def test_the_loss_of_an_answer_is_relative_and_bounded(scale: int) -> None:
 def test_only_unlimited_thinking_counts() -> None:
     penalty = AdaptivePenalty(0.1, step=1.0)
     penalty.add([answers(8), answers(0, thinking=OFF)])
-    assert penalty.state()["math"]["accuracy"] == pytest.approx(0.8)
+    assert penalty.state()["math"].accuracy == pytest.approx(0.8)
     assert penalty.add([answers(0, thinking=OFF)]) == {}
 
 
@@ -61,19 +60,10 @@ def test_environments_have_their_own_penalties_and_a_resumed_run_the_same_ones()
     assert set(logged[1]) == {"env/code/length_penalty"}
     for groups in steps[:2]:
         first.add(groups)
-    resumed.restore(json.loads(json.dumps(first.state())))
+    resumed.restore(from_json(dict[str, EnvPenalty], to_json(first.state())))
     resumed.add(steps[2])
     assert [resumed.of(env) for env in ("math", "code")] == [through.of(env) for env in ("math", "code")]
     assert through.of("math").penalty != through.of("code").penalty
-
-
-def test_an_older_checkpoints_penalty_of_100_tokens_is_converted() -> None:
-    penalty = AdaptivePenalty(0.0, step=1.0)
-    penalty.restore({"math": {"penalty": 0.5, "accuracy": 0.8, "best": 0.8}})
-    assert penalty.of("math").loss(20) == pytest.approx(0.1)
-    penalty.add([answers(8, thinking_tokens=20)])
-    assert penalty.of("math").penalty == pytest.approx(0.1)
-    assert penalty.of("math").loss(20) == pytest.approx(0.1)
 
 
 def test_without_a_margin_there_is_no_penalty() -> None:

@@ -12,6 +12,7 @@ from support.event_rows import read_event_log
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.supervised import SftConfig
 from temper.orchestrator.evaluation.record import read_run
+from temper.orchestrator.loop.buffer import BufferState, Totals
 from temper.orchestrator.pipeline.config import load_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.fork import fork
@@ -206,7 +207,13 @@ def test_a_fork_takes_the_event_log_of_its_stages_along_and_groups_that_its_sett
             event_log.add("dropped", {"ticket": number, "why": "zero_advantage"})
     directory = begin(folder.checkpoints("rl"), 150, needed_bytes=0)
     shutil.copytree(folder.checkpoints("rl") / "000150", directory, dirs_exist_ok=True)
-    state = LoopState(buffer={}, mixture={}, failures={}, version=150, event_rows=3)
+    state = LoopState(
+        buffer=BufferState(next_ticket=0, totals=Totals(), tickets=()),
+        mixture={},
+        failures={},
+        version=150,
+        event_rows=3,
+    )
     (directory / STATE_FILE).write_text(state.to_text())
     (directory / GROUPS_FILE).write_text("a group")
     commit(directory)

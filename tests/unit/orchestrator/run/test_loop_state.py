@@ -1,30 +1,56 @@
 """The loop's state in a checkpoint: round trip, or refusal with a remedy."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.plain_pool import TICKET
 
+from temper.envs.core.errors import Failure, FailureKind
+from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket, Totals
+from temper.orchestrator.loop.length_penalty import EnvPenalty
 from temper.orchestrator.loop.mixture import Draw
-from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_loop
+from temper.orchestrator.run.loop_state import (
+    EPISODES_FILE,
+    GROUPS_FILE,
+    STATE_FILE,
+    LoopState,
+    read_loop,
+    write_groups_of,
+)
+from temper.rollout.episodes.resume import PartialGroup
+from temper.rollout.trajectory import Group, Stop, Trajectory
 
-STATE = LoopState(buffer={"tickets": []}, mixture={"drawn": {"math": 3}}, failures={}, version=7, event_rows=12)
-GROUP = {"held": "ready", "env": "math", "index": 2}
+DRAW = Draw(env="math", index=2)
+STATE = LoopState(
+    buffer=BufferState(
+        next_ticket=5, totals=Totals(issued=5, in_flight=5), tickets=(HeldTicket(number=4, draw=DRAW, admitted=6),)
+    ),
+    mixture={"drawn": {"math": 3}},
+    failures={"math": [(8, (Failure(kind=FailureKind.TIMEOUT, message="too slow"),))]},
+    version=7,
+    event_rows=12,
+    penalties={"math": EnvPenalty(penalty=0.1, length=20.0)},
+)
+GROUP = Group(ticket=replace(TICKET, number=3), trajectories=())
+ANSWER = Trajectory(task=TICKET.task, turns=(), stop=Stop.ENV, reward=1.0)
+PARTIAL = PartialGroup(ticket=replace(TICKET, number=4), attempt=1, finished={2: ANSWER}, before=GROUP)
 
 
 def checkpoint(place: Path) -> Path:
     """Write the files of a checkpoint with one waiting group and one group in flight."""
     (place / STATE_FILE).write_text(STATE.to_text())
-    (place / GROUPS_FILE).write_text(json.dumps(GROUP) + "\n")
-    (place / EPISODES_FILE).write_text('{"ticket": 4}\n')
+    write_groups_of(place, [HeldGroup(held="ready", draw=DRAW, group=GROUP)], [PARTIAL], [], {4})
     return place
 
 
 def test_what_a_checkpoint_says_of_the_loop_is_read_back(tmp_path: Path) -> None:
     saved = read_loop(checkpoint(tmp_path))
     assert saved.state == STATE
-    assert [(group.draw, group.data) for group in saved.groups] == [(Draw(env="math", index=2), GROUP)]
-    assert saved.episodes == [{"ticket": 4}]
+    assert saved.groups == [HeldGroup(held="ready", draw=DRAW, group=GROUP.without_data)]
+    (partial,) = saved.episodes
+    assert partial.with_ticket(PARTIAL.ticket) == replace(PARTIAL, before=replace(GROUP, ticket=PARTIAL.ticket))
 
 
 @pytest.mark.parametrize("told", [{"mixture": {}, "buffer": []}, {"format": 9, "tickets": []}])

@@ -1,7 +1,6 @@
 """Real vLLM: groups in flight continue in another engine, and the trainer agrees with every token."""
 
 import asyncio
-import json
 import math
 import time
 from dataclasses import replace
@@ -20,12 +19,13 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
+from temper.rollout.codec import from_json
 from temper.rollout.config import EpisodeLimits, RolloutConfig
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.episodes.resume import PartialGroup, partial_group_from_json, partial_group_to_json
+from temper.rollout.episodes.resume import PartialGroup, partial_lines
 from temper.rollout.episodes.worker import RolloutWorker
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer
@@ -160,12 +160,12 @@ async def story(model_dir: Path, say: pytest.CaptureFixture[str]) -> None:
         partial, took = await partial_groups(first, tickets, answered=2)
     finally:
         await first.close()
-    lines = [json.dumps(partial_group_to_json(group)) for group in partial]
+    lines = partial_lines([], partial, unfinished={ticket.number for ticket in tickets})
     tokens = sum(one.tokens for group in partial for one in group.unfinished.values())
     with say.disabled():
-        print(f"\ngroups in flight: {tokens} tokens in {took * 1000:.1f} ms, {sum(map(len, lines))} bytes")
-    saved = map(json.loads, lines)  # of all tickets whose groups have not ended yet
-    left = [partial_group_from_json(data, tickets[data["ticket"]]) for data in saved]
+        print(f"\ngroups in flight: {tokens} tokens in {took * 1000:.1f} ms, {len(lines)} bytes")
+    saved = (from_json(PartialGroup, line) for line in lines.splitlines())  # whose groups have not ended yet
+    left = [group.with_ticket(tickets[group.ticket.number]) for group in saved]
     assert any(
         one.turn is not None and one.turn.completion.token_ids for group in left for one in group.unfinished.values()
     )

@@ -1,17 +1,16 @@
 """Groups in flight in a checkpoint: each is taken once, and saved again while it waits."""
 
-import json
 from dataclasses import replace
-from typing import Any
 
 from temper.envs.core.task import EnvRef, Task
+from temper.rollout.codec import from_json
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.resume import (
     PartialEpisode,
     PartialGroup,
     PartialGroups,
     PartialTurn,
-    describe_rows,
+    describe_groups,
     partial_lines,
 )
 from temper.rollout.trajectory import NO_TIME, Stop, Ticket, Trajectory, WeightVersion
@@ -35,17 +34,17 @@ def partial(number: int) -> PartialGroup:
     )
 
 
-def read(lines: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in lines.splitlines()]
+def read(lines: str) -> list[PartialGroup]:
+    return [from_json(PartialGroup, line) for line in lines.splitlines()]
 
 
 def test_what_is_in_flight_is_read_back_and_handed_out_once() -> None:
     notes: list[str] = []
     lines = partial_lines([], [partial(4), partial(5), partial(6)], unfinished={4, 5, 9})
-    assert [row["ticket"] for row in read(lines)] == [4, 5]
-    rows = [row for row in read(lines) if row["ticket"] == 5]
-    assert describe_rows(rows) == "1 groups resume, with 1 finished answers and 2 tokens of 1 others"
-    groups = PartialGroups(rows, note=notes.append)
+    assert [group.ticket.number for group in read(lines)] == [4, 5]
+    saved = [group for group in read(lines) if group.ticket.number == 5]
+    assert describe_groups(saved) == "1 groups resume, with 1 finished answers and 2 tokens of 1 others"
+    groups = PartialGroups(saved, note=notes.append)
     ticket = ticket_of(5, admitted=3)  # versions have changed
     assert groups.take(ticket_of(4)) is None
     assert groups.take(ticket) == replace(partial(5), ticket=ticket)
@@ -54,11 +53,10 @@ def test_what_is_in_flight_is_read_back_and_handed_out_once() -> None:
 
 
 def test_an_untaken_group_is_in_the_next_checkpoint() -> None:
-    rows = read(partial_lines([], [partial(4), partial(5)], unfinished={4, 5}))
-    groups = PartialGroups(rows, note=print)
+    groups = PartialGroups(read(partial_lines([], [partial(4), partial(5)], unfinished={4, 5})), note=print)
     groups.take(ticket_of(4))
-    again = read(partial_lines(groups.rows, [partial(7)], unfinished={4, 5, 7}))
-    assert [row["ticket"] for row in again] == [5, 7]
+    again = read(partial_lines(groups.waiting, [partial(7)], unfinished={4, 5, 7}))
+    assert [group.ticket.number for group in again] == [5, 7]
 
 
 def test_a_group_with_another_task_starts_anew() -> None:

@@ -32,7 +32,7 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, partial_group_from_json, partial_group_to_json
+from temper.rollout.episodes.resume import PartialEpisode, PartialGroup
 from temper.rollout.episodes.runner import GroupInProgress
 from temper.rollout.trajectory import Resumption, Stop, Trajectory
 
@@ -228,10 +228,3 @@ def test_recorded_experts_of_answered_turns_are_kept() -> None:
     same_but_for_versions(trajectory, whole)
     for ours, theirs in zip(trajectory.turns, whole.turns, strict=True):
         np.testing.assert_array_equal(ours.experts, theirs.experts)
-
-
-def test_a_changed_task_is_not_taken_for_the_one_before() -> None:
-    task, _ = own(Path())
-    written = partial_group_to_json(PartialGroup(ticket=ticket_of(task), attempt=0))
-    with pytest.raises(ValueError, match="echo/1.*echo/2"):
-        partial_group_from_json(written, ticket_of(dataclasses.replace(task, key="2")))

@@ -153,7 +153,7 @@ def test_expert_choices_take_a_byte_each_where_they_fit(run: RunDir, tmp_path: P
     batch = with_experts(read_batch(run.batch_file("rl", 1)), experts)
     path = tmp_path / "a.safetensors"
     assert write_batch(path, batch) == path.stat().st_size
-    assert load_file(path)["experts"].dtype == kind
+    assert load_file(path)["int16"].dtype == kind
     found = read_batch(path)
     assert choices(found) == choices(batch)
     assert (found.groups, found.trained_with) == (batch.groups, batch.trained_with)

@@ -1,11 +1,13 @@
 """A replayed step is bitwise equal to the original, and the replay names changed or damaged inputs."""
 
 import asyncio
+import itertools
 import json
 import math
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,7 @@ from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
 from temper.orchestrator.tools.debug.replay.page import furthest_layers
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start
 from temper.orchestrator.tools.debug.replay.weights import Moved, compare_stored
+from temper.rollout.trajectory import Turn
 
 
 @pytest.fixture(scope="module")
@@ -151,15 +154,31 @@ def test_a_learning_rate_moves_the_weights_as_adamw_says(run: RunDir, tmp_path: 
         assert state.weights[kind].as_json()["recorded"] == pytest.approx(math.sqrt(squares), rel=1e-4)
 
 
-def edited(run: RunDir, to: Path, change: Callable[[dict[str, np.ndarray]], None], *, step: int) -> RunDir:
+def edited(run: RunDir, to: Path, change: Callable[[StepBatch], StepBatch], *, step: int) -> RunDir:
     """Copy a run and change values in the record of a step."""
     shutil.copytree(run.root, to)
     copy = RunDir(to)
     path = copy.batch_file("rl", step)
-    arrays = load_file(path)
-    change(arrays)
-    save_file(arrays, path)
+    write_batch(path, change(read_batch(path)))
     return copy
+
+
+def with_behaviour(batch: StepBatch, change: Callable[[np.ndarray], object], places: Collection[int]) -> StepBatch:
+    """Return a batch after a change of the engine's log-probabilities in the turns of these answers."""
+
+    def changed(turn: Turn) -> Turn:
+        logprobs_T = turn.logprobs_T.copy()
+        change(logprobs_T)
+        return replace(turn, logprobs_T=logprobs_T)
+
+    answers = iter(
+        replace(answer, turns=tuple(map(changed, answer.turns))) if place in places else answer
+        for place, answer in enumerate(batch.answers)
+    )
+    groups = [
+        replace(group, trajectories=tuple(itertools.islice(answers, len(group.trajectories)))) for group in batch.groups
+    ]
+    return replace(batch, groups=groups)
 
 
 @pytest.mark.parametrize(("array", "measure"), [("logprobs", "logprob"), ("behaviour", "factor")])
@@ -173,15 +192,19 @@ def test_one_log_probability_that_was_changed_is_named_by_its_token(
     )
     sample = samples[record.place]
     position = int(np.flatnonzero(sample.trained_T)[trained])
-    if array == "logprobs":
-        entry = sum(len(one.logprobs_T) for one in batch.records if one.place < record.place) + trained
-    else:
-        turns = [turn for answer in batch.answers[: record.place] for turn in answer.turns]
-        first = batch.answers[record.place].turns[0]
-        entry = sum(len(turn.sampled_ids) for turn in turns) + position - len(first.context_ids)
+    (turn,) = batch.answers[record.place].turns
 
-    def flip(arrays: dict[str, np.ndarray]) -> None:
-        arrays[array][entry] += np.float32(1e-4)
+    def add(values: np.ndarray, entry: int) -> np.ndarray:
+        values[entry] += np.float32(1e-4)
+        return values
+
+    def flip(batch: StepBatch) -> StepBatch:
+        if array == "behaviour":
+            return with_behaviour(
+                batch, lambda values: add(values, position - len(turn.context_ids)), places=[record.place]
+            )
+        other = replace(record, logprobs_T=add(record.logprobs_T.copy(), trained))
+        return replace(batch, records=[other if one.place == record.place else one for one in batch.records])
 
     copy = edited(run, tmp_path / "run", flip, step=8)
     found = replay(copy, "8")
@@ -201,8 +224,10 @@ def test_one_log_probability_that_was_changed_is_named_by_its_token(
 
 
 def test_a_record_that_is_cut_off_is_refused(run: RunDir, tmp_path: Path) -> None:
-    copy = edited(run, tmp_path / "run", lambda arrays: arrays.update(ids=arrays["ids"][:-1]), step=8)
-    with pytest.raises(ValueError, match=r"rl-8\.safetensors.*ids ends after"):
+    copy = edited(run, tmp_path / "run", lambda batch: batch, step=8)
+    arrays = load_file(copy.batch_file("rl", 8))
+    save_file(arrays | {"int32": arrays["int32"][:-1]}, copy.batch_file("rl", 8))
+    with pytest.raises(ValueError, match=r"rl-8\.safetensors.*int32 ends after"):
         replay(copy, "8")
     path = copy.batch_file("rl", 7)
     path.write_bytes(path.read_bytes()[:-9])
@@ -315,14 +340,17 @@ def test_where_a_batch_can_not_be_written_none_is_due_before_the_next_checkpoint
     assert not BatchKeeper(folder, "rl", count=0, after=6).due(7)
 
 
-def far_away(arrays: dict[str, np.ndarray]) -> None:
+def far_away(batch: StepBatch) -> StepBatch:
     """Make the sum of all logprob differences overflow."""
-    behaviour = arrays["behaviour"]
-    behaviour[np.isfinite(behaviour)] = np.float32(-1e38)
+    return with_behaviour(batch, partial(filled, value=-1e38), places=range(len(batch.answers)))
 
 
-def unknown(arrays: dict[str, np.ndarray]) -> None:
-    arrays["behaviour"][np.isfinite(arrays["behaviour"])] = np.nan
+def unknown(batch: StepBatch) -> StepBatch:
+    return with_behaviour(batch, partial(filled, value=math.nan), places=range(len(batch.answers)))
+
+
+def filled(values: np.ndarray, value: float) -> None:
+    values[np.isfinite(values)] = np.float32(value)
 
 
 def test_a_metric_that_is_infinite_is_what_the_file_has_as_null(run: RunDir, tmp_path: Path) -> None:
