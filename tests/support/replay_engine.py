@@ -74,6 +74,10 @@ class ReplayEngine:
         self._version = version
         return self._version
 
+    async def version(self) -> WeightVersion:
+        """Return the version that it took last."""
+        return self._version
+
     def take_stats(self) -> EngineStats:
         """Return the tokens read and returned since the last call. It makes no passes."""
         stats, self._stats = self._stats, EngineStats()
