@@ -346,7 +346,7 @@ def test_a_checkpoint_that_could_not_be_written_is_told_at_once_and_raised_at_th
         await begun(run, LossConfig())
         with Progress(stream=said) as run.progress:
             run.trainer.learner = Learner(breaks=OSError(errno.ENOSPC, "No space left"))  # type: ignore[assignment]
-            for waits in (run.trainer.written, run.trainer.drain, lambda: run.trainer.save("rl", 6, {})):
+            for waits in (run.trainer.wait_written, run.trainer.drain, lambda: run.trainer.save("rl", 6, {})):
                 await run.trainer.save("rl", 5, {})
                 while "was not written" not in said.getvalue():
                     await asyncio.sleep(0.001)

@@ -73,7 +73,7 @@ def made(kind: Any, **given: Any) -> Any:
 
 def made_instance(kind: Any, given: Mapping[str, Any]) -> Any:
     hints = get_type_hints(kind)
-    return kind(**{one.name: made(hints[one.name]) for one in fields(kind) if one.name not in given} | given)
+    return kind(**{one.name: made(hints[one.name]) for one in fields(kind) if one.name not in given} | {**given})
 
 
 def array_of(kind: Any) -> Array:

@@ -201,7 +201,7 @@ class DeadSender:
     async def host(self) -> str:
         return "here"
 
-    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
+    def offer(self, version: int, *, with_base: bool, receivers: Receivers) -> Offered:
         return asyncio.get_running_loop().create_future()
 
     async def send(self, version: int) -> None:

@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """A run whose third push fails, with a checkpoint of the second step."""
     root = tmp_path_factory.mktemp("failed")
     reserved: list[int] = []
-    asked = Trainer.reserved
+    asked = Trainer.reserved_bytes
 
     def noted(self: Trainer, folder: Path) -> int:
         reserved.append(asked(self, folder))
