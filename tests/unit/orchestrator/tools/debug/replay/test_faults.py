@@ -60,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replayed_run, "Rollouts", FailingRollouts)
-        patch.setattr(Trainer, "reserved", noted)
+        patch.setattr(Trainer, "reserved_bytes", noted)
         with pytest.raises(OSError, match="an engine can't read them"):
             replayed_run.train(root / "run", tiny_models.nemotron_h(root / "model"))
     (root / "reserved.json").write_text(json.dumps(reserved))
