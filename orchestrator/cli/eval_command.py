@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from temper.orchestrator.cli.arguments import DATA_OPTION, add_command, add_screen_options, set_log_level
 from temper.orchestrator.cli.env_commands import env_lines
 from temper.orchestrator.config.text import is_file, without_plus
-from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.stages.registry import all_stages
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
@@ -77,7 +77,12 @@ SETTING = re.compile(r"\+{0,2}[\w-]+(\.[\w*-]+)*=")
 def add_eval_command(commands: "Commands") -> None:
     """Add the command to the parser."""
     command = add_command(
-        commands, "eval", _execute, HELP["eval"], epilog=lambda: EPILOG + env_lines(), description=DESCRIPTION
+        commands,
+        "eval",
+        _execute,
+        all_stages()["eval"].help,
+        epilog=lambda: EPILOG + env_lines(),
+        description=DESCRIPTION,
     )
     command.add_argument("what", nargs="?", metavar="WHAT", help="see above")
     command.add_argument("overrides", nargs="*", metavar="key=value", help="settings, as in a configuration")

@@ -21,7 +21,7 @@ from temper.orchestrator.cli.arguments import (
 from temper.orchestrator.cli.quick_check import check_quickly
 from temper.orchestrator.cluster.head import require_head
 from temper.orchestrator.run.screen import print_text
-from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.stages.registry import all_stages
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
@@ -68,12 +68,12 @@ def add_run_commands(commands: "Commands") -> None:
     epilog = RUN_EPILOG.format(name="run", more="rl.steps=50", what=CONTINUES)
     run = add_command(commands, "run", _execute, text, epilog=epilog)
     add_config(run, over=OVER)
-    stages = "; ".join(f"{name}: {text}" for name, text in HELP.items())
+    stages = "; ".join(f"{name}: {stage.help}" for name, stage in all_stages().items())
     run.add_argument(
-        "--stage", choices=list(HELP), metavar="STAGE", help=f"only its first instance that is left ({stages})"
+        "--stage", choices=list(all_stages()), metavar="STAGE", help=f"only its first instance that is left ({stages})"
     )
     epilog = RUN_EPILOG.format(name="report", more="runs_dir=mine", what=COMPARES)
-    report = add_command(commands, "report", _execute, HELP["report"], epilog=epilog)
+    report = add_command(commands, "report", _execute, all_stages()["report"].help, epilog=epilog)
     add_config(report, over=OVER)
     report.set_defaults(stage="report")
     text = "submit a run to a Ray cluster and follow its log"

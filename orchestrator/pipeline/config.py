@@ -9,14 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from temper.envs.core.setting import kinds
+from temper.envs.core.setting import field_hints, kinds
 from temper.envs.presets.catalog import with_preset
 from temper.orchestrator.config.fitting import check_colocated
+from temper.orchestrator.config.keys import new_key, peer_key, require_known
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
 from temper.orchestrator.config.schema import complete, typed
 from temper.orchestrator.config.text import flat_text, get_value, layered, read_text, with_value, yaml_text
 from temper.orchestrator.pipeline.plan import instances, with_settings
-from temper.orchestrator.stages.stage import Stage, StageInstance, all_stages
+from temper.orchestrator.stages.registry import all_stages
+from temper.orchestrator.stages.stage import Stage, StageInstance
 from temper.orchestrator.tracking.metric_names import SYSTEM
 
 S = TypeVar("S")
@@ -103,6 +105,28 @@ KNOWN = tuple(each.name for each in fields(SCHEMA))
 SHARED = tuple(each.name for each in fields(RunConfig))
 KINDS = kinds(SCHEMA)
 """The effect of a change of each setting on a resumed run. `envs.*.share` is the share of every environment."""
+
+
+def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
+    """Raise `SettingError`, with a hint, for the first unknown key of a configuration.
+
+    Only a `whole` configuration names its stages, so another one may have any section.
+    """
+    known: dict[str, Any] = field_hints(SCHEMA)
+    stages = given.get("stages")
+    for entry in stages if isinstance(stages, list) else []:
+        for stage, settings in entry.items() if isinstance(entry, Mapping) else ():
+            if isinstance(settings, Mapping) and stage in known:
+                name = str(settings.get("name", stage))
+                known = {name: known[stage]} | known
+                require_known(known, {name: {key: value for key, value in settings.items() if key != "name"}})
+    for name, value in given.items():
+        stage = str(name).partition("-")[0]
+        if name not in known and stage in all_stages():  # such as rl-2
+            known = {name: known.get(stage, Any)} | known
+        elif name not in known and not (whole or new_key(str(name)) or peer_key(str(name), value)):
+            known = {name: Any} | known
+    require_known(known, given)
 
 
 def load_config(path: Path, overrides: list[str]) -> Config:

@@ -10,11 +10,10 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
-from temper.envs.core.setting import Kind, kind_of, kinds, unit_of
+from temper.envs.core.setting import Kind, Shape, field_hints, kind_of, kinds, part_of, unit_of
 from temper.orchestrator.config.keys import new_key, peer_key
-from temper.orchestrator.config.schema import Shape, part_of
 from temper.orchestrator.pipeline.config import SCHEMA
 
 REQUIRED = "required"
@@ -78,7 +77,7 @@ def settings_in(schema: type) -> list[Setting]:
 
 
 def _walk(owner: type, prefix: str, values: Any, known: Mapping[str, Kind]) -> Iterator[Setting]:
-    hints, texts = get_type_hints(owner), field_texts(owner)
+    hints, texts = field_hints(owner), field_texts(owner)
     for each in fields(owner):
         key, hint = f"{prefix}{each.name}", hints[each.name]
         part, shape = part_of(hint)
@@ -109,8 +108,7 @@ def field_texts(config: type) -> dict[str, str]:
     """Return the text under each field of a dataclass on one line, with inherited ones."""
     texts: dict[str, str] = {}
     for base in reversed(config.__mro__):
-        written = _source(base) if is_dataclass(base) else None
-        for field, below in pairwise(written.body if written else []):
+        for field, below in pairwise(_source(base)):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
                     texts[name] = " ".join(text.split())
@@ -119,14 +117,16 @@ def field_texts(config: type) -> dict[str, str]:
 
 def class_text(config: type) -> str:
     """Return the first paragraph of a dataclass's docstring on one line; "" without one."""
-    written = _source(config)
-    text = ast.get_docstring(written) if written is not None else None
+    text = inspect.getdoc(config) if _source(config) else None
     return " ".join((text or "").split("\n\n")[0].split())
 
 
-def _source(config: type) -> ast.ClassDef | None:
-    tree = _tree(config.__module__) if "__file__" in vars(sys.modules[config.__module__]) else ast.Module([], [])
-    return next((one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == config.__name__), None)
+def _source(config: type) -> list[ast.stmt]:
+    """Return the statements of a dataclass, none of one without source."""
+    if not is_dataclass(config) or "__file__" not in vars(sys.modules[config.__module__]):
+        return []
+    found = (one for one in _tree(config.__module__).body if isinstance(one, ast.ClassDef))
+    return next((one.body for one in found if one.name == config.__name__), [])
 
 
 @cache
@@ -178,7 +178,7 @@ def named_setting(key: str, stages: Mapping[str, str]) -> Setting:
     if found is None:
         near = nearest(general)
         hint = f"nearest: {', '.join(near)}" if near else "docs/settings.md has all of them"
-        if new := new_key(key) or peer_key(key):
+        if new := new_key(key) or peer_key(key, there=list(all_settings())):
             hint = f"use {new}"
         raise ValueError(f"there is no setting {key}; {hint}")
     return found

@@ -28,7 +28,7 @@ from temper.orchestrator.pipeline.estimate.model import PlannedModel, counted
 from temper.orchestrator.pipeline.profiles.inputs import PROFILED, default_value, profile_name, with_profile_gpus
 from temper.orchestrator.pipeline.profiles.resolve import choose_settings, profile_notes, resolve_profile, with_choices
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.stages.stage import all_stages
+from temper.orchestrator.stages.registry import all_stages
 from temper.rollout.weights.weight_files import require_whole
 
 DEMO = Path("configs/demo.yaml")
