@@ -2,17 +2,20 @@
 
 from pathlib import Path
 
+from temper.orchestrator.config.text import RawConfig
+from temper.orchestrator.pipeline.config import make_unresolved_config, read_run_settings
+from temper.orchestrator.pipeline.data_files import require_inputs
 from temper.orchestrator.run.folder import RunDir
 
 
-def check_quickly(path: Path, overrides: list[str], *, data: bool = True) -> None:
-    """Check all settings, and whether the models and, with `data`, the data of a new run exist.
+def check_quickly(path: Path, overrides: list[str], *, data: bool = True) -> RawConfig:
+    """Return the settings of a run after all checks of them, and of its environments.
 
-    Raise `ValueError` or `FileNotFoundError` as the command would later.
+    The models and, with `data`, the data of a new run must exist. Raise `ValueError` or `FileNotFoundError`.
     """
-    from temper.orchestrator.pipeline.config import load_unresolved_config
-    from temper.orchestrator.pipeline.data_files import require_inputs
-
-    config = load_unresolved_config(path, overrides)
+    given = read_run_settings(path, overrides)
+    config = make_unresolved_config(given, bind=False)  # a missing file is found before environments are imported
     if not RunDir(Path(config.runs_dir).resolve() / config.name).config.is_file():  # an old run may need them no more
         require_inputs(config, data=data)
+    _ = config.environments, config.judges
+    return given

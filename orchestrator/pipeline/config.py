@@ -42,7 +42,6 @@ class Config(RunConfig):
             if instance.name != instance.stage.name and instance.name in (*KNOWN, "metrics", "start", SYSTEM):
                 raise ValueError(f"stages: {instance.name!r} is reserved; give the stage another name")
             self.require_stage(instance)
-        _ = self.environments, self.judges  # bind now, to find errors at once, after checks that import nothing
 
     @cached_property
     def instances(self) -> list[StageInstance]:
@@ -142,13 +141,13 @@ def load_unresolved_config(path: Path, overrides: list[str]) -> Config:
     return make_unresolved_config(read_run_settings(path, overrides))
 
 
-def make_unresolved_config(given: dict[str, Any]) -> Config:
-    """Return the same of plain data. The longest sequence is the configured limit."""
+def make_unresolved_config(given: dict[str, Any], *, bind: bool = True) -> Config:
+    """Return the same of plain data. The longest sequence is the configured limit. `bind` as `make_config`."""
     longest = "rollout.engine.max_model_len"
     limit = get_value(given, "rollout.limits.total_tokens")
     if limit is not None and get_value(given, longest) is None:
         given = with_value(given, longest, limit)
-    return make_config(given)
+    return make_config(given, bind=bind)
 
 
 def read_run_settings(path: Path, overrides: list[str]) -> dict[str, Any]:
@@ -165,11 +164,17 @@ def read_shown_settings(path: Path, overrides: list[str]) -> dict[str, Any]:
     return given
 
 
-def make_config(given: Any) -> Config:
-    """Return the configuration of plain data from YAML. Raise `ValueError` as `load_config`."""
+def make_config(given: Any, *, bind: bool = True) -> Config:
+    """Return the configuration of plain data from YAML. Raise `ValueError` as `load_config`.
+
+    Errors of environments and judges are found at once by `bind`, which imports gymnasium, or else at their first use.
+    """
     parts = vars(typed(SCHEMA, with_presets(_by_instance(given))))
     sections = {name: part for name, part in parts.items() if name not in SHARED}
-    return Config(**{name: parts[name] for name in SHARED}, sections=sections)
+    config = Config(**{name: parts[name] for name in SHARED}, sections=sections)
+    if bind:
+        _ = config.environments, config.judges
+    return config
 
 
 def save_config(config: Config, path: Path) -> None:
