@@ -20,6 +20,7 @@ from temper.orchestrator.cli.arguments import (
 )
 from temper.orchestrator.cli.quick_check import check_quickly
 from temper.orchestrator.cluster.head import require_head
+from temper.orchestrator.config.text import RawConfig
 from temper.orchestrator.pipeline.config import Config, load_unresolved_config, make_config
 from temper.orchestrator.run.screen import print_text
 from temper.orchestrator.stages.registry import all_stages
@@ -101,7 +102,7 @@ def _execute(given: argparse.Namespace) -> int:
     if given.json and not given.dry_run:
         raise ValueError("--json needs --dry-run; for a running run use `temper status RUN --json`")
     forks = given.command == "fork"
-    settings = {} if forks else check_quickly(given.config, given.overrides, data=given.stage != "report")
+    settings: RawConfig = {} if forks else check_quickly(given.config, given.overrides, data=given.stage != "report")
     if not given.dry_run and given.stage != "report":
         require_head(os.environ.get("RAY_ADDRESS", "local"))
     from temper.orchestrator.pipeline.fork import fork

@@ -113,12 +113,12 @@ def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
     """
     known: dict[str, Any] = field_hints(SCHEMA)
     stages = given.get("stages")
-    for entry in stages if isinstance(stages, list) else []:
-        for stage, settings in entry.items() if isinstance(entry, Mapping) else ():
-            if isinstance(settings, Mapping) and stage in known:
-                name = str(settings.get("name", stage))
-                known = {name: known[stage]} | known
-                require_known(known, {name: {key: value for key, value in settings.items() if key != "name"}})
+    entries = [entry for entry in stages if isinstance(entry, Mapping)] if isinstance(stages, list) else []
+    for stage, settings in (pair for entry in entries for pair in entry.items()):
+        if isinstance(settings, Mapping) and stage in known:
+            name = str(settings.get("name", stage))
+            known = {name: known[stage]} | known
+            require_known(known, {name: {key: value for key, value in settings.items() if key != "name"}})
     for name, value in given.items():
         stage = str(name).partition("-")[0]
         if name not in known and stage in all_stages():  # such as rl-2

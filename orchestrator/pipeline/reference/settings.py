@@ -108,7 +108,8 @@ def field_texts(config: type) -> dict[str, str]:
     """Return the text under each field of a dataclass on one line, with inherited ones."""
     texts: dict[str, str] = {}
     for base in reversed(config.__mro__):
-        for field, below in pairwise(_source(base)):
+        written = _source(base) if is_dataclass(base) else None
+        for field, below in pairwise(written.body if written else []):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
                     texts[name] = " ".join(text.split())
@@ -117,16 +118,14 @@ def field_texts(config: type) -> dict[str, str]:
 
 def class_text(config: type) -> str:
     """Return the first paragraph of a dataclass's docstring on one line; "" without one."""
-    text = inspect.getdoc(config) if _source(config) else None
+    written = _source(config)
+    text = ast.get_docstring(written) if written is not None else None
     return " ".join((text or "").split("\n\n")[0].split())
 
 
-def _source(config: type) -> list[ast.stmt]:
-    """Return the statements of a dataclass, none of one without source."""
-    if not is_dataclass(config) or "__file__" not in vars(sys.modules[config.__module__]):
-        return []
-    found = (one for one in _tree(config.__module__).body if isinstance(one, ast.ClassDef))
-    return next((one.body for one in found if one.name == config.__name__), [])
+def _source(config: type) -> ast.ClassDef | None:
+    tree = _tree(config.__module__) if "__file__" in vars(sys.modules[config.__module__]) else ast.Module([], [])
+    return next((one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == config.__name__), None)
 
 
 @cache
