@@ -245,17 +245,13 @@ def _is_asked_of_servers(key: str) -> bool:
 
 
 def _execute(given: argparse.Namespace) -> int:
+    """Evaluate, show the results, and return the exit status. Raise `ValueError` or `FileNotFoundError` for wrong input."""
     if given.what is not None and SETTING.match(given.what):  # WHAT is optional with a server
         given.overrides, given.what = [without_plus(given.what), *given.overrides], None
     if given.what is None and given.url is None:
         raise ValueError("name a YAML file, a model, a run, or a server with --url")
     require_read(given)
     set_log_level(given.log_level)
-    return _evaluate(given)
-
-
-def _evaluate(given: argparse.Namespace) -> int:
-    """Evaluate, show the results, and return the exit status. Raise `ValueError` or `FileNotFoundError` for wrong input."""
     asked = _asked(given)
     file = Path(given.what) if given.what is not None and is_file(given.what) else None
     if given.url is not None:
@@ -337,7 +333,7 @@ def _of_server(given: argparse.Namespace, base: RawConfig, asked: EvalRequest) -
         **{name: value for name, value in options.items() if value is not None},
     )
     config = make_config(overridden(found, given.overrides))
-    from temper.orchestrator.evaluation.remote import evaluate_server
+    from temper.orchestrator.evaluation.remote import evaluate_server  # slow, so after the checks of the settings
 
     settings = config.settings(config.instances[-1])
     answers = evaluate_server(config, settings, server, model=given.model, label=label, quiet=given.quiet or given.json)

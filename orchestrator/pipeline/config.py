@@ -1,6 +1,7 @@
 """The configuration of a run: the settings of the run and a section for each stage with settings.
 
-Each part is declared next to the code it configures. Parts of several stages are in `orchestrator/config/`.
+Each part is declared in the folder that it configures, by a class that imports nothing heavy. Parts of stages are in
+`orchestrator/config/`.
 """
 
 from collections.abc import Mapping
