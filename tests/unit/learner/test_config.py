@@ -100,7 +100,6 @@ def test_gspo_against_an_engine_in_bfloat16_is_refused_with_its_remedy(rounding:
 
 
 def test_the_names_of_the_configuration_are_those_of_the_functions():
-    assert loss_config.USUAL_CLIPS.keys() == surrogates.SURROGATES.keys()
     for name in surrogates.SURROGATES:
         assert loss_config.LossConfig(surrogate=name, aggregation="sequence").surrogate == name
     for name in advantages.ADVANTAGES:

@@ -42,7 +42,7 @@ from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages import eval as eval_stage
 from temper.orchestrator.stages import rft
-from temper.orchestrator.stages.run_eval import evaluate, next_order
+from temper.orchestrator.stages.eval import evaluate, next_order
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.orchestrator.tracking.tracker import Tracker
 from temper.rewards.score import CORRECT, Score

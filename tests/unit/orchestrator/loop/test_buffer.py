@@ -29,7 +29,7 @@ from temper.orchestrator.loop.buffer import (
 )
 from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.orchestrator.run.loop_state import buffer_from_json, buffer_to_json, held_group_lines, saved_groups
-from temper.orchestrator.stages.run_rl import has_advantage
+from temper.orchestrator.stages.rl import has_advantage
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 

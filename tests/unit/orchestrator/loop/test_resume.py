@@ -46,7 +46,7 @@ from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.stages import rl
 from temper.orchestrator.stages.loop_stage import LoopStage
-from temper.orchestrator.stages.run_rl import has_advantage
+from temper.orchestrator.stages.rl import has_advantage
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup

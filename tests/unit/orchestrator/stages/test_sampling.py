@@ -16,7 +16,7 @@ from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages import rft
-from temper.orchestrator.stages.run_eval import evaluate
+from temper.orchestrator.stages.eval import evaluate
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Group, Ticket
