@@ -7,8 +7,8 @@ MINUTES ?= 30
 SEEN := runs/faults.txt
 PY := .venv/bin/python
 PACKAGES := $(addprefix -p temper.,rewards envs rollout learner orchestrator)
-# A target for each line of the list of stages. An image runs `make setup` without that file.
-STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py 2>/dev/null)
+# A target for each stage. An image runs `make setup` without that file.
+STAGES := $(shell sed -nE 's/^    name="([a-z_]+)",/\1/p' orchestrator/stages/registry.py 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo budget-demo budget-study $(STAGES) ui submit test test-long test-faults test-network judges soak check bench \
@@ -16,8 +16,8 @@ STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/regi
 
 help:  ## list the targets
 	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@sed -nE 's/^    "([a-z_]+)": "(.*)",$$/\1:\2/p' orchestrator/stages/registry.py \
-	  | awk -F ':' '{printf "  make %-12s a stage of CONFIG: %s\n", $$1, $$2}'
+	@awk -F '"' '/^    name=/ {name = $$2} /^    help=/ {printf "  make %-12s a stage of CONFIG: %s\n", name, $$2}' \
+	  orchestrator/stages/registry.py
 
 setup:  ## make .venv: the GPU stack where nvidia-smi answers, else the CPU stack; STACK=cpu|gpu FUSED=1
 	@bash requirements/install.sh

@@ -10,7 +10,7 @@ From the bottom up; each folder imports itself and those above it in this list (
     session       one run in progress: engines, trainer, recorded batches, supervision of all processes
     data          rows for the supervised stages
     evaluation    held-out tasks put to the engines, and the scores of the answers
-    stages        the stages: one file and one line in `registry` for each
+    stages        the stages: a file and an entry of `registry` for each
     pipeline      the configuration composed of their settings; the plan, the checks and the runner of a run
     tools         programs that look at runs: nothing above imports one
     cli           the commands of `temper`

@@ -21,8 +21,8 @@ from temper.orchestrator.cli.reproduce_command import add_reproduce_command
 from temper.orchestrator.cli.run_commands import add_run_commands
 from temper.orchestrator.cli.serve_command import add_serve_command
 from temper.orchestrator.cluster.this_machine import module_folder, search_last
-from temper.orchestrator.config.keys import check_keys
 from temper.orchestrator.config.text import is_file, layered, overridden, without_plus
+from temper.orchestrator.pipeline.config import check_keys
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands

@@ -27,9 +27,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from temper.envs.core.function_source import name_of_function
 from temper.orchestrator.cluster.this_machine import free_port, worker_variables
-from temper.orchestrator.config.keys import check_keys
 from temper.orchestrator.config.text import layered, merged, read_text, yaml_text
 from temper.orchestrator.loop.deadline import STOPPED
+from temper.orchestrator.pipeline.config import check_keys
 from temper.orchestrator.run.folder import RunDir, complete_lines
 
 if TYPE_CHECKING:

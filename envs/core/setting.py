@@ -12,7 +12,8 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from enum import Enum
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from functools import cache
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 Unit = Literal["", "seconds", "GiB", "MB/s", "tokens", "characters", "steps", "share"]
@@ -23,6 +24,8 @@ LONGEST_S = 1e9
 """Most seconds of a setting. Timers of Python overflow after three centuries."""
 KIND, UNIT = "kind", "unit"
 """Keys of a field's metadata."""
+Shape = Literal["one", "maybe", "each"]
+"""Shape of a field with a section: one, one or null, or one for each key."""
 
 
 class Kind(Enum):
@@ -70,6 +73,21 @@ def bounds_of(unit: str, *, whole: bool) -> tuple[float, float]:
     return 0.0 if whole or unit else -LARGEST, LONGEST_S if unit == "seconds" else LARGEST
 
 
+@cache
+def field_hints(config: type) -> dict[str, Any]:
+    """Return the type of each field of a dataclass by its name."""
+    hints = get_type_hints(config)
+    return {each.name: hints[each.name] for each in fields(config)}
+
+
+def part_of(hint: Any) -> tuple[type | None, Shape]:
+    """Return the dataclass in a field of this type, if any, and its shape."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return hint, "one"
+    found = next((one for one in get_args(hint) if isinstance(one, type) and is_dataclass(one)), None)
+    return found, "each" if get_origin(hint) is dict else "maybe"
+
+
 def kinds(config: type) -> dict[str, Kind]:
     """Return the kind of each setting by its dotted name. `*` stands for any key of a dict of configurations."""
     return dict(_kinds(config, ""))
@@ -86,21 +104,17 @@ def kind_of(known: Mapping[str, Kind], key: str) -> Kind:
     return Kind.IMMUTABLE
 
 
-def _kinds(config: Any, prefix: str) -> Iterator[tuple[str, Kind]]:
-    hints = get_type_hints(config)
+def _kinds(config: type, prefix: str) -> Iterator[tuple[str, Kind]]:
+    hints = field_hints(config)
     for each in fields(config):
-        name, hint = f"{prefix}{each.name}", hints[each.name]
-        values = get_args(hint)[-1:]
-        optional = next((part for part in get_args(hint) if is_dataclass(part)), None)
-        if is_dataclass(hint):
-            whole = each.metadata.get(KIND)
-            yield from ((key, whole or kind) for key, kind in _kinds(hint, f"{name}."))
-        elif values and is_dataclass(values[0]):
-            yield from _kinds(values[0], f"{name}.*.")
-        else:
+        name = f"{prefix}{each.name}"
+        part, shape = part_of(hints[each.name])
+        if part is None or shape == "maybe":
             yield name, _declared(each, name)
-            if optional is not None:
-                yield from _kinds(optional, f"{name}.")
+        if part is not None:
+            whole = each.metadata.get(KIND) if shape == "one" else None
+            below = f"{name}.*." if shape == "each" else f"{name}."
+            yield from ((key, whole or kind) for key, kind in _kinds(part, below))
 
 
 def _declared(each: "Field[Any]", name: str) -> Kind:

@@ -8,6 +8,7 @@ from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import immutable
 from temper.learner.losses.advantages import ADVANTAGES, NORMALISED_OVER_BATCH, check_advantage
 from temper.learner.losses.custom_functions import CUSTOM, is_custom
+from temper.learner.losses.surrogates import SURROGATES, check_surrogate
 
 if TYPE_CHECKING:
     from temper.rollout.trajectory import TurnFault
@@ -17,14 +18,6 @@ Aggregation = Literal["token", "sequence", "constant"]
 OldPolicy = Literal["trainer", "rollout"]
 KlEstimate = Literal["k1", "k2", "k3"]
 KlPlace = Literal["loss", "reward"]
-USUAL_CLIPS = {
-    "ppo": (0.2, 0.28),
-    "gspo": (3e-4, 4e-4),
-    "cispo": (1.0, 4.0),
-    "decoupled": (0.2, 0.28),
-    "reinforce": (1.0, inf),
-}
-"""Default `clip_low` and `clip_high` by surrogate. A custom surrogate uses ppo's defaults."""
 DECOUPLED_RANGE = (0.0, 5.0)
 """Default token_range of the decoupled surrogate, as trainer / rollout."""
 
@@ -110,11 +103,9 @@ class LossConfig:
         else:
             one_of("loss.advantage", self.advantage, (*ADVANTAGES, CUSTOM))
         if is_custom(self.surrogate):
-            from temper.learner.losses.surrogates import check_surrogate  # imports torch
-
             check_surrogate(self.surrogate)
         else:
-            one_of("loss.surrogate", self.surrogate, (*USUAL_CLIPS, CUSTOM))
+            one_of("loss.surrogate", self.surrogate, (*SURROGATES, CUSTOM))
         self._check_ranges()
         positive("loss.beta", self.beta)
         positive("loss.advantage_clip", self.advantage_clip)
@@ -218,8 +209,8 @@ class LossConfig:
 
     @property
     def clip(self) -> tuple[float, float]:
-        """Bounds of the policy ratio: 1 - the first and 1 + the second."""
-        low, high = USUAL_CLIPS.get(self.surrogate, USUAL_CLIPS["ppo"])
+        """Bounds of the policy ratio: 1 - the first and 1 + the second. A custom surrogate has ppo's defaults."""
+        low, high = SURROGATES.get(self.surrogate, SURROGATES["ppo"]).clip
         return low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high
 
     @property

@@ -2,14 +2,20 @@
 
 Suffixes: `_BT` one entry per sequence and token, `_B1` per sequence. In the formulas r = pi / pi_old is the policy ratio, A
 the advantage and sg(.) stops the gradient.
+
+Settings read the table of surrogates, so this file calls methods of tensors and does not import torch.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Protocol
 
 from temper.learner.losses.custom_functions import call_on_trial, import_function, is_custom
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to +- this before exponentiation."""
@@ -102,35 +108,46 @@ def reinforce(tokens: Tokens, *, clip: Clip) -> Surrogate:
     """
     ratio_BT = bounded_exp(tokens.logprobs_BT - tokens.old_BT)
     loss_BT = -(ratio_BT * tokens.advantages_BT)
-    return Surrogate(loss_BT=loss_BT, ratio_BT=ratio_BT.detach(), clipped_BT=torch.zeros_like(tokens.trained_BT))
+    return Surrogate(loss_BT=loss_BT, ratio_BT=ratio_BT.detach(), clipped_BT=tokens.trained_BT.new_zeros(loss_BT.shape))
 
 
 def _clipped(ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) -> Surrogate:
     unclipped_BT = ratio_BT * advantages_BT
-    objective_BT = torch.minimum(unclipped_BT, ratio_BT.clamp(1 - clip.low, 1 + clip.high) * advantages_BT)
+    objective_BT = unclipped_BT.minimum(ratio_BT.clamp(1 - clip.low, 1 + clip.high) * advantages_BT)
     if clip.dual:
-        bounded_BT = torch.maximum(objective_BT, clip.dual * advantages_BT)
-        objective_BT = torch.where(advantages_BT < 0, bounded_BT, objective_BT)
+        bounded_BT = objective_BT.maximum(clip.dual * advantages_BT)
+        objective_BT = bounded_BT.where(advantages_BT < 0, objective_BT)
     clipped_BT = objective_BT.detach() != unclipped_BT.detach()
     return Surrogate(loss_BT=-objective_BT, ratio_BT=ratio_BT.detach(), clipped_BT=clipped_BT)
 
 
-SURROGATES: dict[str, SurrogateFunction] = {
-    "ppo": ppo,
-    "gspo": gspo,
-    "cispo": cispo,
-    "decoupled": ppo,
-    "reinforce": reinforce,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSurrogate:
+    """A surrogate with its default clip."""
+
+    function: SurrogateFunction
+    clip: tuple[float, float]
+    """Default `clip_low` and `clip_high`."""
+
+
+SURROGATES = {
+    "ppo": KnownSurrogate(function=ppo, clip=(0.2, 0.28)),
+    "gspo": KnownSurrogate(function=gspo, clip=(3e-4, 4e-4)),
+    "cispo": KnownSurrogate(function=cispo, clip=(1.0, 4.0)),
+    "decoupled": KnownSurrogate(function=ppo, clip=(0.2, 0.28)),
+    "reinforce": KnownSurrogate(function=reinforce, clip=(1.0, inf)),
 }
-"""By their names in the configuration, which `USUAL_CLIPS` has too. decoupled is ppo with a token weight in `policy_loss`."""
+"""By their names in the configuration. decoupled is ppo with a token weight in `policy_loss`."""
 
 
 def surrogate_function(name: str) -> SurrogateFunction:
-    return import_function("loss.surrogate", name) if is_custom(name) else SURROGATES[name]
+    return import_function("loss.surrogate", name) if is_custom(name) else SURROGATES[name].function
 
 
 def check_surrogate(name: str) -> None:
     """Raise `ValueError` if a custom surrogate can't be imported, called or differentiated."""
+    import torch
+
     logprobs_BT = torch.tensor([[-1.0, -2.0, -0.5], [-0.3, -1.5, -2.5]]).requires_grad_()
     tokens = Tokens(
         logprobs_BT=logprobs_BT,

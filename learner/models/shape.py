@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import transformers
+if TYPE_CHECKING:
+    import transformers
 
 LAYER_TYPES = {"full_attention", "sliding_attention", "mlp", "moe"}
 """Layers that continue from transformers' cache with the needed gradient, or need no gradient from it."""
@@ -14,6 +16,8 @@ layers."""
 
 def require_shareable(config: "transformers.PreTrainedConfig") -> None:
     """Raise `ValueError` if a model's answers may not continue correctly from a shared prompt."""
+    import transformers  # slow: the sizes alone are read without it
+
     text = config.get_text_config(decoder=True)
     layers = set(transformers.cache_utils.get_layer_types_and_kwargs(text)[0])
     unknown = sorted(layers - LAYER_TYPES - {RECURRENT.get(text.model_type)})
@@ -37,14 +41,18 @@ class ModelShape:
 
 def shape_of(directory: Path, *, parameters: int) -> ModelShape:
     """Return the shape of a model directory with `parameters` parameters."""
-    return read_shape(
-        transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False), parameters=parameters
-    )
+    return read_shape(_config_of(directory), parameters=parameters)
+
+
+def _config_of(directory: Path) -> "transformers.PretrainedConfig":
+    import transformers
+
+    return transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)
 
 
 def longest_sequence(directory: Path) -> int | None:
     """Return the maximum number of positions in a model's configuration, or None if it has none."""
-    config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
+    config = _config_of(directory).get_text_config(decoder=True)
     positions: int | None = getattr(config, "max_position_embeddings", None)
     return positions
 

@@ -2,20 +2,24 @@
 
 from pathlib import Path
 
+from temper.orchestrator.config.text import RawConfig
+from temper.orchestrator.pipeline.config import make_unresolved_config, read_run_settings
+from temper.orchestrator.pipeline.data_files import require_inputs
 from temper.orchestrator.run.folder import RunDir
 
 
-def check_quickly(path: Path, overrides: list[str], *, data: bool = True, starts: bool = False) -> None:
-    """Check all settings, and whether models and, with `data`, data of a new run exist. A run that `starts` must be free.
+def check_quickly(path: Path, overrides: list[str], *, data: bool = True, starts: bool = False) -> RawConfig:
+    """Return the settings of a run after all checks of them, and of its environments.
 
-    Raise `ValueError` or `FileNotFoundError` as the command would later.
+    The models and, with `data`, the data of a new run must exist, and a run that `starts` must be free. Raise `ValueError` or
+    `FileNotFoundError`.
     """
-    from temper.orchestrator.pipeline.config import load_unresolved_config
-    from temper.orchestrator.pipeline.data_files import require_inputs
-
-    config = load_unresolved_config(path, overrides)
+    given = read_run_settings(path, overrides)
+    config = make_unresolved_config(given, bind=False)  # a missing file is found before environments are imported
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     if starts:
         folder.require_free()
     if not folder.config.is_file():  # an old run may need them no more
         require_inputs(config, data=data)
+    _ = config.environments, config.judges
+    return given

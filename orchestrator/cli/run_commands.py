@@ -20,12 +20,13 @@ from temper.orchestrator.cli.arguments import (
 )
 from temper.orchestrator.cli.quick_check import check_quickly
 from temper.orchestrator.cluster.head import require_head
+from temper.orchestrator.config.text import RawConfig
+from temper.orchestrator.pipeline.config import Config, load_unresolved_config, make_config
 from temper.orchestrator.run.screen import print_text
-from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.stages.registry import all_stages
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
-    from temper.orchestrator.pipeline.config import Config
     from temper.orchestrator.pipeline.preview import Preview
 
 RUN_EPILOG = """examples:
@@ -68,12 +69,12 @@ def add_run_commands(commands: "Commands") -> None:
     epilog = RUN_EPILOG.format(name="run", more="rl.steps=50", what=CONTINUES)
     run = add_command(commands, "run", _execute, text, epilog=epilog)
     add_config(run, over=OVER)
-    stages = "; ".join(f"{name}: {text}" for name, text in HELP.items())
+    stages = "; ".join(f"{name}: {stage.help}" for name, stage in all_stages().items())
     run.add_argument(
-        "--stage", choices=list(HELP), metavar="STAGE", help=f"only its first instance that is left ({stages})"
+        "--stage", choices=list(all_stages()), metavar="STAGE", help=f"only its first instance that is left ({stages})"
     )
     epilog = RUN_EPILOG.format(name="report", more="runs_dir=mine", what=COMPARES)
-    report = add_command(commands, "report", _execute, HELP["report"], epilog=epilog)
+    report = add_command(commands, "report", _execute, all_stages()["report"].help, epilog=epilog)
     add_config(report, over=OVER)
     report.set_defaults(stage="report")
     text = "submit a run to a Ray cluster and follow its log"
@@ -100,32 +101,33 @@ def add_run_commands(commands: "Commands") -> None:
 def _execute(given: argparse.Namespace) -> int:
     if given.json and not given.dry_run:
         raise ValueError("--json needs --dry-run; for a running run use `temper status RUN --json`")
-    if given.command != "fork":
-        check_quickly(given.config, given.overrides, data=given.stage != "report", starts=not given.dry_run)
+    forks = given.command == "fork"
+    settings: RawConfig = {}
+    if not forks:
+        settings = check_quickly(given.config, given.overrides, data=given.stage != "report", starts=not given.dry_run)
     if not given.dry_run and given.stage != "report":
         require_head(os.environ.get("RAY_ADDRESS", "local"))
-    from temper.orchestrator.pipeline.config import read_run_settings
     from temper.orchestrator.pipeline.fork import fork
+    from temper.orchestrator.pipeline.gguf_model import with_converted_model
     from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
-    from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
+    from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
     from temper.orchestrator.pipeline.runner import run_pipeline
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
     set_log_level(given.log_level)
-    forks = given.command == "fork"
     if given.dry_run and forks:
         return show_dry_run(*preview_of_fork(given.source, given.at, given.overrides), given)
     if given.dry_run:
-        return show_dry_run(*preview_of(read_run_settings(given.config, given.overrides), only=given.stage), given)
+        return show_dry_run(*preview_of(settings, only=given.stage), given)
     if forks:
         config = fork(given.source, given.at, given.overrides)
         print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
     else:
-        config = load_resolved_config(given.config, given.overrides)
+        config = make_config(resolve_profile(with_converted_model(settings)))
     return asyncio.run(run_pipeline(config, only=given.stage, quiet=given.quiet, notes=start_notes(config)))
 
 
-def show_dry_run(preview: "Preview", config: "Config | None", given: argparse.Namespace) -> int:
+def show_dry_run(preview: "Preview", config: Config | None, given: argparse.Namespace) -> int:
     """Print the findings of the quick checks and a preview. Return the exit status.
 
     `config` is None if the profile cannot be resolved on this machine. Then only the machine is checked.
@@ -143,7 +145,6 @@ def show_dry_run(preview: "Preview", config: "Config | None", given: argparse.Na
 
 def _submit(given: argparse.Namespace) -> int:
     from temper.orchestrator.cli.submit import submit
-    from temper.orchestrator.pipeline.config import load_unresolved_config
 
     load_unresolved_config(given.config, given.overrides)  # reports its errors, and the job asks its cluster
     return submit(given.config, given.overrides, given.address)

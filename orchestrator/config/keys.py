@@ -1,25 +1,13 @@
-"""The keys of all settings, and hints for an unknown key, without importing the configured code.
+"""Hints for an unknown key: the nearest key, or our name of another project's setting."""
 
-The keys come from the source of the classes, since importing them takes ten seconds.
-"""
-
-import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from temper.envs.core.bounds import SettingError
+from temper.envs.core.setting import field_hints, part_of
 from temper.orchestrator.run.redaction import redacted
 
-PACKAGE = Path(__file__).resolve().parents[2]
-REGISTRY = "temper.orchestrator.stages.registry"
-RUN_CONFIG = ("temper.orchestrator.config.run_config", "RunConfig")
-EACH = "*"
-"""Key of a section with any number of entries, each under a name of the user."""
-Keys = dict[str, "Keys | None"]
-"""Keys of a section by name, None for a value."""
 PEER_KEYS = {
     # TRL
     "num_generations": "rl.group_size",
@@ -133,65 +121,50 @@ PEER_KEYS = {
 """Settings of other projects with our nearest ones. A key without a section matches in any section."""
 
 
-def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
-    """Raise `SettingError`, with a hint, for the first unknown key of a configuration.
-
-    Only a `whole` configuration names its stages, so another one may have any section.
-    """
-    stages = given.get("stages")
-    entries = [entry for entry in stages if isinstance(entry, Mapping)] if isinstance(stages, list) else []
-    known = all_keys()
-    named: Keys = {}
-    for entry in entries:
-        for stage, settings in entry.items():
-            section = known.get(str(stage))
-            if isinstance(settings, Mapping) and section is not None:
-                name = str(settings.get("name", stage))
-                named[name] = section
-                _check({key: value for key, value in settings.items() if key != "name"}, section, f"{name}.")
-    for name in given:
-        stage = str(name).partition("-")[0]
-        if name not in known and stage in _stages():  # such as rl-2
-            named[str(name)] = known.get(stage)
-        elif name not in known and not (whole or peer_key(str(name), given[name])):
-            named.setdefault(str(name), None)
-    _check(given, {**named, **known}, "")
+def require_known(known: Mapping[str, Any], given: Mapping[str, Any], *, under: str = "") -> None:
+    """Raise `SettingError`, with a hint, for the first unknown key. `known` has the type of each setting by its name."""
+    for key, value, names in _unknown(known, given, under):
+        shown = "..." if isinstance(value, Mapping) else redacted({key: value})[key]
+        hint = _hint(key, value, names, dotted(known, under))
+        raise SettingError(key, shown, f"unknown key {key.rpartition('.')[2]!r}; {hint}")
 
 
-def _check(given: Mapping[str, Any], known: Keys, under: str) -> None:
+def _unknown(
+    known: Mapping[str, Any], given: Mapping[str, Any], under: str
+) -> Iterator[tuple[str, Any, Sequence[str]]]:
+    """Yield each unknown key with its value and the keys of its section."""
     for name, value in given.items():
         key = f"{under}{name}"
-        if name not in known and EACH not in known:
-            raise unknown_key(key, value, list(known))
-        section = known.get(name, known.get(EACH))
-        if section is not None and isinstance(value, Mapping):
-            _check(value, section, f"{key}.")
+        if name not in known:
+            yield key, value, list(known)
+            continue
+        part, shape = part_of(known[name])
+        if part is not None and isinstance(value, Mapping):
+            inner = dict.fromkeys(value, part) if shape == "each" else field_hints(part)
+            yield from _unknown(inner, value, f"{key}.")
 
 
-def unknown_key(key: str, value: Any, known: Sequence[str]) -> SettingError:
-    """Return the error for a key that its section lacks. `known` are its keys."""
-    shown = "..." if isinstance(value, Mapping) else redacted({key: value})[key]
-    return SettingError(key, shown, f"unknown key {key.rpartition('.')[2]!r}; {_hint(key, value, known)}")
-
-
-def _hint(key: str, value: Any, known: Sequence[str]) -> str:
-    if new := peer_key(key, value):
+def _hint(key: str, value: Any, names: Sequence[str], there: Sequence[str]) -> str:
+    """Return a hint for a key that its section lacks. `names` are the keys of the section, `there` all keys."""
+    if new := peer_key(key, value, there):
         return f"use {new}"
     section, _, word = key.rpartition(".")
-    there = dotted(all_keys())
     same = sorted((one for one in there if one.rpartition(".")[2] == word), key=len)
     below = [one for one in same if section and one.startswith(f"{section.partition('.')[0]}.")]
-    nearer, near = (get_close_matches(word, known, n=1, cutoff=least) for least in (0.8, 0.6))
+    nearer, near = (get_close_matches(word, names, n=1, cutoff=least) for least in (0.8, 0.6))
     found = below[:1] or _whole(section, nearer) or same[:3] or _whole(section, near)
-    return f"did you mean {' or '.join(found)}?" if found else f"known keys are {', '.join(known)}"
+    return f"did you mean {' or '.join(found)}?" if found else f"known keys are {', '.join(names)}"
 
 
 def _whole(section: str, words: list[str]) -> list[str]:
     return [f"{section}.{word}".removeprefix(".") for word in words]
 
 
-def peer_key(key: str, value: Any = None) -> str | None:
-    """Return our name of another project's setting, or of one below it, None for any other key."""
+def peer_key(key: str, value: Any = None, there: Sequence[str] = ()) -> str | None:
+    """Return our name of another project's setting, or of one below it, None for any other key.
+
+    It is in the section of the key if that has such a setting, so if it is in `there`.
+    """
     keys = [key]
     while isinstance(value, Mapping) and value:
         word, value = next(iter(value.items()))
@@ -200,69 +173,14 @@ def peer_key(key: str, value: Any = None) -> str | None:
     if not found:
         return None
     own = f"{key.partition('.')[0]}.{found[0].partition('.')[2]}"  # of the stage that has the key
-    return own if own in dotted(all_keys()) else found[0]
+    return own if own in there else found[0]
 
 
-def dotted(keys: Keys, under: str = "") -> list[str]:
-    """Return the dotted keys of all values and sections."""
-    below = [dotted(inner, f"{under}{name}.") for name, inner in keys.items() if inner is not None]
-    return [*(f"{under}{name}" for name in keys if name != EACH), *(key for inner in below for key in inner)]
-
-
-@cache
-def all_keys() -> Keys:
-    """Return the keys of a configuration: settings of a run and a section for each stage with settings."""
-    sections: Keys = {}
-    for stage, module in _stages().items():
-        for node in ast.walk(_parsed(module)):
-            if isinstance(node, ast.keyword) and node.arg == "settings":
-                sections[stage] = _class_keys(module, _name(node.value))
-    return {**(_class_keys(*RUN_CONFIG) or {}), **sections}
-
-
-def _stages() -> dict[str, str]:
-    """Return the module of each stage."""
-    assigned = (node for node in _parsed(REGISTRY).body if isinstance(node, ast.Assign))
-    names = next(node.value for node in assigned if _name(node.targets[0]) == "HELP")
-    return {name: f"temper.orchestrator.stages.{name}" for name in ast.literal_eval(names)}
-
-
-@cache
-def _parsed(module: str) -> ast.Module:
-    path = PACKAGE.joinpath(*module.split(".")[1:])
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
-def _class_keys(module: str, name: str) -> Keys | None:
-    """Return the keys of a dataclass that a module declares or imports, None for any other name."""
-    for node in _parsed(module).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("temper."):
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return _class_keys(str(node.module), alias.name)
-        if isinstance(node, ast.ClassDef) and node.name == name and "dataclass" in map(_name, node.decorator_list):
-            keys: Keys = {}
-            for base in node.bases:
-                keys |= _class_keys(module, _name(base)) or {}
-            fields = (each for each in node.body if isinstance(each, ast.AnnAssign))
-            return keys | {_name(each.target): _part(module, each) for each in fields if "ClassVar" not in _names(each)}
-    return None
-
-
-def _part(module: str, field: ast.AnnAssign) -> Keys | None:
-    """Return the keys below a field, None for a value."""
-    names = _names(field)
-    found = next((keys for name in names if (keys := _class_keys(module, name)) is not None), None)
-    return {EACH: found} if found is not None and "dict" in names else found
-
-
-def _names(field: ast.AnnAssign) -> list[str]:
-    return [node.id for node in ast.walk(field.annotation) if isinstance(node, ast.Name)]
-
-
-def _name(node: ast.AST) -> str:
-    """Return the name of a node: a name, or the function of a call."""
-    if isinstance(node, ast.Call):
-        return _name(node.func)
-    return node.id if isinstance(node, ast.Name) else ""
+def dotted(known: Mapping[str, Any], under: str = "") -> list[str]:
+    """Return the dotted keys of all values and sections. `*` is a key of the user."""
+    found = [f"{under}{name}" for name in known]
+    for name, hint in known.items():
+        part, shape = part_of(hint)
+        if part is not None:
+            found += dotted(field_hints(part), f"{under}{name}.*." if shape == "each" else f"{under}{name}.")
+    return found

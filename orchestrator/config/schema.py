@@ -1,36 +1,32 @@
-"""Builds settings dataclasses from plain data and checks them with pydantic: unknown keys, types, and the checks of each
-class.
+"""Builds settings dataclasses from plain data and checks them: unknown keys, types by pydantic, then the checks of each class.
 
-    given --complete()--> all keys of every section --resolved()--> no ${...} left --pydantic--> the dataclass
+given --complete()--> all keys of every section --resolved()--> no ${...} left --types--> plain data --> the dataclass
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
-from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import SchemaValidator
+import pydantic
 
 from temper.envs.core.bounds import SettingError
-from temper.envs.core.setting import bounds_of, unit_of
+from temper.envs.core.setting import bounds_of, field_hints, part_of, unit_of
 from temper.envs.data.config import DataConfig
-from temper.orchestrator.config.keys import unknown_key
+from temper.orchestrator.config.keys import require_known
 from temper.orchestrator.config.text import merged, parsed, resolved
 from temper.orchestrator.run.redaction import redacted
 
 UNSET = "???"
 """Shown for a required setting without a value."""
-CONFIG = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
-ORDER = {"unexpected_keyword_argument": 0, "missing": 2, "value_error": 3}
-"""Order of error types: wrong keys, wrong types, missing keys, checks of the classes."""
+LAX = pydantic.ConfigDict(coerce_numbers_to_str=True)
 BOUNDS = {"greater_than_equal": "must be {ge:g} or more", "less_than": "must be below {lt:g}"}
 """Remedies by error type, for numbers out of the bounds of their units."""
 SWITCH = {True: "on", False: "off"}
 """Words that YAML reads as booleans. They are choices of some settings."""
-Shape = Literal["one", "maybe", "each"]
-"""Shape of a field with a section: one, one or null, or one for each key."""
 
 
 def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
@@ -39,11 +35,7 @@ def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
     Raise `SettingError`, with the key below `under`, for an unknown or wrong setting.
     """
     config, values = (schema, _defaults(schema)) if isinstance(schema, type) else (type(schema), asdict(schema))
-    plain = resolved(complete(config, given, values, under=under), under=under)
-    try:
-        return _bounded(config).validate_python({under: plain})[under]
-    except ValidationError as error:
-        raise _explained(error, config, under) from error
+    return _built(config, _checked(config, complete(config, given, values, under=under), under), under)
 
 
 def values(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,11 +45,7 @@ def values(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     required = {each.name: UNSET for each in fields(schema) if _default(each) is MISSING}
     hidden = redacted(complete(schema, given, required | _defaults(schema)))  # the variable of a secret may be missing
-    plain = redacted(resolved(hidden))
-    try:
-        return asdict(_unchecked(schema).validate_python({"": plain})[""])
-    except ValidationError as error:
-        raise _explained(error, schema, "") from error
+    return redacted(_checked(schema, hidden, ""))
 
 
 def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, *, under: str = "") -> dict[str, Any]:
@@ -67,7 +55,7 @@ def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, 
     """
     if not isinstance(given, Mapping):
         raise SettingError(under.removesuffix(".") or "a configuration", given, "must be settings, each with its key")
-    hints = _hints(config)
+    hints = field_hints(config)
     whole = dict(_defaults(config) if values is None else values)
     for name, value in given.items():
         whole[name] = _completed(hints.get(name, Any), value, whole.get(name), f"{under}{name}")
@@ -137,14 +125,6 @@ def _words(hint: Any) -> set[Any]:
     return {word for one in (hint, *get_args(hint)) if get_origin(one) is Literal for word in get_args(one)}
 
 
-def part_of(hint: Any) -> tuple[type | None, Shape]:
-    """Return the dataclass in a field of this type, if any, and its shape."""
-    if isinstance(hint, type) and is_dataclass(hint):
-        return hint, "one"
-    found = next((one for one in get_args(hint) if isinstance(one, type) and is_dataclass(one)), None)
-    return found, "each" if get_origin(hint) is dict else "maybe"
-
-
 def data_option(text: str) -> DataConfig:
     """Return the data of an option: a path, or YAML settings. Raise `ValueError` for other text."""
     if not text.lstrip().startswith("{"):
@@ -152,11 +132,6 @@ def data_option(text: str) -> DataConfig:
     data = typed(DataConfig, parsed(text))
     assert isinstance(data, DataConfig)
     return data
-
-
-@cache
-def _hints(config: type) -> dict[str, Any]:
-    return get_type_hints(config)
 
 
 def _default(each: Any) -> Any:
@@ -172,85 +147,89 @@ def _defaults(config: type) -> dict[str, Any]:
     }
 
 
-@cache
-def adapter(config: type) -> TypeAdapter[Any]:
-    """Return the validator of `{key: settings}`, so that errors show the whole key."""
-    return TypeAdapter(dict[str, config], config=CONFIG)  # type: ignore[valid-type]
+def _checked(config: type, whole: Mapping[str, Any], under: str) -> dict[str, Any]:
+    """Return whole settings without `${...}`, with values of their types. Raise `SettingError` as `typed`."""
+    plain = resolved(whole, under=under)
+    require_known(field_hints(config), plain, under=under)
+    return _validated(config, plain, under)
+
+
+def _validated(config: type, given: Any, under: str) -> dict[str, Any]:
+    if not isinstance(given, Mapping):  # of a `${...}`
+        raise SettingError(under.removesuffix("."), given, "must be settings, each with its key")
+    present = [each for each in fields(config) if each.name in given]
+    found = {each.name: _validated_field(config, each, given[each.name], f"{under}{each.name}") for each in present}
+    if missing := [each.name for each in fields(config) if each.name not in given and _default(each) is MISSING]:
+        raise SettingError(f"{under}{missing[0]}", None, "must be given")
+    return found
+
+
+def _validated_field(config: type, each: "Field[Any]", value: Any, key: str) -> Any:
+    hint = field_hints(config)[each.name]
+    part, shape = part_of(hint)
+    if part is None:
+        try:
+            return _validator(hint, unit_of(each)).validate_python(value)
+        except pydantic.ValidationError as error:
+            raise _explained(error, key) from error
+    if value is None and shape == "maybe":
+        return None
+    if shape == "each" and isinstance(value, Mapping):
+        return {str(name): _validated(part, inner, f"{key}.{name}.") for name, inner in value.items()}
+    return _validated(part, value, f"{key}.")
 
 
 @cache
-def _bounded(config: type) -> SchemaValidator:
-    """Return the validator that also refuses numbers out of the bounds of their units."""
-    return SchemaValidator(_with_bounds(adapter(config).core_schema))
+def _validator(hint: Any, unit: str) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(_with_bounds(hint, unit), config=LAX)
 
 
-def _with_bounds(node: Any, units: Mapping[str, str] | None = None, unit: str = "") -> Any:
-    """Return a schema with the bounds of each number. `units` has the units of all fields, and `unit` the field's own."""
-    if isinstance(node, list):
-        return [_with_bounds(inner, units, unit) for inner in node]
-    if not isinstance(node, dict):
-        return node
-    kind = node.get("type")
-    if kind == "dataclass":
-        units = {each.name: unit_of(each) for each in fields(node["cls"])}
-    elif kind == "dataclass-field" and units is not None:
-        unit = units[node["name"]]
-    whole = {name: _with_bounds(inner, units, unit) for name, inner in node.items()}
-    if kind in ("int", "float"):
-        least, most = bounds_of(unit, whole=kind == "int")
-        whole |= (
-            {"ge": int(least), "lt": int(most)} if kind == "int" else {"ge": least, "lt": most, "allow_inf_nan": False}
-        )
-    return whole
+def _with_bounds(hint: Any, unit: str) -> Any:
+    """Return a type whose numbers have the bounds of their unit."""
+    least, most = bounds_of(unit, whole=hint is int)
+    if hint is int:
+        return Annotated[int, pydantic.Field(ge=int(least), lt=int(most))]
+    if hint is float:
+        return Annotated[float, pydantic.Field(ge=least, lt=most, allow_inf_nan=False)]
+    origin, parts = get_origin(hint), tuple(_with_bounds(one, unit) for one in get_args(hint))
+    if origin in (Union, UnionType):
+        return reduce(or_, parts)
+    return origin[parts] if origin in (list, dict) else hint
 
 
-@cache
-def _unchecked(config: type) -> SchemaValidator:
-    """Return the validator without the `__post_init__` checks of the classes."""
-    return SchemaValidator(_without_post_init(adapter(config).core_schema))
-
-
-def _without_post_init(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {name: _without_post_init(inner) for name, inner in node.items() if name != "post_init"}
-    return [_without_post_init(inner) for inner in node] if isinstance(node, list) else node
-
-
-def _explained(found: ValidationError, config: type, under: str) -> ValueError:
-    """Return the first error of pydantic, in `ORDER`, with key, value and remedy."""
-    error = min(found.errors(), key=lambda one: ORDER.get(one["type"], 1))
-    place = [str(word) for word in error["loc"][1:]]
-    if error["type"] == "value_error":
-        return _prefixed(error["ctx"]["error"], place, under)
-    key = f"{under}{'.'.join(place)}"
+def _explained(found: pydantic.ValidationError, key: str) -> SettingError:
+    """Return the first error of pydantic with key, value and remedy."""
+    error = found.errors()[0]
+    key = ".".join([key, *map(str, error["loc"])])
     value = redacted({key: error["input"]})[key]
-    if error["type"] == "unexpected_keyword_argument":
-        known = [each.name for each in fields(_section(config, place[:-1]))]
-        return unknown_key(key, error["input"], known)
-    if error["type"] == "missing":
-        return SettingError(key, None, "must be given")
     bound = BOUNDS.get(error["type"])
     message = error["msg"] if bound is None else bound.format(**error["ctx"])
     return SettingError(key, value, f"{message[:1].lower()}{message[1:]}")
 
 
-def _section(config: type, place: list[str]) -> type:
-    """Return the dataclass of a section. A key under `envs` is a section too."""
-    words = iter(place)
-    for word in words:
-        part, shape = part_of(_hints(config)[word])
-        assert part is not None
-        config = part
-        if shape == "each":
-            next(words, None)
-    return config
+def _built(config: type, values: Mapping[str, Any], under: str, *, outermost: bool = True) -> Any:
+    """Return an object of a dataclass with its sections. Raise the error of the first check that fails."""
+    parts = {name: _built_field(field_hints(config)[name], value, f"{under}{name}") for name, value in values.items()}
+    try:
+        return config(**parts)
+    except ValueError as error:
+        if outermost:
+            raise
+        raise _prefixed(error, under) from error
 
 
-def _prefixed(error: ValueError, place: list[str], under: str) -> ValueError:
+def _built_field(hint: Any, value: Any, key: str) -> Any:
+    part, shape = part_of(hint)
+    if part is None or value is None:
+        return value
+    if shape == "each":
+        return {name: _built(part, one, f"{key}.{name}.", outermost=False) for name, one in value.items()}
+    return _built(part, value, f"{key}.", outermost=False)
+
+
+def _prefixed(error: ValueError, whole: str) -> ValueError:
     """Return an error of a section with whole keys: the section names `loss.kl`, the configuration `rl.loss.kl`."""
-    if not place:
-        return error
-    name, whole = place[-1], f"{under}{'.'.join(place)}."
+    name = whole.split(".")[-2]
     message = re.sub(rf"(?<![\w.]){re.escape(name)}\.(?=\w+=)", whole, str(error))
     if not isinstance(error, SettingError):
         return ValueError(message)

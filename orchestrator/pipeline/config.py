@@ -1,6 +1,7 @@
 """The configuration of a run: the settings of the run and a section for each stage with settings.
 
-Each part is declared next to the code it configures. Parts of several stages are in `orchestrator/config/`.
+Each part is declared in the folder that it configures, by a class that imports nothing heavy. Parts of stages are in
+`orchestrator/config/`.
 """
 
 from collections.abc import Mapping
@@ -9,14 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from temper.envs.core.setting import kinds
+from temper.envs.core.setting import field_hints, kinds
 from temper.envs.presets.catalog import with_preset
 from temper.orchestrator.config.fitting import check_colocated
+from temper.orchestrator.config.keys import peer_key, require_known
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
 from temper.orchestrator.config.schema import complete, typed
 from temper.orchestrator.config.text import flat_text, get_value, layered, read_text, with_value, yaml_text
 from temper.orchestrator.pipeline.plan import instances, with_settings
-from temper.orchestrator.stages.stage import Stage, StageInstance, all_stages
+from temper.orchestrator.stages.registry import all_stages
+from temper.orchestrator.stages.stage import Stage, StageInstance
 from temper.orchestrator.tracking.metric_names import SYSTEM
 
 S = TypeVar("S")
@@ -40,7 +43,6 @@ class Config(RunConfig):
             if instance.name != instance.stage.name and instance.name in (*KNOWN, "metrics", "start", SYSTEM):
                 raise ValueError(f"stages: {instance.name!r} is reserved; give the stage another name")
             self.require_stage(instance)
-        _ = self.environments, self.judges  # bind now, to find errors at once, after checks that import nothing
 
     @cached_property
     def instances(self) -> list[StageInstance]:
@@ -105,6 +107,28 @@ KINDS = kinds(SCHEMA)
 """The effect of a change of each setting on a resumed run. `envs.*.share` is the share of every environment."""
 
 
+def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
+    """Raise `SettingError`, with a hint, for the first unknown key of a configuration.
+
+    Only a `whole` configuration names its stages, so another one may have any section.
+    """
+    known: dict[str, Any] = field_hints(SCHEMA)
+    stages = given.get("stages")
+    entries = [entry for entry in stages if isinstance(entry, Mapping)] if isinstance(stages, list) else []
+    for stage, settings in (pair for entry in entries for pair in entry.items()):
+        if isinstance(settings, Mapping) and stage in known:
+            name = str(settings.get("name", stage))
+            known = {name: known[stage]} | known
+            require_known(known, {name: {key: value for key, value in settings.items() if key != "name"}})
+    for name, value in given.items():
+        stage = str(name).partition("-")[0]
+        if name not in known and stage in all_stages():  # such as rl-2
+            known = {name: known.get(stage, Any)} | known
+        elif name not in known and not (whole or peer_key(str(name), value)):
+            known = {name: Any} | known
+    require_known(known, given)
+
+
 def load_config(path: Path, overrides: list[str]) -> Config:
     """Return the configuration of a YAML file with `key=value` overrides on top.
 
@@ -118,13 +142,13 @@ def load_unresolved_config(path: Path, overrides: list[str]) -> Config:
     return make_unresolved_config(read_run_settings(path, overrides))
 
 
-def make_unresolved_config(given: dict[str, Any]) -> Config:
-    """Return the same of plain data. The longest sequence is the configured limit."""
+def make_unresolved_config(given: dict[str, Any], *, bind: bool = True) -> Config:
+    """Return the same of plain data. The longest sequence is the configured limit. `bind` as `make_config`."""
     longest = "rollout.engine.max_model_len"
     limit = get_value(given, "rollout.limits.total_tokens")
     if limit is not None and get_value(given, longest) is None:
         given = with_value(given, longest, limit)
-    return make_config(given)
+    return make_config(given, bind=bind)
 
 
 def read_run_settings(path: Path, overrides: list[str]) -> dict[str, Any]:
@@ -141,11 +165,17 @@ def read_shown_settings(path: Path, overrides: list[str]) -> dict[str, Any]:
     return given
 
 
-def make_config(given: Any) -> Config:
-    """Return the configuration of plain data from YAML. Raise `ValueError` as `load_config`."""
+def make_config(given: Any, *, bind: bool = True) -> Config:
+    """Return the configuration of plain data from YAML. Raise `ValueError` as `load_config`.
+
+    Errors of environments and judges are found at once by `bind`, which imports gymnasium, or else at their first use.
+    """
     parts = vars(typed(SCHEMA, with_presets(_by_instance(given))))
     sections = {name: part for name, part in parts.items() if name not in SHARED}
-    return Config(**{name: parts[name] for name in SHARED}, sections=sections)
+    config = Config(**{name: parts[name] for name in SHARED}, sections=sections)
+    if bind:
+        _ = config.environments, config.judges
+    return config
 
 
 def save_config(config: Config, path: Path) -> None:

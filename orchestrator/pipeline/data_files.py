@@ -14,7 +14,8 @@ from temper.envs.data.rows import data_files, is_on_hub, require_data
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.run.checkpoint import file_sha256
-from temper.orchestrator.stages.stage import Stage, all_stages
+from temper.orchestrator.stages.registry import all_stages
+from temper.orchestrator.stages.stage import Stage
 from temper.rollout.weights.weight_files import require_complete
 
 MISSING = "no such file"

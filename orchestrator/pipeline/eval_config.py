@@ -14,10 +14,9 @@ from temper.orchestrator.config.schema import data_option
 from temper.orchestrator.config.text import RawConfig, get_value, merged, parsed, read_text
 from temper.orchestrator.pipeline.config import KNOWN, SHARED
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.stages.registry import all_stages
 from temper.orchestrator.tracking.metric_names import SYSTEM
 
-"""A configuration as in a YAML file."""
 LONGEST = 8192
 """Default tokens of an episode, if the model has as many positions."""
 EPISODE_S = 900.0
@@ -64,7 +63,7 @@ def label_of(folder: Path) -> str:
 def slug(text: str) -> str:
     """Return a text as a valid name of a stage's instance."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_") or "model"
-    return f"model-{name}" if name in (*KNOWN, *HELP, "metrics", "start", SYSTEM) else name
+    return f"model-{name}" if name in (*KNOWN, *all_stages(), "metrics", "start", SYSTEM) else name
 
 
 def with_evaluation(given: RawConfig, request: EvalRequest, *, label: str) -> RawConfig:

@@ -27,7 +27,8 @@ from temper.orchestrator.run.event_log import copy_event_log
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, read_state
 from temper.orchestrator.run.metrics_log import MetricsLog, read_metrics
-from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
+from temper.orchestrator.stages.registry import all_stages
+from temper.orchestrator.stages.stage import Role, StageInstance
 
 FORKED = "forked"
 OF_THE_MODEL = ("model.",)

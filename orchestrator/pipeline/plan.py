@@ -18,8 +18,8 @@ from typing import Any
 
 from temper.orchestrator.config.text import merged
 from temper.orchestrator.run.folder import RunState
-from temper.orchestrator.stages.registry import HELP
-from temper.orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
+from temper.orchestrator.stages.registry import all_stages
+from temper.orchestrator.stages.stage import Role, Stage, StageInstance
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -74,9 +74,9 @@ def _entry(entry: Any) -> tuple[Stage[Any], Mapping[str, Any]]:
         given = {} if given is None else given
     else:
         stage, given = entry, {}
-    if stage not in tuple(HELP) or not isinstance(given, Mapping):
+    if stage not in tuple(all_stages()) or not isinstance(given, Mapping):
         raise ValueError(
-            f"stages: {entry!r} is no stage; use one of {', '.join(HELP)}, with settings in the form "
+            f"stages: {entry!r} is no stage; use one of {', '.join(all_stages())}, with settings in the form "
             f"`- rl: {{name: rl_tools, steps: 100}}`"
         )
     return all_stages()[stage], given
@@ -100,7 +100,7 @@ def _check_name(name: str, stage: str, *, named: list[str], own: bool, number: i
         raise ValueError(f"stages: the name {name!r} of a stage must consist of at most 100 letters, digits, _ and -")
     if name in named:
         raise ValueError(f"stages: two stages have the name {name!r}; give one of them another name")
-    if own and name in HELP and name != stage:
+    if own and name in all_stages() and name != stage:
         raise ValueError(f"stages: entry {number + 1} is of the stage {stage} but has the name of the stage {name}")
 
 

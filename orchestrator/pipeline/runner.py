@@ -33,7 +33,8 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.run.source import source_commit
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
+from temper.orchestrator.stages.registry import all_stages
+from temper.orchestrator.stages.stage import Role, StageInstance
 from temper.orchestrator.tracking.backend import RunStatus
 
 STOPS = (signal.SIGINT, signal.SIGTERM)

@@ -1,11 +1,10 @@
-"""The definition of a stage. All other code derives from these values."""
+"""The definition of a stage. All other code derives from the stages in `registry.py`."""
 
 import hashlib
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,7 +13,6 @@ from temper.envs.data.config import DataConfig
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.run_config import RunConfig
-from temper.orchestrator.stages.registry import HELP
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -70,7 +68,9 @@ class Stage(Generic[S]):
     """A kind of stage. An entry of `stages` in the configuration makes an instance of it."""
 
     name: str
-    """Name of its module, of its line in the registry, and of its section of the configuration."""
+    """Name of its module, and of its section of the configuration."""
+    help: str
+    """Its work in a line for the command line."""
     role: Role
     run: "Callable[[Run, S, StageInstance], Awaitable[Path | None]]"
     """Run an instance with its settings. The returned model becomes the newest one of the run."""
@@ -140,19 +140,3 @@ class StageInstance:
 def defer_import(module: str, function: str) -> Callable[..., Any]:
     """Return a function that is imported when it is called, so that settings are read without torch, vLLM and Ray."""
     return lambda *given: getattr(importlib.import_module(module), function)(*given)
-
-
-@cache
-def all_stages() -> dict[str, Stage[Any]]:
-    stages = {name: _declared(name) for name in HELP}
-    tickets = [stage.first_ticket for stage in stages.values() if stage.first_ticket is not None]
-    assert len(set(tickets)) == len(tickets), f"two stages have the same first_ticket: {sorted(tickets)}"
-    return stages
-
-
-def _declared(name: str) -> Stage[Any]:
-    module = f"temper.orchestrator.stages.{name}"
-    stage = vars(importlib.import_module(module)).get("STAGE")
-    assert isinstance(stage, Stage), f"{module} declares no STAGE"
-    assert stage.name == name, f"{module} declares a stage {stage.name}"
-    return stage

@@ -40,7 +40,7 @@ from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.stages.loop_stage import LoopStage
-from temper.orchestrator.stages.stage import all_stages
+from temper.orchestrator.stages.registry import all_stages
 from temper.rewards.score import Outcome, Score
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup

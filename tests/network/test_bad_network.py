@@ -40,9 +40,8 @@ needs root and network namespaces.
 
 The hosts are four network namespaces of one machine ({os.cpu_count()} CPU cores, shared). Three of them are a Ray
 cluster with two learner ranks and two vLLM engines, and the fourth has the environment server. A switch in user space
-delays each frame by {1000 * DELAY_S:.0f} ms each way and loses {LOSS:.0%} of the frames, so all
-faults meet the same bad network.
-They happen to one run of {STEPS} RL steps.
+delays each frame by {1000 * DELAY_S:.0f} ms each way and loses {LOSS:.0%} of the frames, so all faults meet the same bad
+network. They happen to one run of {STEPS} RL steps.
 
 | fault | outcome | until two more steps |
 |---|---|---|

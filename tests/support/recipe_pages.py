@@ -46,8 +46,8 @@ TEACHERS = ("distill",)
 """Stages that name a second model."""
 INTRODUCTION = """# Recipes
 
-Start from the recipe whose task and hardware are closest to yours. Each has its plan: the memory it
-needs, and how long a step takes.
+Start from the recipe whose task and hardware are closest to yours. Each has its plan: the memory it needs, and how long a step
+takes.
 
 ```
 temper run configs/demo.yaml

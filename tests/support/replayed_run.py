@@ -21,7 +21,8 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
-from temper.orchestrator.stages.stage import StageInstance, all_stages
+from temper.orchestrator.stages.registry import all_stages
+from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks

@@ -16,7 +16,8 @@ from temper.orchestrator.config.schema import typed
 from temper.orchestrator.config.text import RawConfig, get_value, with_value
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.pipeline.plan import instances
-from temper.orchestrator.stages.stage import Stage, all_stages
+from temper.orchestrator.stages.registry import all_stages
+from temper.orchestrator.stages.stage import Stage
 from temper.rollout.config import RolloutConfig
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from temper.orchestrator.pipeline.profiles.inputs import (
     with_profile_gpus,
 )
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.stages.stage import all_stages
+from temper.orchestrator.stages.registry import all_stages
 from temper.rollout.weights.weight_files import require_complete
 
 if TYPE_CHECKING:

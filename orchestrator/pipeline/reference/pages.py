@@ -7,12 +7,13 @@ value. The loader alone checks the settings under the name of a stage's instance
 import json
 from typing import Any
 
-from temper.orchestrator.config.schema import adapter
+from pydantic import ConfigDict, TypeAdapter
+
 from temper.orchestrator.pipeline.config import SCHEMA
 from temper.orchestrator.pipeline.profiles.inputs import PROFILED
 from temper.orchestrator.pipeline.reference.resolved_file import CHANGES
 from temper.orchestrator.pipeline.reference.settings import REQUIRED, Setting, all_settings, class_text
-from temper.orchestrator.stages.stage import all_stages
+from temper.orchestrator.stages.registry import all_stages
 
 HEAD = """# All settings
 
@@ -86,7 +87,8 @@ INTERPOLATED: Schema = {"type": "string", "pattern": r"^\$\{.*\}$"}
 
 
 def editor_schema() -> str:
-    definitions: Schema = adapter(SCHEMA).json_schema(ref_template=REFERENCE)["$defs"]
+    adapter: TypeAdapter[Any] = TypeAdapter(dict[str, SCHEMA], config=ConfigDict(extra="forbid"))
+    definitions: Schema = adapter.json_schema(ref_template=REFERENCE)["$defs"]
     for name in definitions:
         alike = [one for one in all_settings().values() if one.owner.__name__ == name]
         _describe(definitions[name], alike)

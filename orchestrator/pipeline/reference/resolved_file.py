@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.core.setting import Kind, kind_of
-from temper.orchestrator.config.run_config import USUAL_STAGES, ResolvedProfile
-from temper.orchestrator.config.schema import values
+from temper.orchestrator.config.run_config import USUAL_STAGES, ModelConfig, ResolvedProfile
+from temper.orchestrator.config.schema import typed, values
 from temper.orchestrator.config.text import (
     RawConfig,
     flattened,
@@ -27,7 +27,6 @@ from temper.orchestrator.config.text import (
 from temper.orchestrator.pipeline.config import KINDS, SCHEMA, as_file, make_config, read_shown_settings, with_presets
 from temper.orchestrator.pipeline.plan import instances
 from temper.orchestrator.pipeline.profiles.inputs import PROFILED
-from temper.orchestrator.pipeline.profiles.resolve import model_config, read_resolved, resolve_profile
 from temper.orchestrator.pipeline.reference.settings import Setting, below, named_setting, value_text
 from temper.orchestrator.stages.stage import StageInstance
 
@@ -60,7 +59,8 @@ class ResolvedFile:
 
     @cached_property
     def resolved(self) -> ResolvedProfile:
-        return read_resolved(self.whole)
+        found: ResolvedProfile = typed(ResolvedProfile, self.whole.get("resolved") or {}, under="resolved.")
+        return found
 
 
 def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> ResolvedFile:
@@ -78,9 +78,13 @@ def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> Resolv
             f"settings of the profile are missing, since they depend on the model: {missing} is not local "
             f"(`hf download {missing}`)"
         )
-    whole = with_presets(given if missing or not settles else resolve_profile(given))
+    whole = given
+    if settles and not missing:
+        from temper.orchestrator.pipeline.profiles.resolve import resolve_profile  # imports torch
+
+        whole = resolve_profile(given)
     layers = tuple((one if is_file(one) else COMMAND_LINE, overridden({}, [one])) for one in overrides)
-    return ResolvedFile(path=file, layers=layers, given=given, whole=whole, note=note)
+    return ResolvedFile(path=file, layers=layers, given=given, whole=with_presets(whole), note=note)
 
 
 def resolved_yaml(file: ResolvedFile) -> str:
@@ -93,8 +97,8 @@ def resolved_yaml(file: ResolvedFile) -> str:
 
 def _model_to_download(given: RawConfig) -> str:
     model = resolved(given).get("model")
-    config = model_config({"model": model} if isinstance(model, Mapping) else {})
-    return "" if config.source is None or config.source.is_here else config.source.path
+    source = typed(ModelConfig, model if isinstance(model, Mapping) else {}, under="model.").source
+    return "" if source is None or source.is_here else str(source.path)
 
 
 NONE = "-"

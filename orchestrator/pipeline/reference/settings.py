@@ -10,11 +10,10 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
-from temper.envs.core.setting import Kind, kind_of, kinds, unit_of
+from temper.envs.core.setting import Kind, Shape, field_hints, kind_of, kinds, part_of, unit_of
 from temper.orchestrator.config.keys import peer_key
-from temper.orchestrator.config.schema import Shape, part_of
 from temper.orchestrator.pipeline.config import SCHEMA
 
 REQUIRED = "required"
@@ -78,7 +77,7 @@ def settings_in(schema: type) -> list[Setting]:
 
 
 def _walk(owner: type, prefix: str, values: Any, known: Mapping[str, Kind]) -> Iterator[Setting]:
-    hints, texts = get_type_hints(owner), field_texts(owner)
+    hints, texts = field_hints(owner), field_texts(owner)
     for each in fields(owner):
         key, hint = f"{prefix}{each.name}", hints[each.name]
         part, shape = part_of(hint)
@@ -178,7 +177,7 @@ def named_setting(key: str, stages: Mapping[str, str]) -> Setting:
     if found is None:
         near = nearest(general)
         hint = f"nearest: {', '.join(near)}" if near else "docs/settings.md has all of them"
-        if new := peer_key(key):
+        if new := peer_key(key, there=list(all_settings())):
             hint = f"use {new}"
         raise ValueError(f"there is no setting {key}; {hint}")
     return found

@@ -7,7 +7,7 @@ from typing import Any
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.run.checkpoint import place, steps
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.stages.stage import all_stages
+from temper.orchestrator.stages.registry import all_stages
 
 REMEDY = (
     "checkpoints.batches sets how many steps after each kept checkpoint are recorded, checkpoints.keep how many checkpoints "

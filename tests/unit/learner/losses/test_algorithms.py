@@ -35,7 +35,7 @@ def surrogate(
         advantages_BT=tensor(advantages),
         trained_BT=torch.ones_like(logprobs_BT, dtype=torch.bool),
     )
-    return SURROGATES[name](tokens, clip=clip), logprobs_BT
+    return SURROGATES[name].function(tokens, clip=clip), logprobs_BT
 
 
 def gradient(total: torch.Tensor, of: torch.Tensor) -> list[float]:
@@ -84,7 +84,7 @@ def test_the_ratio_of_a_sequence_is_over_its_trained_tokens():
         advantages_BT=torch.ones(2, 3, dtype=torch.float64),
         trained_BT=torch.tensor([[False, True, True], [False, False, False]]),
     )
-    ratios = SURROGATES["gspo"](tokens, clip=FREE).ratio_BT
+    ratios = SURROGATES["gspo"].function(tokens, clip=FREE).ratio_BT
     assert ratios[0].tolist() == pytest.approx([math.exp(0.1)] * 3)  # (0.5 - 0.3) / 2
     assert ratios[1].tolist() == [1.0, 1.0, 1.0]
 

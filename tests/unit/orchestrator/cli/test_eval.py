@@ -13,9 +13,8 @@ from support.chat_server import KEY, Body, ChatServerDouble, told
 from temper.envs.data.config import DataConfig
 from temper.envs.presets.catalog import PRESETS
 from temper.orchestrator.__main__ import main, parser
-from temper.orchestrator.cli.eval_command import environments, read_escapes, settings_of_options
+from temper.orchestrator.cli.eval_command import config_of, environments, read_escapes, settings_of_options
 from temper.orchestrator.cli.look_commands import parse_groups
-from temper.orchestrator.cli.run_eval import config_of
 from temper.orchestrator.config.evaluation import EvalConfig
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.pipeline.config import Config, load_config, save_config

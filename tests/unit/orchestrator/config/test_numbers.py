@@ -1,13 +1,13 @@
 """Every numeric setting of the whole schema refuses numbers that no run can use, with its key."""
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from math import inf, nan
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 import pytest
 
 from temper.envs.core.bounds import SettingError
+from temper.envs.core.setting import field_hints, part_of
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.pipeline.config import SCHEMA
 
@@ -32,14 +32,12 @@ JUDGE = {"url": "http://127.0.0.1:1", "model": "m"}
 
 def numbers(config: type, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the path of each numeric setting, with the list or dict that holds its numbers if any."""
-    hints = get_type_hints(config)
-    for each in fields(config):
-        hint, path = hints[each.name], (*above, each.name)
-        parts = [hint, *get_args(hint)]
-        section = next((part for part in parts if isinstance(part, type) and is_dataclass(part)), None)
+    for name, hint in field_hints(config).items():
+        path, (section, shape) = (*above, name), part_of(hint)
         if section is not None:
-            yield from numbers(section, (*path, "NAME") if get_origin(hint) is dict else path)
+            yield from numbers(section, (*path, "NAME") if shape == "each" else path)
             continue
+        parts = [hint, *get_args(hint)]
         holder = next((part for part in parts if get_origin(part) in (list, dict)), None)
         if {int, float} & {*parts, *get_args(holder)}:
             yield path, get_origin(holder)

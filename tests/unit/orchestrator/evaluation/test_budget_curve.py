@@ -40,9 +40,8 @@ from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages import eval as eval_stage
-from temper.orchestrator.stages import rft
-from temper.orchestrator.stages.run_eval import evaluate, next_order
+from temper.orchestrator.stages.eval import evaluate, next_order
+from temper.orchestrator.stages.registry import EVAL, RFT
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.orchestrator.tracking.tracker import Tracker
 from temper.rewards.score import CORRECT, Score
@@ -276,7 +275,7 @@ class ToldEngines(Engines):
         return self.told
 
 
-EVALUATION = single_instance(eval_stage.STAGE, about="rl")
+EVALUATION = single_instance(EVAL, about="rl")
 
 
 class Tracked(Tracker):
@@ -357,7 +356,7 @@ def test_an_evaluation_of_what_is_down_ends_with_its_name(tmp_path: Path) -> Non
 def test_sampling_from_what_is_down_ends_with_its_name_and_blames_no_model(tmp_path: Path) -> None:
     async def sampled(run: Run, config: Config) -> Path:
         sampling = RftConfig(tasks=3, samples=2)
-        instance = single_instance(rft.STAGE)
+        instance = single_instance(RFT)
         return await sample_once(
             run,
             sampling,

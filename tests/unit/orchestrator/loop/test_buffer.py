@@ -30,7 +30,7 @@ from temper.orchestrator.loop.buffer import (
 )
 from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.orchestrator.run.loop_state import held_group_lines
-from temper.orchestrator.stages.run_rl import has_advantage
+from temper.orchestrator.stages.rl import has_advantage
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.codec import from_json, to_json
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion

@@ -34,8 +34,8 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
-from temper.orchestrator.stages import rft, rl
 from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.stages.registry import RFT, RL
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.engines.protocol import EngineStats
@@ -578,7 +578,7 @@ def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_tra
     folder = told_folder(tmp_path)
     with Progress(stream=io.StringIO()) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
-        stage = LoopStage(run, config.section(RlConfig), single_instance(rl.STAGE))
+        stage = LoopStage(run, config.section(RlConfig), single_instance(RL))
         with pytest.raises(NothingTrained, match=r"1 to 3.*max_skipped=3"):
             asyncio.run(stage.run())
     folder.close()
@@ -603,7 +603,7 @@ def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadli
     folder.store(RunState(model=str(tmp_path / "model")))
     with Progress(stream=io.StringIO()) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
-        mixture, instance = Mixture({"math": source}, {"math": 1.0}), single_instance(rft.STAGE)
+        mixture, instance = Mixture({"math": source}, {"math": 1.0}), single_instance(RFT)
         sampling = config.section(RftConfig)
         began = time.monotonic()
         with pytest.raises(StuckError, match=r"rft.timeout_s"):

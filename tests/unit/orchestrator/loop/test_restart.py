@@ -26,7 +26,7 @@ from temper.orchestrator.run.metrics_log import read_metrics, step_rows
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
-from temper.orchestrator.stages import rl
+from temper.orchestrator.stages.registry import RL
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
 
@@ -137,7 +137,7 @@ def trained(
         run.trainer = MortalTrainer(run, lambda: MortalLearner(in_steps, writes))
         run.engines.pool = engines  # type: ignore[assignment]
         try:
-            await run_with_restart(run, single_instance(rl.STAGE), config)
+            await run_with_restart(run, single_instance(RL), config)
         finally:
             await run.trainer.close()
 

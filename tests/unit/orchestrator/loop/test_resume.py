@@ -44,9 +44,9 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
-from temper.orchestrator.stages import rl
 from temper.orchestrator.stages.loop_stage import LoopStage
-from temper.orchestrator.stages.run_rl import has_advantage
+from temper.orchestrator.stages.registry import RL
+from temper.orchestrator.stages.rl import has_advantage
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
@@ -307,7 +307,7 @@ def lived(root: Path, life: Life, case: Case) -> bool:
     folder.open()
     if folder.state().model is None:
         folder.store(RunState(model=str(root)))
-    kind = single_instance(rl.STAGE)
+    kind = single_instance(RL)
     instance = NumberedStage(stage=kind.stage, name=kind.name, overrides=kind.overrides)
 
     async def work() -> None:

@@ -20,7 +20,7 @@ from temper.orchestrator.loop.length_penalty import EnvPenalty
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.shaping import earned_rewards, shape_rewards
 from temper.orchestrator.pipeline.config import load_config
-from temper.orchestrator.stages.run_rl import has_advantage
+from temper.orchestrator.stages.rl import has_advantage
 from temper.rewards.length_shaping import overlong_penalty
 from temper.rewards.rounding import has_different_rewards
 from temper.rewards.score import CORRECT, Score

@@ -27,8 +27,8 @@ from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.run.metrics_log import ALARM, MetricsLog, read_metrics
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.context import skipped_steps
-from temper.orchestrator.stages import rl
 from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.stages.registry import RL
 from temper.orchestrator.tools.inspect.report.report import write_report
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
@@ -166,7 +166,7 @@ def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last
     with Progress(stream=said) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
         run.trainer = Trains(run)
-        stage = LoopStage(run, config.section(RlConfig), single_instance(rl.STAGE))
+        stage = LoopStage(run, config.section(RlConfig), single_instance(RL))
         with pytest.raises(OutOfBand, match=r"rl\.bands\.truncated"):
             asyncio.run(stage.run())
     folder.close()

@@ -11,7 +11,7 @@ from temper.orchestrator.config.schema import typed
 from temper.orchestrator.config.supervised import DpoConfig, RftConfig
 from temper.orchestrator.pipeline.config import flat_config, load_config, save_config
 from temper.orchestrator.pipeline.plan import single_instance
-from temper.orchestrator.stages.stage import all_stages
+from temper.orchestrator.stages.registry import all_stages
 from temper.rollout.sampling import Sampling
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))

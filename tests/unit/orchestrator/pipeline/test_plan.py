@@ -9,7 +9,7 @@ import pytest
 from temper.orchestrator.pipeline.config import Config, flat_config, load_config, save_config
 from temper.orchestrator.pipeline.plan import instances, plan, single
 from temper.orchestrator.run.folder import RunState
-from temper.orchestrator.stages.stage import all_stages
+from temper.orchestrator.stages.registry import all_stages
 
 DEMO = Path("configs/demo.yaml")
 TWICE = "stages=[init,sft,rl,eval,{rl: {name: rl_tools, shares: {tool_use: 1}, steps: 100}},rl,eval,eval]"

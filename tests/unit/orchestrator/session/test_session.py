@@ -28,7 +28,8 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.engines import Engines as HeldEngines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import CheckpointWriter, Trainer
-from temper.orchestrator.stages.stage import StageInstance, all_stages
+from temper.orchestrator.stages.registry import all_stages
+from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.pool.restarts import TooManyRestarts
 from temper.rollout.trajectory import WeightVersion
 

@@ -13,8 +13,8 @@ from temper.orchestrator.config.run_config import ModelConfig
 from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.run.checkpoint import is_complete
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.run_init import run_init
-from temper.orchestrator.stages.stage import all_stages
+from temper.orchestrator.stages.init import run_init
+from temper.orchestrator.stages.registry import all_stages
 
 
 def test_a_run_begins_with_the_averages_of_a_checkpoint(tmp_path: Path) -> None:

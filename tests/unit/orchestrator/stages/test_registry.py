@@ -1,4 +1,4 @@
-"""The registry of stages: one file and one line add a stage, everything else derives from them."""
+"""The registry of stages: its work, its settings and an entry of the registry add a stage, everything else derives."""
 
 import json
 import os
@@ -8,19 +8,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
-LAST_LINE = '    "report": "write report.html and report.json",\n'
-ECHO_LINE = '    "echo": "train on what was said before",\n'
-ECHO = '''"""`echo`: trains on what was said before."""
+ALL = "RL, DISTILL, EVAL, REPORT)\n"
+CONFIG = '''"""Settings of `echo`."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from temper.envs.core.setting import immutable, scheduled
-from temper.envs.data.config import DataConfig
 from temper.learner.config import OptimConfig
-from temper.orchestrator.config.fitting import fit_training
-from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,29 +23,41 @@ class EchoConfig:
     said: str = immutable("said.txt")
     shares: dict[str, float] = scheduled({})
     optim: OptimConfig = field(default_factory=OptimConfig)
+'''
+WORK = '''"""`echo`: trains on what was said before."""
+
+from pathlib import Path
+
+from temper.orchestrator.config.echo import EchoConfig
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.stage import StageInstance, StartCheck
 
 
 async def run_echo(run: Run, config: EchoConfig, instance: StageInstance) -> Path:
     raise NotImplementedError
 
 
-def _check(config: EchoConfig, start: StartCheck) -> None:
+def check_echo(config: EchoConfig, start: StartCheck) -> None:
     if not Path(config.said).exists():
         raise FileNotFoundError(f"{start.name}.said={config.said} is missing")
+'''
+ENTRY = """from temper.envs.data.config import DataConfig
+from temper.orchestrator.config.echo import EchoConfig
+from temper.orchestrator.config.fitting import fit_training
 
-
-STAGE = Stage(
+ECHO = Stage(
     name="echo",
+    help="train on what was said before",
     role=Role.TRAIN,
     settings=EchoConfig,
-    run=run_echo,
+    run=defer_import("temper.orchestrator.stages.echo", "run_echo"),
     first_ticket=5 * TICKETS,
     plays=lambda config: True,
     data=lambda config: DataConfig(path=config.said),
     fits=fit_training,
-    check=_check,
+    check=defer_import("temper.orchestrator.stages.echo", "check_echo"),
 )
-'''
+"""
 LOOK = """
 import json
 import os
@@ -62,7 +68,7 @@ from temper.orchestrator.pipeline.config import KINDS, flat_config, load_config
 from temper.orchestrator.pipeline.data_files import content
 from temper.orchestrator.pipeline.runner import wanted_processes
 from temper.orchestrator.pipeline.start_checks import check_before
-from temper.orchestrator.stages.stage import all_stages
+from temper.orchestrator.stages.registry import all_stages
 
 
 def refused(*overrides):
@@ -87,17 +93,20 @@ print(json.dumps({
 """
 
 
-def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
+def test_a_stage_is_its_work_its_settings_and_an_entry(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "orchestrator", tmp_path / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / ".types").mkdir()
     (tmp_path / ".types" / "temper").symlink_to("..")
     for name in ("__init__.py", "rewards", "envs", "rollout", "learner", "configs", "Makefile", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
-    stages = tmp_path / "orchestrator" / "stages"
-    (stages / "echo.py").write_text(ECHO)
-    text = (stages / "registry.py").read_text()
-    assert text.count(LAST_LINE) == 1
-    (stages / "registry.py").write_text(text.replace(LAST_LINE, LAST_LINE + ECHO_LINE))
+    folder = tmp_path / "orchestrator"
+    (folder / "config" / "echo.py").write_text(CONFIG)
+    (folder / "stages" / "echo.py").write_text(WORK)
+    registry = folder / "stages" / "registry.py"
+    text = registry.read_text()
+    assert text.count(ALL) == 1
+    text = text.replace(ALL, ALL.replace(")", ", ECHO)")).replace("STAGES: ", f"{ENTRY}STAGES: ")
+    registry.write_text(text)
     said = subprocess.run(
         [sys.executable, "-c", LOOK],
         cwd=tmp_path,

@@ -15,8 +15,8 @@ from temper.orchestrator.loop.deadline import StuckError
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages import rft
-from temper.orchestrator.stages.run_eval import evaluate
+from temper.orchestrator.stages.eval import evaluate
+from temper.orchestrator.stages.registry import RFT
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Group, Ticket
@@ -44,8 +44,8 @@ async def own_answers(run: Run, config: Config) -> Path:
     return await sample_once(
         run,
         config.section(RftConfig),
-        single_instance(rft.STAGE).mixture(config, {}),
-        instance=single_instance(rft.STAGE),
+        single_instance(RFT).mixture(config, {}),
+        instance=single_instance(RFT),
         lines=lambda draw, group: ["an answer"],
         wanted="right answers",
     )

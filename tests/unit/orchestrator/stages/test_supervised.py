@@ -20,7 +20,8 @@ from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
-from temper.orchestrator.stages.stage import StageInstance, all_stages
+from temper.orchestrator.stages.registry import all_stages
+from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.stages.supervised_loop import train_supervised
 
 CONFIG = SftConfig(steps=5, batch_size=2, checkpoint_every=2)

@@ -23,7 +23,7 @@ from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.profiles.inputs import PROFILED, default_value, profile_name, with_profile_gpus
 from temper.orchestrator.pipeline.profiles.resolve import choose_settings, profile_notes, resolve_profile, with_choices
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.stages.stage import all_stages
+from temper.orchestrator.stages.registry import all_stages
 
 DEMO = Path("configs/demo.yaml")
 CPUS = Hardware(machines=(Machine(gpus=0, gpu_gib=0.0, memory_gib=24.0, cpus=2),))

@@ -19,7 +19,7 @@ from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, make_model
 from temper.learner.models.loading import read_model
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.cli.run_parity import config_of, sampling_of
+from temper.orchestrator.cli.debug_commands import config_of, sampling_of
 from temper.orchestrator.cluster.this_machine import PACKAGE
 from temper.orchestrator.pipeline.config import load_config, save_config
 from temper.orchestrator.run.folder import RunDir, RunState
