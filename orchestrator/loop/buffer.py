@@ -22,13 +22,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from time import monotonic
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from temper.orchestrator.loop.deadline import in_thread
-from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.rewards.rounding import has_different_rewards
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
+
+if TYPE_CHECKING:
+    from temper.orchestrator.loop.mixture import Draw, Mixture  # imports gymnasium
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ class Slot:
     """
 
     number: int
-    draw: Draw
+    draw: "Draw"
     admitted: WeightVersion
     state: SlotState = SlotState.MAKING
     ticket: Ticket | None = None  # from `GENERATING` on
@@ -94,7 +96,7 @@ class Dropped:
     zero_advantage: int = 0
     failed: int = 0
     groups: list[Group] = field(default_factory=list)
-    draws: list[Draw] = field(default_factory=list)
+    draws: "list[Draw]" = field(default_factory=list)
     """The draws of `groups`."""
 
 
@@ -222,7 +224,7 @@ class HeldTicket:
     """A ticket without a result: its number, from which its seeds derive, and its task's draw."""
 
     number: int
-    draw: Draw
+    draw: "Draw"
     admitted: int
     """The version that the engines served at its admission."""
 
@@ -232,7 +234,7 @@ class HeldGroup:
     """A finished group that is still needed, with the draw that recreates its task."""
 
     held: Held
-    draw: Draw
+    draw: "Draw"
     group: Group
 
 
@@ -316,7 +318,7 @@ class Buffer:
         """Numbers of the tickets that hold a slot without a finished group."""
         return {slot.number for slot in self._slots if slot.group is None}
 
-    async def admit(self, mixture: Mixture, version: "VersionCell") -> Ticket:
+    async def admit(self, mixture: "Mixture", version: "VersionCell") -> Ticket:
         """Wait for a free slot and return the ticket of the next group. Tickets of a checkpoint come first.
 
         A thread creates the task, since some tasks take minutes.
@@ -331,7 +333,7 @@ class Buffer:
         slot.ticket = Ticket(number=slot.number, task=task, admitted=slot.admitted, sampling=self._sampling)
         return slot.ticket
 
-    def _next_slot(self, mixture: Mixture, version: WeightVersion) -> Slot:
+    def _next_slot(self, mixture: "Mixture", version: WeightVersion) -> Slot:
         """Return the next slot: of a checkpoint, or for a new draw."""
         if self._again:
             slot, why = self._again.popleft()

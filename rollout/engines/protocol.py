@@ -171,6 +171,10 @@ class Engine(Protocol):
         """Load a model directory, whose weights count as `version`. Return the version that the engine confirms."""
         ...
 
+    async def version(self) -> WeightVersion:
+        """Return the version of the weights that the engine confirms."""
+        ...
+
     def take_stats(self) -> EngineStats:
         """Return the work since the last call."""
         ...
