@@ -10,8 +10,9 @@ from typing import Any
 
 from temper.envs.core.errors import describe_error
 from temper.envs.core.task import Task
-from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket, Totals
+from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket
 from temper.orchestrator.loop.mixture import Draw
+from temper.orchestrator.loop.ticket_log import Totals
 from temper.rollout.episodes.resume import PartialGroup, Row, partial_lines
 from temper.rollout.stored_turns import read_groups
 from temper.rollout.trajectory_json import group_from_json, group_to_json

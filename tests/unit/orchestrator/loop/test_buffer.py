@@ -23,11 +23,11 @@ from temper.orchestrator.loop.buffer import (
     Occupancy,
     Slot,
     SlotState,
-    TicketEvent,
     Totals,
     VersionCell,
 )
 from temper.orchestrator.loop.mixture import Draw, Mixture
+from temper.orchestrator.loop.ticket_log import TicketEvent
 from temper.orchestrator.run.loop_state import buffer_from_json, buffer_to_json, held_group_lines, saved_groups
 from temper.orchestrator.stages.rl import has_advantage
 from temper.orchestrator.stages.step_metrics import step_metrics
