@@ -26,30 +26,10 @@ from typing import Literal
 
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.loop.mixture import Draw, Mixture
+from temper.orchestrator.loop.ticket_log import TicketLog, Totals
 from temper.rewards.rounding import has_different_rewards
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """Counts of the tickets of a stage by their result. `in_flight` have none yet."""
-
-    issued: int = 0
-    trained: int = 0
-    dropped: int = 0
-    failed: int = 0
-    in_flight: int = 0
-
-    @property
-    def is_balanced(self) -> bool:
-        """Whether every issued ticket is counted exactly once."""
-        return self.issued == self.trained + self.dropped + self.failed + self.in_flight
-
-
-TicketEvent = Literal["admitted", "reissued", "finished", "trained", "dropped", "failed", "step", "continued"]
-TicketLog = Callable[[TicketEvent, Mapping[str, int | str]], None]
-"""Receives each change of a ticket, in order (`orchestrator/run/event_log.py`)."""
 
 
 class SlotState(Enum):

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import get_args
 
-from temper.orchestrator.loop.buffer import TicketEvent, Totals
+from temper.orchestrator.loop.ticket_log import TicketEvent, Totals
 from temper.orchestrator.run.folder import RowFile, parse_lines, write_atomically
 
 EVENTS: tuple[str, ...] = get_args(TicketEvent)

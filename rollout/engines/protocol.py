@@ -172,7 +172,7 @@ class Engine(Protocol):
         ...
 
     async def version(self) -> WeightVersion:
-        """Return the version that the engine says it serves."""
+        """Return the version of the weights that the engine confirms."""
         ...
 
     def take_stats(self) -> EngineStats:

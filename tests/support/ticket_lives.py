@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from temper.orchestrator.loop.buffer import Totals
+from temper.orchestrator.loop.ticket_log import Totals
 from temper.orchestrator.run.event_log import TOTALS, EventRow
 
 ENDS = ("trained", "dropped", "failed")

@@ -5,6 +5,7 @@ value. The loader alone checks the settings under the name of a stage's instance
 """
 
 import json
+from types import GenericAlias
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
@@ -87,7 +88,7 @@ INTERPOLATED: Schema = {"type": "string", "pattern": r"^\$\{.*\}$"}
 
 
 def editor_schema() -> str:
-    adapter: TypeAdapter[Any] = TypeAdapter(dict[str, SCHEMA], config=ConfigDict(extra="forbid"))
+    adapter: TypeAdapter[Any] = TypeAdapter(GenericAlias(dict, (str, SCHEMA)), config=ConfigDict(extra="forbid"))
     definitions: Schema = adapter.json_schema(ref_template=REFERENCE)["$defs"]
     for name in definitions:
         alike = [one for one in all_settings().values() if one.owner.__name__ == name]

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import yaml
 
-from temper.orchestrator.loop.buffer import Totals
+from temper.orchestrator.loop.ticket_log import Totals
 from temper.orchestrator.run.event_log import parse_row as parse_event_row
 from temper.orchestrator.run.folder import RunDir, finite
 from temper.orchestrator.run.metrics_log import MetricsRow, step_rows

@@ -24,11 +24,10 @@ from temper.orchestrator.loop.buffer import (
     Occupancy,
     Slot,
     SlotState,
-    TicketEvent,
-    Totals,
     VersionCell,
 )
 from temper.orchestrator.loop.mixture import Draw, Mixture
+from temper.orchestrator.loop.ticket_log import TicketEvent, Totals
 from temper.orchestrator.run.loop_state import held_group_lines
 from temper.orchestrator.stages.rl import has_advantage
 from temper.orchestrator.stages.step_metrics import step_metrics

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.event_rows import read_event_log
 
-from temper.orchestrator.loop.buffer import Totals
+from temper.orchestrator.loop.ticket_log import Totals
 from temper.orchestrator.run.event_log import EventLog, EventRow, copy_event_log
 
 

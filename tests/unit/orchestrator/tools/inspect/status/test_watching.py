@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from support.viewed_run import HOSTILE, write_viewed_run
 
-from temper.orchestrator.loop.buffer import Totals
+from temper.orchestrator.loop.ticket_log import Totals
 from temper.orchestrator.run.event_log import EventLog
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsLog
