@@ -12,7 +12,8 @@ from support.event_rows import read_event_log
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.supervised import SftConfig
 from temper.orchestrator.evaluation.record import read_run
-from temper.orchestrator.loop.buffer import BufferState, Totals
+from temper.orchestrator.loop.buffer import BufferState
+from temper.orchestrator.loop.ticket_log import Totals
 from temper.orchestrator.pipeline.config import load_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.fork import fork

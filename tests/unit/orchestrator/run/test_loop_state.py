@@ -8,9 +8,10 @@ import pytest
 from support.plain_pool import TICKET
 
 from temper.envs.core.errors import Failure, FailureKind
-from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket, Totals
+from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket
 from temper.orchestrator.loop.length_penalty import EnvPenalty
 from temper.orchestrator.loop.mixture import Draw
+from temper.orchestrator.loop.ticket_log import Totals
 from temper.orchestrator.run.loop_state import (
     EPISODES_FILE,
     GROUPS_FILE,

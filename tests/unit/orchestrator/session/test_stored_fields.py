@@ -20,8 +20,9 @@ from temper.envs.core.thinking_mode import Mode, Thinking, up_to
 from temper.learner.token_records import TokenRecord
 from temper.orchestrator.data.sampled_answers import answer_lines, read_answers
 from temper.orchestrator.evaluation.remote import KeptAnswers
-from temper.orchestrator.loop.buffer import BufferState, HeldGroup, Totals
+from temper.orchestrator.loop.buffer import BufferState, HeldGroup
 from temper.orchestrator.loop.mixture import Draw
+from temper.orchestrator.loop.ticket_log import Totals
 from temper.orchestrator.run.loop_state import STATE_FILE, LoopState, SavedLoop, read_loop, write_groups_of
 from temper.orchestrator.session.recording import StepBatch, TrainedWith, read_batch, write_batch
 from temper.rollout.codec import Array
