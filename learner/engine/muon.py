@@ -108,7 +108,7 @@ def _orthogonalize_parts(flat: torch.Tensor, parts: list[MatrixPart], counts: li
 
 
 def _orthogonalize(matrices: torch.Tensor) -> torch.Tensor:
-    """Orthogonalize a matrix, or each of a stack."""
+    """Orthogonalize a matrix, or each of a stack. DeepSpeed computes in float16 where the device can, and returns that."""
     *_, rows, columns = matrices.shape
     update: torch.Tensor = zeropower_via_gram_newtonschulz(matrices, steps=NEWTON_SCHULZ_STEPS)
-    return update * max(1.0, rows / columns) ** 0.5
+    return update.to(matrices.dtype) * max(1.0, rows / columns) ** 0.5
