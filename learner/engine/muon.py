@@ -7,13 +7,17 @@ from typing import Any
 import torch
 import torch.distributed
 from deepspeed.accelerator import get_accelerator
-from deepspeed.runtime.zero.muon.original_muon import zeropower_via_gram_newtonschulz
+from deepspeed.runtime.zero.muon import original_muon
 
 from temper.learner.config import OptimConfig
 from temper.learner.engine.optimizer import GuardedAdamW, MatrixPart
 from temper.learner.engine.optimizer_state import MOMENTUM
 
 NEWTON_SCHULZ_STEPS = 5
+if (
+    get_accelerator().device_name() == "cpu"
+):  # else runs differ by CPU, and one rank from two, since some CPUs have float16
+    original_muon.ns_compute_dtype = lambda method="gram": torch.float32
 
 
 class GuardedMuon(GuardedAdamW):
@@ -108,7 +112,7 @@ def _orthogonalize_parts(flat: torch.Tensor, parts: list[MatrixPart], counts: li
 
 
 def _orthogonalize(matrices: torch.Tensor) -> torch.Tensor:
-    """Orthogonalize a matrix, or each of a stack. DeepSpeed computes in float16 where the device can, and returns that."""
+    """Orthogonalize a matrix, or each of a stack. DeepSpeed computes and returns float16 on a GPU."""
     *_, rows, columns = matrices.shape
-    update: torch.Tensor = zeropower_via_gram_newtonschulz(matrices, steps=NEWTON_SCHULZ_STEPS)
+    update: torch.Tensor = original_muon.zeropower_via_gram_newtonschulz(matrices, steps=NEWTON_SCHULZ_STEPS)
     return update.to(matrices.dtype) * max(1.0, rows / columns) ** 0.5

@@ -212,7 +212,7 @@ def test_rows_whose_prompt_fills_an_episode_are_counted_and_refused_or_let_pass_
         return warned(check_prompts(start(f"envs.math.data={path}", *limits, longest, *more)))
 
     assert limited(2000) == []
-    with pytest.raises(ValueError, match=r"2 of 3 rows .*=250: row 3 has 5\d\d, row 2 has 3\d\d; .*on_error=skip"):
+    with pytest.raises(ValueError, match=r"2 of 3 rows .*=250: row 3 has 5\d\d, row 2 has 2\d\d; .*on_error=skip"):
         limited(250)
     (note,) = limited(250, "envs.math.on_error=skip")
     tokens = int(note.partition("row 3 has ")[2].partition(",")[0])

@@ -188,7 +188,10 @@ def test_one_log_probability_that_was_changed_is_named_by_its_token(
     batch = read_batch(run.batch_file("rl", 8))
     samples = build_samples(batch.trained_with.loss, batch.groups)
     record, trained = next(
-        (one, token) for one in batch.records for token, factor in enumerate(one.factors_T) if 0 < factor < 1.9
+        (one, token)
+        for one in batch.records
+        for token, factor in enumerate(one.factors_T)
+        if 0 < factor < 1.9 and len(batch.answers[one.place].turns) == 1
     )
     sample = samples[record.place]
     position = int(np.flatnonzero(sample.trained_T)[trained])
