@@ -88,8 +88,10 @@ INTERPOLATED: Schema = {"type": "string", "pattern": r"^\$\{.*\}$"}
 
 
 def editor_schema() -> str:
-    adapter: TypeAdapter[Any] = TypeAdapter(GenericAlias(dict, (str, SCHEMA)), config=ConfigDict(extra="forbid"))
-    definitions: Schema = adapter.json_schema(ref_template=REFERENCE)["$defs"]
+    named: Any = GenericAlias(dict, (str, SCHEMA))  # a schema of its own has no configuration
+    definitions: Schema = TypeAdapter(named, config=ConfigDict(extra="forbid")).json_schema(ref_template=REFERENCE)[
+        "$defs"
+    ]
     for name in definitions:
         alike = [one for one in all_settings().values() if one.owner.__name__ == name]
         _describe(definitions[name], alike)
