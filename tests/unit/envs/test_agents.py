@@ -107,6 +107,7 @@ def test_a_killed_worker_leaves_no_program_or_folder(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as worker:
+        assert worker.stdout is not None
         child = wait_for_pid(Path(worker.stdout.readline().strip()))
         remove_abandoned(FOLDERS, tmp_path)
         assert list(tmp_path.iterdir())  # its worker lives

@@ -50,6 +50,7 @@ def test_a_task_is_plain_data_that_anyone_can_play(name: str, config: EnvConfig)
     sent: Task = pickle.loads(pickle.dumps(task))
     assert sent == task
     json.dumps(asdict(task.env))
+    assert env.definition.reference is not None
     assert score_turns(sent, env.definition.reference(sent)).score.parts["correct"] == 1.0
 
 
@@ -76,6 +77,7 @@ def test_a_level_that_does_not_exist_is_found_with_the_settings(
     highest = int(re.findall(r"\d+", said)[-1])
     one = EnvConfig(kind=env_id, options=options)
     env = bind("mine", replace(one, level=highest))
+    assert env.definition.generate is not None
     assert env.definition.generate(random.Random(0), highest).messages
     with pytest.raises(ValueError, match=re.escape(f"envs.mine.level={highest + 1}: {said}")):
         make_config({"name": "levels", "envs": {"mine": {"kind": env_id, "options": options, "level": highest + 1}}})

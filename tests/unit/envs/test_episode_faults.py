@@ -112,6 +112,7 @@ def test_a_wrong_return_or_an_error_fails_its_episode(
     step: Callable[[], Returned], kind: FailureKind, message: str
 ) -> None:
     failed = play(TASK, ["x"], make=lambda _: Own(step))
+    assert failed.failure is not None
     assert (failed.reward, failed.stop, failed.failure.kind) == (None, Stop.FAILURE, kind)
     assert message in failed.failure.message
 
@@ -133,6 +134,7 @@ def test_a_prompt_that_fills_the_episode_is_a_failure() -> None:
     tokens = len(RENDERER.prompt_ids(TASK))
     own = lambda _: Own(answering())  # noqa: E731
     failed = play(TASK, ["x"], limits=replace(ROOM, total_tokens=tokens), make=own)
+    assert failed.failure is not None
     assert (failed.reward, failed.stop, failed.turns) == (None, Stop.PROMPT_TOO_LONG, ())
     assert failed.failure.kind is FailureKind.PROMPT_TOO_LONG
     assert f"rollout.limits.total_tokens={tokens}" in failed.failure.message
@@ -190,6 +192,7 @@ def test_a_task_that_can_not_be_made_fails_its_episodes(instead: Callable[[], ob
     source = GeneratedSource(BoundEnv(name="own", config=EnvConfig(), definition=definition), split="train", seed=1)
     generate.instead = instead
     failed = play(source.task(7), ["x"], make=lambda _: Own(answering()))
+    assert failed.failure is not None
     assert (failed.failure.kind, failed.reward) == (FailureKind.ENVIRONMENT, None)
     assert "task 7 can't be made" in failed.failure.message
     generate.instead = None

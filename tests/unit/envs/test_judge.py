@@ -104,6 +104,7 @@ def test_another_refusal_is_a_fault_and_is_not_remembered() -> None:
     with ChatServerDouble(lambda _: told(verdict(score=8)), faults=["400", "400"]) as server:
         task = task_of(judging(server))
         failure = score_turns(task, ["12"]).failure
+        assert failure is not None
         assert failure.kind is FailureKind.GRADER
         assert score_turns(task, ["12"]).score.parts["judge"] == 0.8
     assert ["response_format" in body for body in server.bodies] == [True, False, True]
@@ -181,6 +182,7 @@ def test_an_answer_carries_the_requests_and_tokens_of_its_judge() -> None:
 def test_a_second_reply_without_a_score_is_a_fault(reply: object) -> None:
     with scored(reply) as server:
         failure = score_turns(task_of(judging(server)), ["12"]).failure
+        assert failure is not None
         assert failure.kind is FailureKind.GRADER
         assert len(server.bodies) == 2
 
@@ -188,6 +190,7 @@ def test_a_second_reply_without_a_score_is_a_fault(reply: object) -> None:
 def test_a_reply_that_was_cut_has_no_score() -> None:
     with ChatServerDouble(lambda _: told(verdict(score=1), reason="length")) as server:
         failure = score_turns(task_of(judging(server)), ["12"]).failure
+    assert failure is not None
     assert failure.kind is FailureKind.GRADER
 
 
@@ -209,6 +212,7 @@ def test_a_judge_that_is_down_is_a_fault_and_no_reward() -> None:
     with scored(8) as server:
         judge = judging(server)
     failure = score_turns(task_of(judge), ["12"]).failure
+    assert failure is not None
     assert failure.kind is FailureKind.GRADER
 
 
@@ -237,6 +241,7 @@ def test_workers_of_a_run_reach_its_judge_with_its_key(monkeypatch: pytest.Monke
     """A judge that no run serves here is a failure of the episode."""
     task = task_of(JudgeConfig(model="own/judge"))
     failure = score_turns(task, ["12"]).failure
+    assert failure is not None
     assert failure.kind is FailureKind.GRADER
     with ChatServerDouble(lambda _: told(verdict(score=5)), key="secret") as server:
         monkeypatch.setenv(ADDRESSES, json.dumps({"own/judge": server.url}))

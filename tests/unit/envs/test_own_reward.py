@@ -72,6 +72,7 @@ async def test_an_async_function_judges_inside_a_running_loop(data: DataConfig) 
 def test_a_function_that_fails_is_a_failure_of_the_grader(data: DataConfig, function: str) -> None:
     scored = score_turns(first("mine", data=data, reward=f"{MINE}.{function}"), ["4"])
     assert scored.reward is None
+    assert scored.failure is not None
     assert scored.failure.kind is FailureKind.GRADER
 
 

@@ -43,6 +43,7 @@ def test_level_options_and_thinking_are_arguments() -> None:
         env = made("math", level=level)
         drawn = {env.reset(seed=seed)[0] for seed in range(20)}
         generate = ENVIRONMENTS["math"].generate
+        assert generate is not None
         own = {generate(random.Random(seed), level).messages[-1]["content"] for seed in range(3000)}
         assert len(drawn & own) > 0 or level > 1
     cliff = made("gym", options={"id": "CliffWalking-v1"}, split="train")

@@ -29,6 +29,7 @@ NEEDS_PUZZLES = pytest.mark.skipif(
 
 
 def audited(env: EnvDefinition, tasks: list[Task]) -> list[CaseCheck]:
+    assert env.reference is not None
     return audit(env, tasks, {task.key: env.reference(task) for task in tasks})
 
 

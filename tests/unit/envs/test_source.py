@@ -59,6 +59,7 @@ def test_a_generated_task_depends_on_seed_and_index_only(env_id: str) -> None:
 @pytest.mark.parametrize("env_id", ENV_IDS)
 def test_prompts_and_demonstrations_stay_small(env_id: str) -> None:
     source, demonstrate = open_source(bind(env_id, EnvConfig()), split="train", seed=0), environment(env_id).demonstrate
+    assert demonstrate is not None
     for task in (source.task(index) for index in range(200)):
         assert len(task.messages[0]["content"]) <= 60
         for message in demonstrate(task):

@@ -44,6 +44,7 @@ def one_step(env_id: str, action: str, *, thinks: bool = True) -> tuple[Task, Gy
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("env", ALL, ids=lambda env: env.id)
 def test_every_demonstration_scores_one(env: EnvDefinition, level: int, thinks: bool) -> None:
+    assert env.demonstrate is not None
     source = open_source(bind(env.id, EnvConfig(level=level, thinking=thinks)), split="train", seed=5)
     for task in (source.task(index) for index in range(30)):
         observation, reward, terminated, truncated, info = play(task, env.demonstrate(task))
@@ -56,6 +57,7 @@ def test_every_demonstration_scores_one(env: EnvDefinition, level: int, thinks: 
 def test_a_thought_left_open_is_wrong(env_id: str) -> None:
     task = open_source(bind(env_id, EnvConfig()), split="train", seed=0).task(0)
     demonstrate = environment(env_id).demonstrate
+    assert demonstrate is not None
     answer = turn_text(demonstrate(task)[-1], thinks=False)
     _, (_, reward, terminated, _, info) = one_step(env_id, f"thinking {answer}")
     assert (reward, terminated, info["outcome"], info["parts"]["format"]) == (0.0, True, "wrong", 0.0)
@@ -111,6 +113,7 @@ def test_episodes_run_from_many_threads() -> None:
 
     def reward(task: Task) -> float:
         demonstrate = environment(task.env.name).demonstrate
+        assert demonstrate is not None
         return float(play(task, demonstrate(task))[1])
 
     with ThreadPoolExecutor(8) as pool:
@@ -151,6 +154,7 @@ def test_an_answer_inside_a_call_earns_nothing(env: EnvDefinition, tools: list[s
         pytest.skip("reasoning-gym is not installed")
     source = open_source(bind(env.id, EnvConfig(tools=tools, thinking=False)), split="train", seed=3)
     for task in (source.task(index) for index in range(2)):
+        assert env.reference is not None
         finish = call_message("finish", {"text": env.reference(task)[-1]})
         call = turn_text({"content": "", "tool_calls": [finish]}, thinks=False)
         for old, new in UNREADABLE:

@@ -27,6 +27,7 @@ LOOK = ("get_order_details", {"order_id": "#W4"})
 
 def game(name: str, kwargs: dict[str, Any] | None = None, **options: Any) -> Task:
     env = configure_env("gym", {"id": name, "kwargs": kwargs or {}, **options})
+    assert env.generate is not None
     return bound(env.generate(random.Random(0), 1), env)
 
 
@@ -36,6 +37,7 @@ def weighing(task: Task, weights: dict[str, float]) -> Task:
 
 def moves(task: Task) -> list[str]:
     reference = configure_env("gym", {"id": task.env.options["id"], "kwargs": task.env.options["kwargs"]}).reference
+    assert reference is not None
     return ["</think>" + said for said in reference(task)]
 
 
@@ -121,6 +123,7 @@ def test_a_malformed_turn_keeps_earlier_errors(tmp_path: Path) -> None:
 
 def test_tools_that_failed_count_where_the_episode_is_cut_off() -> None:
     make = environment("tool_use").generate
+    assert make is not None
     task = bound(make(random.Random(0), 1), "tool_use")
     task = weighing(task, {"correct": 1.0, "tool_errors": -0.2})
     failing = call("no_such_tool", {})

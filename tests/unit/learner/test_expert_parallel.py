@@ -66,6 +66,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows_of(name: str, model: str) -> list[TrainingSample]:
     rows = sequences(model)
     for row in rows if name == "one owner" else ():
+        assert row.experts is not None
         row.experts[:] = range(CHOSEN)  # of the first rank: the others get no token
     return rows
 
@@ -176,6 +177,7 @@ def test_a_run_moves_between_spread_and_whole_experts(models: Path) -> None:
     for family in KINDS:
         assert [rank[family][0] for rank in straight] == [rank[family][0] for rank in back]
         weights, same = straight[0][family][1], back[0][family][1]
+        assert weights is not None
         assert all(torch.equal(tensor, same[key]) for key, tensor in weights.items())
         first, *others = (optimizer_state(f"{models}/{place}-{family}") for place in "abc")
         assert any(name.startswith("ema/") and ".experts." in name for name in first)
@@ -198,7 +200,7 @@ def push(
     Returns the expert tensors that each sender sent. The whole push equals a checkpoint.
     """
     deepspeed_engine.GATHER_BYTES = 2**12
-    BucketSender.__init__.__kwdefaults__["bucket_bytes"] = 2**14
+    BucketSender.__init__.__kwdefaults__["bucket_bytes"] = 2**14  # type: ignore[index]
     learner = LearnerConfig(ranks=2, expert_parallel=expert_parallel, zero_stage=zero_stage, transport="broadcast")
     learner = replace(learner, collective_timeout_s=60.0)
     worker = TrainerWorker(rank, 2, "127.0.0.1", port, learner)

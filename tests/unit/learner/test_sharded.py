@@ -68,6 +68,7 @@ def adapted(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> dict[st
     config = LearnerConfig(ranks=2, zero_stage=zero_stage, bf16=True, lora=LoraConfig(rank=2, alpha=4))
     learner = TrainerWorker(rank, 2, "127.0.0.1", port, config)
     learner.load(f"{folder}/nemotron_h", optim=OPTIM, total_steps=4)
+    assert learner.engine is not None
     buckets = [*learner.engine.adapter_parameters(), *learner.engine.checkpoint_parameters()]
     found = {name: tensor.clone() for bucket in buckets for name, tensor in bucket.items()}
     learner.close()

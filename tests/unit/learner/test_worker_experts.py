@@ -31,6 +31,7 @@ def sequences(model_dir: str) -> list[TrainingSample]:
     """Answers with the experts of other weights. The last token has experts too, so that none is missing."""
     found = answers(perturbed(AutoModelForCausalLM.from_pretrained(model_dir), scale=0.3))
     for sequence in found:
+        assert sequence.experts is not None
         sequence.experts[-1] = 0, 1
     return found
 

@@ -213,7 +213,9 @@ def just_loaded(rank: int, port: int, model: str, length: int) -> dict[int, tupl
         learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=stage, bf16=True))
         learner.load(model, optim=OPTIM, total_steps=1)
         learner.load_reference()
+        assert learner.engine is not None
         wanted_BT = torch.ones_like(ids_BT).bool()
+        assert learner.reference is not None
         with torch.no_grad():
             both = [
                 scorer(ids_BT, wanted_BT).logprobs_BT for scorer in (learner.engine.scorer, learner.reference.scorer)

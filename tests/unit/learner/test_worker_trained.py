@@ -81,6 +81,7 @@ def near_the_start(learner: TrainerWorker, model: str) -> tuple[list[float], int
     learner.load(model, optim=OPTIM, total_steps=STEPS)
     loss = LossConfig(kl_coefficient=0.1)
     steps = [learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=loss)["kl"] for step in range(3)]
+    assert learner.reference is not None
     return steps, learner.reference.nbytes()
 
 

@@ -304,6 +304,7 @@ def test_reinforce_pp_normalises_after_the_divergence():
 def rows_of(done: list[FixedValues], micro_batches: list[MicroBatch]) -> Iterator[list[float]]:
     """The advantages of each sequence's trained tokens."""
     for known, micro_batch in zip(done, micro_batches, strict=True):
+        assert known.advantages_BT is not None
         for values_T, weights_T in zip(known.advantages_BT.tolist(), micro_batch.weights_BT.tolist(), strict=True):
             yield [value for value, weight in zip(values_T, weights_T, strict=True) if weight]
 

@@ -50,6 +50,9 @@ def test_what_leaves_work_to_the_reader_is_no_plain_number(texts: list[str]) -> 
 
 def test_undone_divisions_and_unreduced_fractions_are_told_apart() -> None:
     undone, coarse, fine = number("48/2"), number("6/8"), number("3/4")
+    assert undone is not None
+    assert coarse is not None
+    assert fine is not None
     assert (undone.is_undivided, coarse.is_undivided, fine.is_undivided) == (True, False, False)
     assert (undone.is_reduced, coarse.is_reduced, fine.is_reduced) == (False, False, True)
 

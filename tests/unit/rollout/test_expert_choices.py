@@ -47,6 +47,7 @@ def group(trajectory: Trajectory) -> Group:
 def test_the_next_turn_completes_a_turns_choices():
     trajectory, _ = recording()
     (sequence,) = samples_from_groups([group(trajectory)], advantage="dr_grpo")
+    assert sequence.experts is not None
     first, second, third = (len(turn.context_ids) + len(turn.sampled_ids) for turn in trajectory.turns)
     # the next turn processes a turn's last id, and its choice has that turn's number
     marks = [0] * (first - 1) + [1] * second + [2] * third + [-1]
@@ -61,6 +62,7 @@ def test_a_trajectory_file_keeps_choices(tmp_path: Path):
     again = play(trajectory.task, read_recording(tmp_path / "0.jsonl"))
     assert len(again.turns) == 3
     for turn, expected in zip(again.turns, trajectory.turns, strict=True):
+        assert turn.experts is not None
         assert expected.experts is not None
         assert turn.experts.dtype == np.int16
         assert np.array_equal(turn.experts, expected.experts)
@@ -96,6 +98,7 @@ def test_choices_reach_the_micro_batch_of_their_sequence():
     assert sequence.experts is not None
     count = len(sequence.ids)
     assert experts.samples_BT.tolist() == [[1] * (count + 1), [1] * count + [0]]
+    assert experts.experts_BTLK is not None
     assert (experts.experts_BTLK[0] == -1).all()
     assert np.array_equal(experts.experts_BTLK[1, :count], sequence.experts)
 
@@ -105,6 +108,7 @@ def test_a_cut_completion_keeps_the_choices_for_what_is_left():
         token_ids=(5, 6, 7), logprobs_T=(-1.0,) * 3, versions_T=(0,) * 3, finished=True, experts=choices(7, turn=0)
     )
     cut = said.first(1).experts
+    assert cut is not None
     assert cut[:, 0, 1].tolist() == [0, 1, 2, 3, 4]
 
 

@@ -148,6 +148,7 @@ def test_a_longer_run_names_its_learning_rates(folder: RunDir) -> None:
     damaged.write_text("{}")
     notes = check_continuation(load_config(DEMO, [*given, "sft.optim.learning_rate=0.008", "sft.steps=16"]), folder)
     (row,) = events(folder)
+    assert row.event is not None
     assert (row.stage, row.step, row.event["what"]["sft.steps"]) == ("sft", 6, ["8", "16"])
     assert row.event["what"]["learning rate"] == ["0.003 at step 6", "0.005 at step 7"]
     assert len(notes) == 1
@@ -196,6 +197,7 @@ def test_the_settings_of_a_stage_that_has_not_begun_may_change(folder: RunDir) -
     more = "stages=[init,sft,rl,{rl: {name: rl_tools, loss: {advantage: grpo}}}]"
     check_continuation(load_config(DEMO, ["rl.loss.advantage=dr_grpo", more]), folder)
     (row,) = events(folder)
+    assert row.event is not None
     assert set(row.event["what"]) == {"stages", "rl.loss.advantage"}
     with_checkpoint(folder, "rl_tools")
     with pytest.raises(ValueError, match=r"rl_tools.loss.advantage: grpo -> rloo"):

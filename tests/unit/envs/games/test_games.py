@@ -41,16 +41,19 @@ def environment_of(game: str, kwargs: dict[str, Any]) -> EnvDefinition:
 
 def task_of(options: dict[str, Any], *, seed: int = 0) -> Task:
     env = configure_env("gym", options)
+    assert env.generate is not None
     return bound(env.generate(random.Random(seed), 1), env)
 
 
 @pytest.mark.parametrize("game", PLANNED)
 def test_the_shortest_way_wins_and_each_negatives_of_it_does_not(game: str) -> None:
     env = environment_of(game, PLANNED[game])
+    assert env.reference is not None
     for seed in range(5):
         task = task_of({"id": game, "kwargs": PLANNED[game]}, seed=seed)
         won = score_turns(task, env.reference(task))
         assert (won.reward, won.score.outcome, won.score.parts["bad_actions"]) == (1.0, Outcome.OK, 0.0)
+        assert env.negatives is not None
         for name, turns in env.negatives(task):
             assert score_turns(task, turns).score.parts["correct"] == 0.0, name
 
@@ -58,6 +61,7 @@ def test_the_shortest_way_wins_and_each_negatives_of_it_does_not(game: str) -> N
 @pytest.mark.parametrize("game", PLANNED)
 def test_a_demonstration_shows_what_the_game_shows(game: str) -> None:
     env = environment_of(game, PLANNED[game])
+    assert env.demonstrate is not None
     task = task_of({"id": game, "kwargs": PLANNED[game]})
     messages = env.demonstrate(task)
     playing = opened(task)
@@ -144,6 +148,7 @@ def test_a_hole_ends_the_game_as_lost() -> None:
 def test_stepping_off_the_cliff_is_no_win() -> None:
     task = task_of({"id": "CliffWalking-v1"})
     reference = configure_env("gym", {"id": "CliffWalking-v1"}).reference
+    assert reference is not None
     judged = score_turns(task, ["right", *reference(task)])
     assert (judged.score.outcome, judged.score.parts["return"]) == (Outcome.WRONG, -113.0)
     kind = task_of({"id": "CliffWalking-v1", "success": -200.0})

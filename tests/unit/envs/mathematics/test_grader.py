@@ -183,11 +183,13 @@ def test_a_dead_worker_is_replaced_without_losing_the_answer() -> None:
 def test_a_mother_that_died_is_started_again() -> None:
     grader = MathGrader()
     grader.start()
+    assert grader.mother is not None
     grader.mother.kill()
     grader.mother.wait()
     with pytest.raises(GraderError, match="could not be started"):
         grader.equal(reference="x+1", answer="1+x")
     assert grader.equal(reference="x+1", answer="1+x") is True
+    assert grader.mother is not None
     grader.mother.kill()
     grader.mother.wait()
     grader.idle.pop().end()
@@ -202,6 +204,7 @@ def test_a_check_past_its_deadline_does_not_delay_the_next() -> None:
     assert grader.equal(reference="x+1", answer="(1+x)^{64}(1+y)^{64}(1+z)^{64}") is None
     assert ANSWER_S <= time.monotonic() - start < REFERENCE_S
     assert grader.equal(reference="x+1", answer="1+x") is True
+    assert mother is not None
     assert (grader.mother, mother.poll()) == (mother, None)  # the worker of this check was forked, not started
     grader.close()
 

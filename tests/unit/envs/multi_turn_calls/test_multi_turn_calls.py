@@ -217,6 +217,7 @@ def test_a_fault_of_the_simulators_is_no_wrong_answer(tmp_path: Path, row: dict[
             task_of(tmp_path, **row)
         return
     scored = score_turns(task_of(tmp_path, **row), [say("", DOCS), DONE])
+    assert scored.failure is not None
     assert scored.failure.kind is FailureKind.ENVIRONMENT
     assert scored.reward is None
     assert message.split(" .* ")[-1] in scored.failure.message
@@ -235,6 +236,7 @@ def test_a_simulator_that_sleeps_or_ends_the_process_is_a_fault(tmp_path: Path) 
             simulators.play(scene, model=(), reference=({"name": "wait", "arguments": {}},))
         simulators.wall_s = WALL_S
         played = simulators.play(scene, model=(), reference=())
+        assert played is not None
         assert played.differing == ()
         assert simulators.seal()["level"] >= 1
         simulators.close()
@@ -247,6 +249,7 @@ def test_simulators_that_cant_be_had_are_told_with_the_remedy(tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"simulators of the function-calling leaderboard are not at .*git clone"):
         read_tasks(DataConfig(path=str(written(tmp_path))), env)
     scored = score_turns(task_of(tmp_path, source="import no_such_module"), [say("", DOCS), DONE])
+    assert scored.failure is not None
     assert "GorillaFileSystem of" in scored.failure.message
     assert "can't be loaded (ModuleNotFoundError: No module named 'no_such_module')" in scored.failure.message
     assert "git clone" in scored.failure.message
@@ -257,6 +260,7 @@ def test_simulators_that_their_user_may_not_read_are_told(tmp_path: Path) -> Non
     task = task_of(tmp_path)
     (tmp_path / "elsewhere").chmod(0o700)
     scored = score_turns(task, [say("", DOCS), DONE])
+    assert scored.failure is not None
     assert "let others read it" in scored.failure.message
 
 
@@ -264,6 +268,7 @@ def test_envcheck_finds_the_simulators_beside_the_rows(tmp_path: Path) -> None:
     data = write_simulators(tmp_path / "gorilla" / "berkeley-function-call-leaderboard") / "bfcl_eval" / "data"
     file = written(data)
     found = configure_env("multi_turn_calls", {}).in_folder
+    assert found is not None
     env = found(file.parent)
     tasks = list(read_tasks(DataConfig(path=str(file)), env).values())
     self_test = pytest.importorskip("temper.orchestrator.tools.debug.grading.envcheck").self_test

@@ -174,6 +174,7 @@ def test_broken_packed_tests_are_no_wrong_answer(tmp_path: Path) -> None:
     for text in (whole[:-8], packed([])):
         (task,) = tasks("livecodebench", tmp_path, [contest(private_test_cases=text, public_test_cases="[]")])
         failure = score_turns(task, [RIGHT["livecodebench"]]).failure
+        assert failure is not None
         assert "packed tests" in failure.message
 
 
@@ -237,17 +238,21 @@ def test_a_preset_is_one_line_and_is_not_trained_on() -> None:
 def test_a_preset_with_data_of_its_own_is_trained_on_these() -> None:
     train = {"path": "openai/gsm8k", "config": "main", "split": "train"}
     env = make_config(settings(gsm8k={"preset": "gsm8k", "data": train})).envs["gsm8k"]
+    assert env.data is not None
+    assert env.eval_data is not None
     assert (env.share, env.data.split, env.eval_data.split) == (1.0, "train", "test")
 
 
 def test_what_is_given_wins_and_a_file_has_no_configuration() -> None:
     given = {"path": "mine.jsonl", "columns": {"question": "q"}}
     env = bound("gsm8k", eval_data=given, options={"system": "Be brief."}, max_turns=2).config
+    assert env.eval_data is not None
     assert (env.eval_data.path, env.eval_data.config, env.eval_data.revision) == ("mine.jsonl", None, None)
     assert env.options == {"system": "Be brief.", "prompt": f"{{question}}{BOXED}", "boxes": "last"}
     assert env.max_turns == 2
     assert bound("gsm8k", eval_data="mine.jsonl").config.eval_data == DataConfig(path="mine.jsonl")
     part = bound("gsm8k", eval_data={"revision": "main"}).config.eval_data
+    assert part is not None
     assert (part.path, part.split, part.revision) == ("openai/gsm8k", "test", "main")
 
 

@@ -44,6 +44,7 @@ EVALUATE = {
 
 def task_of(dataset: str, *, seed: int = 0) -> Task:
     env = configure_env("reasoning_gym", {"dataset": dataset})
+    assert env.generate is not None
     return bound(env.generate(random.Random(seed), 1), env)
 
 
@@ -54,6 +55,7 @@ def answered(task: Task, answer: str) -> TranscriptScore:
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_generators_repeat_and_only_their_reference_scores_1(every: int) -> None:
     reference_of = configure_env("reasoning_gym", {})
+    assert reference_of.reference is not None
     names = list(shared_library("making").datasets())
     assert len(names) >= 100
     wrong: dict[str, object] = {}
@@ -68,6 +70,7 @@ def test_generators_repeat_and_only_their_reference_scores_1(every: int) -> None
             )  # in another process: the question is made again there
             if (reference.score.outcome, reference.score.parts.get("correct")) != (Outcome.OK, 1.0):
                 wrong[name] = reference
+        assert reference_of.negatives is not None
         for what, turns in reference_of.negatives(task):
             bad = score_turns(task, turns)
             if bad.failure is not None or not bad.score.parts["correct"] < 1.0:
@@ -78,6 +81,7 @@ def test_generators_repeat_and_only_their_reference_scores_1(every: int) -> None
 def test_all_scorers_that_evaluate_answers_are_known() -> None:
     evaluators = {"eval", "exec", "compile", "parse_expr", "sympify", "S", "literal_eval", "run", "__import__"}
     spec = importlib.util.find_spec("reasoning_gym")
+    assert spec is not None
     assert spec.origin is not None
     found = {}
     for path in sorted(Path(spec.origin).parent.rglob("*.py")):
@@ -253,6 +257,7 @@ def test_a_task_of_another_library_version_is_a_fault() -> None:
     task.messages[0]["content"] = "another question"
     judged = answered(task, task.spec["answer"])
     assert judged.reward is None
+    assert judged.failure is not None
     assert judged.failure.kind is FailureKind.GRADER
 
 

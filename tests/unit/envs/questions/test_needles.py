@@ -16,6 +16,7 @@ from temper.envs.transcript import score_turns
 
 def made(seed: int = 0, level: int = 1, **options: Any) -> Task:
     env = configure_env("needles", options)
+    assert env.generate is not None
     return bound(env.generate(random.Random(seed), level), env)
 
 

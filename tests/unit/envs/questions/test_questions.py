@@ -26,6 +26,7 @@ LONGEST_PROMPT, LONGEST_ANSWER = 160, 90
 
 def levels(env: EnvDefinition) -> range:
     """Return the levels of its generated tasks, from 1."""
+    assert env.levels is not None
     return range(1, env.levels + 1)
 
 
@@ -33,6 +34,7 @@ def levels(env: EnvDefinition) -> range:
 def test_every_level_passes_the_self_test(kind: str) -> None:
     self_test = pytest.importorskip("temper.orchestrator.tools.debug.grading.envcheck").self_test
     env = ENVIRONMENTS[kind]
+    assert env.generate is not None
     for level in levels(env):
         tasks = [env.generate(random.Random(f"{level}/{index}"), level) for index in range(40)]
         bound = [replace(task, env=env.ref(), key=content_key(task)) for task in tasks]
@@ -44,9 +46,11 @@ def test_every_level_passes_the_self_test(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_demonstrations_earn_1_and_are_small_on_level_1(kind: str) -> None:
     env = ENVIRONMENTS[kind]
+    assert env.generate is not None
     for level in levels(env):
         for index in range(30):
             task = env.generate(random.Random(f"{level}/{index}"), level)
+            assert env.demonstrate is not None
             said = [message for message in env.demonstrate(task) if message["role"] == "assistant"]
             played = make_env(env.ref())
             played.reset(options={"task": replace(task, env=env.ref())})

@@ -103,6 +103,7 @@ def test_rows_find_their_corpus_beside_them(tmp_path: Path) -> None:
 
 def test_every_generated_task_has_a_corpus_of_its_own() -> None:
     env = environment("search")
+    assert env.generate is not None
     corpora = [env.generate(random.Random(seed), 1).spec["documents"] for seed in range(20)]
     assert len({json.dumps(sorted(documents)) for documents in corpora}) == 20
 

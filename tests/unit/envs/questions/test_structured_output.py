@@ -95,4 +95,5 @@ def test_a_schema_without_end_is_the_graders_fault() -> None:
     task = task_of({"json_schema": {"properties": {"a": {"$ref": "#/properties/a"}}}})
     scored = score_turns(task, ['{"a": 1}'])
     assert scored.reward is None
+    assert scored.failure is not None
     assert scored.failure.kind is FailureKind.GRADER

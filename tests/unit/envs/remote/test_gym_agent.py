@@ -134,6 +134,7 @@ def test_the_agent_scores_its_own_episodes(options: dict[str, Any]) -> None:
 def test_an_agent_that_blocks_ends_with_its_episode() -> None:
     command = [sys.executable, "-c", BLOCKED]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
         with socket.create_connection(("127.0.0.1", int(server.stdout.readline()))) as episode:
             episode.sendall(b"[{}, {}]\n")
             agent = int(server.stdout.readline())

@@ -135,6 +135,7 @@ def fault_of(task: Task, *turns: str) -> str:
     """Return the message of the typed failure, which comes without a reward."""
     scored = score_turns(task, [*turns])
     assert scored.reward is None
+    assert scored.failure is not None
     message = scored.failure.message
     assert (scored.failure.kind, message.split(":")[0]) == (FailureKind.ENVIRONMENT, "EnvironmentFault")
     return message

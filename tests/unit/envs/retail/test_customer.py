@@ -112,6 +112,7 @@ def test_an_endless_dialogue_earns_nothing(shop: Path) -> None:
 def test_a_server_that_fails_is_a_fault_and_no_reward(shop: Path, fault: str) -> None:
     with ChatServerDouble(lambda _: told("Hi."), faults=[fault] * 2) as server:
         failure = score_turns(task_of(shop, row(CANCEL), asking(server)), [HELLO]).failure
+    assert failure is not None
     assert failure.kind is FailureKind.ENVIRONMENT
 
 
@@ -119,6 +120,7 @@ def test_a_server_that_is_down_is_a_fault_and_no_reward(shop: Path) -> None:
     with saying("Hi.") as server:
         task = task_of(shop, row(CANCEL), asking(server))
     failure = score_turns(task, [HELLO, say("", CANCEL), "Done."]).failure
+    assert failure is not None
     assert failure.kind is FailureKind.ENVIRONMENT
 
 
@@ -219,6 +221,7 @@ def test_rows_keep_their_keys_and_sides_with_a_customer(shop: Path) -> None:
     def keys(split: str, **options: Any) -> list[str]:
         config = EnvConfig(data=DataConfig(path=str(shop / "tasks.jsonl")), options=options)
         source = open_source(bind("retail", config), split=split, seed=1)
+        assert source.size is not None
         return [source.task(index).key for index in range(source.size)]
 
     for split in ("train", "heldout"):

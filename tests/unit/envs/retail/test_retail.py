@@ -211,6 +211,7 @@ def test_a_missing_database_is_a_mistake_or_in_play_a_fault(shop: Path, tmp_path
 
 
 def test_the_option_database_names_the_folder(shop: Path) -> None:
+    assert ENVIRONMENT.configure is not None
     assert ENVIRONMENT.configure({"database": str(shop)}).options == {"database": str(shop.resolve())}
 
     with pytest.raises(ValueError, match="users.json"):

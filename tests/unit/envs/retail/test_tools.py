@@ -25,6 +25,7 @@ def use(database: Database, name: str, **arguments: Any) -> Any:
 
 def balance(database: Database, card: str) -> float:
     user = database.find("users", "ann_lee_1")
+    assert user is not None
     return float(user["payment_methods"][card]["balance"])
 
 
@@ -129,6 +130,7 @@ def test_a_return_goes_to_the_original_method_or_a_gift_card(database: Database,
 def test_addresses_are_replaced_each_on_its_own(database: Database) -> None:
     assert use(database, "modify_pending_order_address", order_id="#W1", **NEW_ADDRESS)["address"] == NEW_ADDRESS
     user = database.find("users", "ann_lee_1")
+    assert user is not None
     assert user["address"] == ADDRESS
     assert use(database, "modify_user_address", user_id="ann_lee_1", **NEW_ADDRESS)["address"] == NEW_ADDRESS
 

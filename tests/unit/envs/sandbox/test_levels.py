@@ -49,6 +49,7 @@ def can_make_namespaces() -> bool:
 def test_a_lower_level_can_be_asked_for() -> None:
     sandbox = Sandbox(min_level=2, max_level=2)
     sandbox.warm()
+    assert sandbox.isolation is not None
     assert sandbox.isolation.level == 2
     assert set(sandbox.isolation.succeeded) == set(GROUPS[2])
     assert "level 2 of 3" in sandbox.isolation.line()
@@ -59,6 +60,7 @@ def test_a_lower_level_can_be_asked_for() -> None:
 def test_a_level_once_reached_is_kept() -> None:
     sandbox = Sandbox()
     first = sandbox.warm()
+    assert sandbox.isolation is not None
     if sandbox.isolation.level < 3:
         pytest.skip("this machine makes no namespaces for us")
     sandbox.max_level = 2

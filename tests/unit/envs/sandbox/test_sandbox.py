@@ -75,6 +75,7 @@ def test_broken_literals_are_refused() -> None:
 
 def test_the_report_names_level_and_gaps(sandbox: Sandbox) -> None:
     sandbox.warm()
+    assert sandbox.isolation is not None
     assert sandbox.isolation.level >= 1
     line = sandbox_report()
     assert line.startswith("sandbox level ")

@@ -49,6 +49,7 @@ def test_the_math_grader_tries_its_seal_and_is_not_root() -> None:
     assert grader.equal(reference="x+1", answer="1+x") is True
     (worker,) = grader.idle
     assert (worker.seal["level"], worker.seal["not_stopped"]) == (2, [])
+    assert grader.mother is not None
     assert worker.seal["uid"] == uid_of(grader.mother.pid)
     assert os.geteuid() != 0 or worker.seal["uid"] != 0
     grader.close()

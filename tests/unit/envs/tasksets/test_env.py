@@ -156,6 +156,7 @@ def test_servers_end_after_the_worker_and_its_shell_are_killed(tmp_path: Path) -
     process = TasksetProcess(script(tmp_path / "python", f"import sys\n{ends}"))._process
     process.kill()
     process.wait()
+    assert process.stdin is not None
     process.stdin.close()
     began = time.monotonic()
     while not (tmp_path / "ended").exists():
@@ -179,6 +180,7 @@ time.sleep(60)"""
 
 def test_a_stuck_process_is_killed_after_the_end_of_its_input(tmp_path: Path) -> None:
     process = TasksetProcess(script(tmp_path / "python", STUCK))._process
+    assert process.stdin is not None
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
     process.stdin.close()

@@ -42,6 +42,7 @@ def written(folder: Path, questions: list[dict[str, Any]], answers: list[dict[st
 def tasks(file: Path) -> list[Task]:
     """Return all tasks of a file of questions."""
     source = open_source(bind("tool_use", EnvConfig(eval_data=DataConfig(path=str(file)))), split="heldout", seed=0)
+    assert source.size is not None
     return [source.task(index) for index in range(source.size)]
 
 

@@ -312,6 +312,7 @@ def test_a_container_ends_with_its_worker_or_client(victim: str) -> None:
         [sys.executable, "-c", WORKER, image], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}
     )
     try:
+        assert worker.stdout is not None
         name, client = worker.stdout.readline().split()
         assert name in containers()
         time.sleep(0.5)  # the command runs
@@ -352,6 +353,7 @@ def test_a_starting_container_ends_with_its_worker_and_client(tmp_path: Path) ->
     variables = os.environ | {"PYTHONPATH": modules, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as worker:
         try:
+            assert worker.stdout is not None
             name, child = worker.stdout.readline().split()
             await_containers(lambda: name in containers())
             os.kill(int(child), signal.SIGKILL)

@@ -70,6 +70,7 @@ def test_micro_batches_carry_the_temperatures_of_groups():
     samples = samples_from_groups([plain, warm], advantage="rloo")
     assert [sample.temperature for sample in samples] == [1.0, 1.0, 1.5, 1.5]
     (both,) = build_batch(samples, ranks=1, micro_batch_tokens=100, pad_id=0).micro_batches[0]
+    assert both.temperatures_B is not None
     assert sorted(both.temperatures_B.tolist()) == [1.0, 1.0, 1.5, 1.5]
     (alone,) = build_batch(samples[:2], ranks=1, micro_batch_tokens=100, pad_id=0).micro_batches[0]
     assert alone.temperatures_B is None

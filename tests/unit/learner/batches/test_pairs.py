@@ -111,6 +111,7 @@ def test_a_pair_of_weight_0_has_a_gradient_of_zeros():
     assert {name: value.item() for name, value in loss.sums.items()} == dict.fromkeys(
         ("weight", "loss", "margin", "accuracy"), 0.0
     )
+    assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 

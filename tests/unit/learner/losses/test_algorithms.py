@@ -40,6 +40,7 @@ def surrogate(
 
 def gradient(total: torch.Tensor, of: torch.Tensor) -> list[float]:
     total.sum().backward()
+    assert of.grad is not None
     return of.grad[0].tolist()
 
 
@@ -182,6 +183,7 @@ def test_the_negative_guard_compares_with_this_updates_policy(old, pi_minus_mu, 
     old_BT = tensor([NAN, old, old])  # log pi is -1: in the first row it fell since pi_old, in the second it rose
     loss = loss_of(goal, gaps=[pi_minus_mu] * 2, advantages=[-1.0, -1.0], old_BT=old_BT)
     assert loss.sums["guarded"].item() == guarded
+    assert loss.terms is not None
     assert loss.terms.mask_reasons_BT[0].tolist() == [
         0,
         *[MaskReason.NEGATIVE_GUARD if guarded else MaskReason.NONE] * 2,
@@ -369,6 +371,7 @@ def test_dpo_is_the_logistic_loss_of_the_margin():
     assert loss.total.item() == pytest.approx(math.log(1 + math.exp(-1)) + math.log(1 + math.exp(1)))
     assert (loss.sums["margin"].item(), loss.sums["accuracy"].item(), loss.sums["weight"].item()) == (0.0, 1.0, 2.0)
     loss.total.backward()
+    assert chosen.grad is not None
     assert chosen.grad.tolist() == pytest.approx([-0.5 / (1 + math.e), -0.5 * math.e / (1 + math.e)])
 
 

@@ -66,6 +66,7 @@ def test_the_example_trains_by_its_own_loss_and_advantage(mine: Path) -> None:
     # r = 1: 4 sigmoid(0) = 2, whose derivative by log pi is 1
     assert result.total.item() == pytest.approx(-2 * 2.0 + 2 * 1.0)
     result.total.backward()
+    assert logprobs_BT.grad is not None
     assert logprobs_BT.grad[0].tolist() == pytest.approx([0.0, -2.0, 1.0])
 
 

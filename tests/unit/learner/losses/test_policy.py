@@ -70,6 +70,7 @@ def test_untrained_nan_reaches_neither_loss_nor_gradient():
     loss.total.backward()
     assert loss.total.item() == pytest.approx(-1.0)
     assert all(math.isfinite(value.item()) for value in loss.sums.values())
+    assert logprobs.grad is not None
     assert logprobs.grad[0].tolist() == [0.0, -1.0, 0.0]
 
 
@@ -77,6 +78,7 @@ def test_likelihood_reads_no_untrained_entry():
     logprobs = tensor([NAN, -1.0]).requires_grad_()
     loss = nll_loss(logprobs, tensor([0.0, 1.0]))
     loss.total.backward()
+    assert logprobs.grad is not None
     assert (loss.total.item(), logprobs.grad[0].tolist()) == (1.0, [0.0, -1.0])
 
 
@@ -98,4 +100,5 @@ def test_a_weightless_batch_has_no_loss_and_a_zero_gradient():
     logprobs = tensor([-1.0, -2.0]).requires_grad_()
     zeros = torch.zeros(1, 2)
     policy_loss(logprobs, zeros, zeros, tensor([NAN, NAN]), terms=GUARDED).total.backward()
+    assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [[0.0, 0.0]]

@@ -73,6 +73,7 @@ def test_rows_of_a_pass_are_padded_without_choices():
     right, left = PassExperts.padded(rows), PassExperts.padded(rows, left=True)
     assert right.samples_BT.tolist() == [[3, 3, 0], [1, 1, 1]]
     assert left.samples_BT.tolist() == [[0, 3, 3], [1, 1, 1]]
+    assert right.experts_BTLK is not None
     assert right.experts_BTLK[0].tolist() == [*choices.tolist(), [[-1, -1], [-1, -1]]]
     assert (right.experts_BTLK[1] == -1).all()
     assert PassExperts.padded(rows[1:]).experts_BTLK is None
@@ -81,6 +82,7 @@ def test_rows_of_a_pass_are_padded_without_choices():
 def test_choices_of_parts_follow_each_other_and_must_be_alike():
     choices = np.ones((2, LAYERS, CHOSEN), dtype=np.int16)
     both = join_choices([(2, choices), (1, None)])
+    assert both is not None
     assert both[:, 0, 0].tolist() == [1, 1, -1]
     assert join_choices([(2, None)]) is None
     with pytest.raises(ValueError, match=r"differ .*\[\(1, 2\), \(2, 2\)\]"):
@@ -234,6 +236,7 @@ def test_replayed_choices_equal_experts_forced_by_hand(
     after = perturbed(before, scale=0.3)
     expected = []
     for sequence in sequences:
+        assert sequence.experts is not None
         own = recorded(after, tokens_of(sequence.ids))
         assert (own != sequence.experts).any(-1).mean() > 0.2  # the weights have moved far
         choices = sequence.experts.copy()

@@ -42,6 +42,8 @@ def assert_same_with_gradients(ours: Computed, theirs: Computed, values: list[to
     y.sin().sum().backward()
     expected.sin().sum().backward()
     for one, other in zip(found, wanted, strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
         assert torch.allclose(one.grad, other.grad, atol=1e-10)
 
 
@@ -91,4 +93,5 @@ def test_a_fast_decay_over_a_long_chunk_stays_finite():
     y = chunk_scan(x, dt, torch.tensor([-8.0]), ones, ones, chunk_size=64, d_H=torch.zeros(1))
     y.sum().backward()
     assert y.isfinite().all()
+    assert dt.grad is not None
     assert dt.grad.isfinite().all()

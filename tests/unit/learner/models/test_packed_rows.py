@@ -231,6 +231,7 @@ def trained(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> dict[st
             learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS, teacher_dir=teacher)
             if loss.needs_reference:
                 learner.load_reference()
+            assert learner.engine is not None
             models: list[Any] = [one for one in (learner.engine, learner.reference) if one is not None]
             assert all(model.scorer.packs for model in models)
             for model in models:

@@ -45,6 +45,7 @@ def layer(dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def gradient(tensor: torch.Tensor) -> torch.Tensor:
+    assert tensor.grad is not None
     return tensor.grad.double()
 
 

@@ -193,6 +193,7 @@ def test_a_cheap_prompt_stays_in_its_sequences():
     for shapes in (((16, (16,) * 8),), ((512, (16,)),), ((16, (256,) * 16),)):
         assert [m.prompts for m in batch(groups(shapes), shared=True).micro_batches[0]] == [None]
     (only,) = batch(groups(((128, (16,) * 8),)), shared=True).micro_batches[0]
+    assert only.prompts is not None
     assert (only.prompts.ids_PS.shape, only.ids_BT.shape) == ((1, 127), (8, 17))
 
 
@@ -293,6 +294,8 @@ def test_a_continued_scan_equals_one_scan(place):
     whole.sin().sum().backward()
     torch.cat([begin, rest], dim=1).sin().sum().backward()
     for one, two in zip(once, twice, strict=True):
+        assert one.grad is not None
+        assert two.grad is not None
         assert torch.allclose(one.grad, two.grad, atol=1e-10)
 
 

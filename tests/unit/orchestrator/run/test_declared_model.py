@@ -99,7 +99,7 @@ def test_calls_that_no_known_format_reads_are_read_as_the_configuration_declares
     tokenizer = made(2, tool_calls=PATTERN)
     assert find_format(tokenizer).name == "declared"
     check_round_trip(tokenizer, needs)
-    calls, said = find_format(tokenizer).calls.read('so<ask>get|{"key": 1}</ask><ask>get|{</ask>', ())
+    calls, said = find_format(tokenizer).calls.read('so<ask>get|{"key": 1}</ask><ask>get|{</ask>', ())  # type: ignore[union-attr]
     assert (calls, said) == (
         (Call(name="get", arguments={"key": 1}), BadCall(error="error: tool call is not JSON")),
         "so",

@@ -106,6 +106,7 @@ def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTo
     assert (off.tokens, off.answer_tokens, off.closed) == (0, 2, Closed.NONE)
     cut = ids(tokenizer, "abc\n</think>\nxy")
     forced_end = tags.forced_end(cut, ThinkingLimit(tokens=3))
+    assert forced_end is not None
     marks = [forced_end.start <= place < forced_end.end for place in range(len(cut))]
     forced = tags.measure(cut, thinks=True, injected_T=marks)
     assert (forced.tokens, forced.answer_tokens, forced.closed) == (3, 2, Closed.ABRUPT)
@@ -171,6 +172,7 @@ def test_a_budget_counts_from_the_models_opening(before: str, tokens: int, grace
     tags, limit = ThinkingTags(opening_itself()), ThinkingLimit(tokens=tokens, grace=grace)
     assert not tags.is_opened_by_prompt
     said, inserted = played(tags, f"{before}<think>7+8 is 15 as I think", limit)
+    assert inserted is not None
     begin = len(before) + len("<think>")
     assert inserted.start == begin + tokens + grace  # no line ends
     assert tags.forced_end(said, limit) == inserted  # the place does not depend on later ids
@@ -183,6 +185,7 @@ def test_a_budget_counts_from_the_models_opening(before: str, tokens: int, grace
 def test_a_line_end_in_the_opening_does_not_count() -> None:
     tags = ThinkingTags(opening_itself())
     _, inserted = played(tags, "\n<think>7+8\n=15 and so on", ThinkingLimit(tokens=2, grace=6))
+    assert inserted is not None
     assert inserted.start == len("\n<think>7+8\n")
 
 

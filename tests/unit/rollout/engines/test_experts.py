@@ -51,6 +51,7 @@ async def story(model_dir: Path) -> None:
     try:
         before = await setup.sample(SAMPLES, tokens=24)
         for prompt, said in before:
+            assert said.experts is not None
             assert said.experts.shape == (len(prompt) + len(said.token_ids), 2, 2)
             assert (said.experts[-1] == -1).all()  # the last id was sampled, and not processed
             assert (said.experts[:-1] >= 0).all()

@@ -135,6 +135,7 @@ async def closings_go_on(engine: VllmEngine, tags: ThinkingTags, prompt: tuple[i
     limit = ThinkingLimit(tokens=6, grace=3)
     whole = await engine.generate(TurnRequest(prompt_ids=prompt, max_tokens=40, seed=5, limit=limit))
     place = tags.forced_end(whole.token_ids, limit)
+    assert place is not None
     assert len(whole.token_ids) > place.end
     for cut in range(1, place.end + 3):
         partial = whole.first(cut)
@@ -143,6 +144,7 @@ async def closings_go_on(engine: VllmEngine, tags: ThinkingTags, prompt: tuple[i
         )
         both = partial.then(rest)
         closed = tags.forced_end(both.token_ids, limit)
+        assert closed is not None
         assert [n for n, mark in enumerate(both.injected_T) if mark] == list(range(closed.start, closed.end))
         assert both.token_ids[closed.start : closed.end] == closed.ids
 

@@ -54,6 +54,7 @@ class Holder:
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self.process.stdout is not None
         path, child = self.process.stdout.readline().split()
         self.path, self.child = Path(path), int(child)
 
@@ -64,6 +65,8 @@ class Holder:
     def close(self) -> None:
         """End both: the child reads the same input."""
         self.kill()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.close()
         self.process.stdout.close()
 

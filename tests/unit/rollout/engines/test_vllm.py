@@ -91,6 +91,7 @@ class Setup:
 
     def model(self) -> PreTrainedModel:
         """A transformers model with the trainer's current weights."""
+        assert self.rank.engine is not None
         trained = self.rank.engine.model
         plain: PreTrainedModel = AutoModelForCausalLM.from_config(trained.config).eval()
         plain.load_state_dict(trained.state_dict())

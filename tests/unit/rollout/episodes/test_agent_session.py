@@ -173,6 +173,7 @@ class FailingOnce(ScriptedEngine):
 )
 def test_the_error_of_an_unanswered_request_is_the_cause(agent: str, kind: FailureKind, turns: int) -> None:
     answer = play(agent, FailingOnce(["4"]))
+    assert answer.failure is not None
     assert (answer.failure.kind, len(answer.turns)) == (kind, turns)
 
 

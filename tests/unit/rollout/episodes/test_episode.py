@@ -50,6 +50,7 @@ def demonstration(index: int = 0) -> tuple[Task, Recording]:
     """A tool-use task with its expert's completions, as an engine would see them."""
     task = open_source(bind("tool_use", EnvConfig()), split="train", seed=1).task(index)
     demonstrate = environment("tool_use").demonstrate
+    assert demonstrate is not None
     seen, recording, observed = RENDERER.prompt_ids(task), {}, []
     for number, message in enumerate(demonstrate(task)):
         if message["role"] == "tool":
@@ -87,6 +88,8 @@ def test_a_turn_limit_ends_an_episode() -> None:
 
 def test_an_engine_that_fails_is_a_typed_failure() -> None:
     trajectory = play(math_task(), {})
+    assert trajectory.failure is not None
+    assert trajectory.failure is not None
     assert trajectory.failure.kind is FailureKind.ENGINE
 
 

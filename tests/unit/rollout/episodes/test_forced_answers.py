@@ -49,6 +49,7 @@ class ForcedEngine(ReplayEngine):
         if request.limit is None:
             return completion(f"{THOUGHT}</think>\\boxed{{{self.said[None]}}}")
         closing = TAGS.forced_end(request.prefix_ids, request.limit, opened=TAGS.is_opened_by(request.prompt_ids))
+        assert closing is not None
         assert closing.start == len(request.prefix_ids)
         said = completion(f"\\boxed{{{self.said[request.limit.tokens]}}}")
         return Completion(

@@ -37,6 +37,7 @@ def program(path: Path) -> tuple[Task, list[str]]:
 def tool_use(path: Path) -> tuple[Task, list[str]]:
     env = environment("tool_use")
     task = open_source(bind("tool_use", EnvConfig()), split="train", seed=1).task(0)
+    assert env.demonstrate is not None
     said: list[Message] = [message for message in env.demonstrate(task) if message["role"] == "assistant"]
     return task, [turn_text(message, thinks=True) for message in said]
 
@@ -48,13 +49,16 @@ def shop(path: Path) -> tuple[Task, list[str]]:
 
 def puzzle(path: Path) -> tuple[Task, list[str]]:
     env = configure_env("reasoning_gym", {"dataset": "basic_arithmetic"})
+    assert env.generate is not None
     task = bound(env.generate(random.Random(1), 1), env)
+    assert env.reference is not None
     return task, ["</think>" + text for text in env.reference(task)]
 
 
 def game(path: Path) -> tuple[Task, list[str]]:
     task = open_source(bind("gym", EnvConfig()), split="train", seed=1).task(0)
     reference = environment("gym").reference
+    assert reference is not None
     return task, ["what now?</think>nowhere", *("a hole there</think>" + text for text in reference(task))]
 
 

@@ -301,8 +301,10 @@ def test_a_budget_closes_a_thought_in_the_tags_of_its_family(name: str) -> None:
     ids = renderer.encode(text)
     begin, end = tags.thinking_start(ids), tags.close_of(ids)
     assert begin is not None
+    assert end is not None
     for budget in (0, 1, 3, 30):
         close = tags.forced_end(ids[: end[0]], ThinkingLimit(tokens=budget))
+        assert close is not None
         assert close.start == begin + budget
         assert tags.tags.closing in renderer.decode(close.ids)
     assert tags.measure(ids, thinks=True).tokens == end[0] - begin

@@ -65,9 +65,11 @@ async def test_a_second_attempt_keeps_the_firsts_answers() -> None:
     await asyncio.wait([playing])
     worker = Interrupted()
     group = await (await pool_of([worker], retries=1)).run_group(TICKET, 4, left)
+    assert left.before is not None
     assert (left.attempt, left.finished[0].reward, len(left.before.trajectories)) == (1, 0.5, 1)
     assert worker.calls == [(3, 1)]
     (handed,) = worker.partial
+    assert handed is not None
     assert handed.finished == left.finished
     assert (len(group.trajectories), len(group.failed), len(group.retried)) == (4, 0, 3)
 

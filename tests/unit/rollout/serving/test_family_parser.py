@@ -88,6 +88,7 @@ def test_a_call_inside_of_a_thought_is_a_part_of_it(name: str) -> None:
     tokenizer, call = tokenizer_of(name), reference(name)
     form = find_format(tokenizer)
     parser = ReasoningParserManager.get_reasoning_parser(reasoning_parser(form))(tokenizer)
+    assert form.tags is not None
     text = f"{form.tags.opening}\nso {call} \n{form.tags.closing}yes"
     thought, answer = parser.extract_reasoning(text, request())
     assert ((thought or "").strip(), answer) == (f"so {call}", "yes")

@@ -106,6 +106,7 @@ class Served:
     def closed(self, ids: list[int], limit: ThinkingLimit) -> tuple[int, Closed]:
         """Length and end of the thinking. The closing must be at the rule's place."""
         forced_end = self.tags.forced_end(ids, limit)
+        assert forced_end is not None
         assert tuple(ids[forced_end.start : forced_end.end]) == forced_end.ids
         marks = [forced_end.start <= place < forced_end.end for place in range(len(ids))]
         thinking = self.tags.measure(ids, thinks=True, injected_T=marks)
@@ -153,6 +154,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     temporary = Path(tempfile.mkdtemp(prefix="tf-", dir="/tmp"))  # on a short path, as sockets need one
     environment = os.environ | {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": str(run / "compiled")}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         address = f"http://127.0.0.1:{port}/v1"
         assert next((line for line in lines if address in line), None) is not None, "the server did not start"
@@ -197,6 +199,7 @@ def test_a_judge_that_gives_no_verdict_is_a_failure_and_no_zero(served: Served) 
     judge = JudgeConfig(url=str(served.client.base_url), model=served.model, max_tokens=16)
     task = open_source(bind("math", EnvConfig(judge=judge, thinking=False)), split="train", seed=1).task(0)
     result = score_turns(task, [task.spec["answer"]])
+    assert result.failure is not None
     assert result.failure.kind is FailureKind.GRADER
     assert "no verdict" in result.failure.message  # it did answer
 

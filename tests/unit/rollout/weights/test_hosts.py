@@ -174,6 +174,8 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
 async def a_stopped_worker_is_looked_at_on_its_own_node(pool: RolloutPool) -> None:
     """Both nodes have this machine's name, and are still distinguished."""
     process = pool.processes()[0].process
+    assert process is not None
+    assert process.place is not None
     assert process.place.host == socket.gethostname()
     assert await run_at_place(process.place, _node) == process.place.node != _node()
     os.kill(process.place.pid, signal.SIGSTOP)

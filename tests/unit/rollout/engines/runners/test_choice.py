@@ -85,6 +85,8 @@ def test_both_runners_support_ngram_speculation(tmp_path: Path) -> None:
         speculative_config(config, "v1", tmp_path, on_cpu=True),
         speculative_config(config, "v2", tmp_path, on_cpu=False),
     )
+    assert here is not None
+    assert there is not None
     assert (here["method"], there["method"]) == ("ngram", "ngram_gpu")
     assert here["num_speculative_tokens"] == there["num_speculative_tokens"] == 3
     with pytest.raises(ValueError, match="speculation=ngram.*rollout.engine.runner=v2"):

@@ -127,6 +127,7 @@ class Batch:
             layout.bonus_logits_indices = layout.cu_num_sampled_tokens - 1
             output = self.drafting(layout, None, torch.stack(rows), self.metadata())
         width = output.sampled_token_ids.shape[1]
+        assert output.logprobs_tensors is not None
         logprobs = output.logprobs_tensors.logprobs.reshape(ROWS, width)
         for row, one in enumerate(self.rows):
             new = [token for token in output.sampled_token_ids[row].tolist() if token >= 0]
