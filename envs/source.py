@@ -68,8 +68,13 @@ def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
 
 
 def first_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
-    """Return `all_rows`, or the first block of streamed ones, which is read each time."""
-    return _collect(env, data, BLOCK) if data.streaming else all_rows(env, data)
+    """Return `all_rows`, or the first block of streamed ones, which is cached too."""
+    if not data.streaming:
+        return all_rows(env, data)
+    block = f"{_setting(env, data)}, first block"
+    if block not in env.rows:
+        env.rows[block] = _collect(env, data, BLOCK)
+    return env.rows[block]
 
 
 def row_tasks(env: BoundEnv, data: DataConfig) -> Iterator[SplitTask]:

@@ -1,4 +1,4 @@
-"""Assertions on user errors by what they name, whatever the sentence around it."""
+"""Assertions on the names in user errors, so that tests do not depend on wording."""
 
 import re
 from collections.abc import Iterator

@@ -18,7 +18,7 @@ from temper.orchestrator.stages.registry import all_stages
 
 HEAD = """# All settings
 
-A configuration is a YAML file of these settings, and `key=value` on the command line goes over what it gives. Only `name`
+A configuration is a YAML file of these settings, and `key=value` on the command line overrides it. Only `name`
 must be given, and an environment under `envs` for the stages that take tasks of one: all but `sft` and `dpo` on rows of their
 own. This page is made from the classes that declare the settings (`make settings`).
 
