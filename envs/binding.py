@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from temper.envs.catalog import ENVIRONMENTS, configure_env, env_class
 from temper.envs.classifier import check_classifier
 from temper.envs.config import EnvConfig
-from temper.envs.core.bounds import not_negative, only_known, positive
+from temper.envs.core.bounds import require_known, require_not_negative, require_positive
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.functions import load_function
 from temper.envs.core.task import DEFAULT_TURNS, EnvRef, EnvSettings, Task
@@ -66,7 +66,7 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
     try:
         definition = configure_env(_kind(name, config), config.options)
         if config.reward is None and config.agent is None and definition.agent is None:
-            only_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
+            require_known(config.weights, (*definition.parts, *([JUDGE] if config.judge else [])), "weights")
         if (judge := config.judge) is not None:
             if judge.classifier:
                 config = replace(config, judge=replace(judge, classifier=check_classifier(judge.classifier)))
@@ -126,7 +126,7 @@ def bind_all(envs: Mapping[str, EnvConfig]) -> dict[str, BoundEnv]:
 
 
 def _check(key: str, config: EnvConfig) -> None:
-    not_negative(f"{key}.share", config.share)
+    require_not_negative(f"{key}.share", config.share)
     if config.preset is not None and (config.kind is None or config.eval_data is None):
         raise ValueError(
             f"{key}.preset={config.preset} is not expanded; call with_preset of envs/presets/catalog.py first"
@@ -134,7 +134,7 @@ def _check(key: str, config: EnvConfig) -> None:
     numbers = {"level": config.level, "threads": config.threads, "tool_timeout_s": config.tool_timeout_s}
     given = {"max_turns": config.max_turns, "length_limit": config.length_limit}
     for name, value in (numbers | {name: value for name, value in given.items() if value is not None}).items():
-        positive(f"{key}.{name}", value)
+        require_positive(f"{key}.{name}", value)
     config.split.check(f"{key}.split", has_data=config.data is not None, has_eval_data=config.eval_data is not None)
     if config.eval_data is not None and config.eval_data.streaming:
         raise ValueError(f"{key}.eval_data.streaming: evaluation reads every row once; remove it")

@@ -194,7 +194,7 @@ def _ask(body: dict[str, Any], server: Server, name: str, value_of: Callable[[ob
     try:
         for requests, temperature in enumerate(TEMPERATURES, start=1):
             reply = _reply(server, body | {"temperature": temperature})
-            text, tokens = reply.text if reply.whole else "", tokens + reply.tokens
+            text, tokens = reply.text if reply.is_complete else "", tokens + reply.tokens
             if (value := value_of(_last_object(text).get(name))) is not None:
                 return Verdict(value=value, requests=requests, tokens=tokens)
     except EnvironmentFault as error:

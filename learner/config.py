@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from temper.envs.core.bounds import not_negative, one_of, positive
+from temper.envs.core.bounds import require_choice, require_not_negative, require_positive
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.rollout.weights.config import AUTO, TRANSPORTS, WireDtype
 
@@ -54,12 +54,12 @@ class OptimConfig:
     Choose fewer than the stage has. `model.ema` uses it from a checkpoint. 0 is off. Needs `learner.offload` none or cpu."""
 
     def __post_init__(self) -> None:
-        positive("optim.learning_rate", self.learning_rate)
-        positive("optim.muon_learning_rate", self.muon_learning_rate)
-        positive("optim.eps", self.eps)
-        not_negative("optim.warmup_steps", self.warmup_steps)
-        not_negative("optim.weight_decay", self.weight_decay)
-        not_negative("optim.grad_clip", self.grad_clip)
+        require_positive("optim.learning_rate", self.learning_rate)
+        require_positive("optim.muon_learning_rate", self.muon_learning_rate)
+        require_positive("optim.eps", self.eps)
+        require_not_negative("optim.warmup_steps", self.warmup_steps)
+        require_not_negative("optim.weight_decay", self.weight_decay)
+        require_not_negative("optim.grad_clip", self.grad_clip)
         for name in ("beta1", "beta2", "muon_momentum", "ema_decay"):
             if not 0 <= (value := vars(self)[name]) < 1:
                 raise ValueError(f"optim.{name}={value}: must be at least 0 and below 1")
@@ -83,8 +83,8 @@ class LoraConfig:
     """An adapter is scaled by alpha / rank."""
 
     def __post_init__(self) -> None:
-        not_negative("learner.lora.rank", self.rank)
-        positive("learner.lora.alpha", self.alpha)
+        require_not_negative("learner.lora.rank", self.rank)
+        require_positive("learner.lora.alpha", self.alpha)
 
     @property
     def scale(self) -> float:
@@ -167,12 +167,12 @@ class LearnerConfig:
             ("threads", self.threads),
             ("threads_during_generation", self.threads_during_generation),
         ):
-            positive(f"learner.{name}", value)
+            require_positive(f"learner.{name}", value)
         self._check_partitioning()
         self._check_sequence_parallel()
         self._check_expert_parallel()
         self._check_passes()
-        one_of("learner.transport", self.transport, (AUTO, *TRANSPORTS))
+        require_choice("learner.transport", self.transport, (AUTO, *TRANSPORTS))
 
     def _check_partitioning(self) -> None:
         """Raise `ValueError` if the ZeRO stage does not support these settings."""

@@ -144,9 +144,9 @@ def _checked(given: argparse.Namespace) -> int:
         given.overrides = [without_plus(text) for text in given.overrides]
         named = str(vars(given).get("config") or vars(given).get("what") or "")
         settings = [without_plus(named)] if "=" in named else []
-        whole = is_file(named)
-        text = layered(Path(named), given.overrides) if whole else overridden({}, [*settings, *given.overrides])
-        check_keys(text, whole=whole)
+        is_complete = is_file(named)
+        text = layered(Path(named), given.overrides) if is_complete else overridden({}, [*settings, *given.overrides])
+        check_keys(text, is_complete=is_complete)
     status: int = given.execute(given)
     return status
 

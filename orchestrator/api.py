@@ -316,7 +316,7 @@ def _write_settings(given: Mapping[str, Any], inputs: Path) -> Path:
     try:
         text = yaml_text(given)
     except ValueError:  # a value that is not plain data, often a function under another project's key
-        check_keys(given, whole=False)
+        check_keys(given, is_complete=False)
         raise
     return _write(inputs / "settings.yaml", text)
 

@@ -16,7 +16,7 @@ from temper.envs.coding.checks import Start
 from temper.envs.coding.reference import negatives, reference
 from temper.envs.coding.suite import MAX_SECONDS, SOLUTION, build_suite
 from temper.envs.coding.test_result import Tested, shorten
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
 from temper.envs.core.step_result import StepResult
@@ -120,7 +120,7 @@ def _user(text: str) -> Message:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    only_known(options, NAMES, "options")
+    require_known(options, NAMES, "options")
     return _definition(read_prompts(options, ASKED))
 
 

@@ -27,32 +27,32 @@ def _as_written(value: object) -> str:
     return text.replace("e-0", "e-") if isinstance(value, float) else text
 
 
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise SettingError(name, repr(value), f"choose one of {', '.join(choices)}")
 
 
-def whole(name: str, value: object, *, least: int = 0) -> None:
+def require_int(name: str, value: object, *, least: int = 0) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SettingError(name, repr(value), f"must be a whole number, {least} or more")
 
 
-def positive(name: str, value: float) -> None:
+def require_positive(name: str, value: float) -> None:
     if not value > 0:
         raise SettingError(name, value, "must be above 0")
 
 
-def not_negative(name: str, value: float) -> None:
+def require_not_negative(name: str, value: float) -> None:
     if not value >= 0:
         raise SettingError(name, value, "must be 0 or more")
 
 
-def fraction(name: str, value: float) -> None:
+def require_fraction(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise SettingError(name, value, "must be between 0 and 1")
 
 
-def no_variable(name: str, path: str) -> None:
+def refuse_variable(name: str, path: str) -> None:
     """Refuse `$NAME` and `$(command)` in a path, which only a shell replaces, unless a file has this name."""
     if (found := VARIABLE.search(path)) and not os.path.exists(path):
         read = f"${{oc.env:{found[1] or 'NAME'}}}"
@@ -67,7 +67,7 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def only_known(given: Iterable[str], known: Sequence[str], what: str) -> None:
+def require_known(given: Iterable[str], known: Sequence[str], what: str) -> None:
     """Raise `ValueError` for the first unknown name, with the nearest known one. `what` names the setting."""
     for name in given:
         if name not in known:

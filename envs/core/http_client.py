@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from temper.envs.core.bounds import SettingError, whole
+from temper.envs.core.bounds import SettingError, require_int
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.judge_config import RUN_KEY
@@ -79,8 +79,8 @@ class Server:
             raise ValueError("options.key_variable and options.key_header must be names")
         if self.key_variable and not os.environ.get(self.key_variable, "").strip():
             raise ValueError(f"options.key_variable: {self.key_variable} is not set; export it before the run starts")
-        whole("options.retries", self.retries)
-        whole("options.max_bytes", self.max_bytes)
+        require_int("options.retries", self.retries)
+        require_int("options.max_bytes", self.max_bytes)
         for name, seconds in (("timeout_s", self.timeout_s), ("backoff_s", self.backoff_s)):
             if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
                 raise ValueError(f"options.{name} is {seconds!r}; set seconds above 0")
@@ -110,11 +110,11 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """A server's reply. `whole` is False if the body was truncated at `max_bytes`."""
+    """A server's reply. `is_complete` is False if the body was truncated at `max_bytes`."""
 
     status: int
     body: bytes
-    whole: bool
+    is_complete: bool
 
     @property
     def text(self) -> str:
@@ -169,7 +169,7 @@ class Session:
         if not 200 <= reply.status < 300:
             fault = RequestRefused if reply.status in REFUSED else EnvironmentFault
             raise fault(f"POST {self._url(route)}: status {reply.status}: {reply.text[:SHOWN]}")
-        if not reply.whole:
+        if not reply.is_complete:
             raise EnvironmentFault(f"POST {self._url(route)}: the reply is longer than {self.server.max_bytes} bytes")
         try:
             return read_object(reply.body)
@@ -180,7 +180,7 @@ class Session:
         import httpx  # imports slowly
 
         deadline = time.monotonic() + self.server.timeout_s
-        received, whole = bytearray(), True
+        received, is_complete = bytearray(), True
         with self._client.stream("POST", self._url(route), content=json.dumps(body).encode()) as response:
             if 300 <= response.status_code < 400:
                 where = response.headers.get("location", "")
@@ -190,11 +190,13 @@ class Session:
             for chunk in response.iter_raw():
                 received += chunk
                 if len(received) > self.server.max_bytes:
-                    whole = False
+                    is_complete = False
                     break
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("the reply did not end in time")
-        return HttpReply(status=response.status_code, body=bytes(received[: self.server.max_bytes]), whole=whole)
+        return HttpReply(
+            status=response.status_code, body=bytes(received[: self.server.max_bytes]), is_complete=is_complete
+        )
 
     def _url(self, route: str) -> str:
         return f"{self.server.url.rstrip('/')}/{route}"
@@ -248,10 +250,10 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatReply:
-    """A chat completion: its text, whole or cut, and the tokens of prompt and reply, 0 if the server counts none."""
+    """A chat completion: its text, complete or cut, and the tokens of prompt and reply, 0 if the server counts none."""
 
     text: str
-    whole: bool
+    is_complete: bool
     tokens: int
 
 
@@ -272,7 +274,7 @@ def chat_reply(server: Server, body: Mapping[str, Any]) -> ChatReply:
             pass
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else []
     return ChatReply(
-        text=text, whole=reason != "length", tokens=sum(count for count in counts if isinstance(count, int))
+        text=text, is_complete=reason != "length", tokens=sum(count for count in counts if isinstance(count, int))
     )
 
 

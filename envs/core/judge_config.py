@@ -2,7 +2,7 @@
 
 from dataclasses import MISSING, dataclass, fields
 
-from temper.envs.core.bounds import positive
+from temper.envs.core.bounds import require_positive
 from temper.envs.core.setting import free, immutable
 
 CLASSIFIER_SETTINGS = ("classifier", "scale", "device")
@@ -61,10 +61,10 @@ class JudgeConfig:
         if unused:
             form = next(f"{name}={value}" for name in ("classifier", "url", "model") if (value := getattr(self, name)))
             raise ValueError(f"judge.{form} does not use {', '.join(sorted(unused))}; remove them, or {form}")
-        positive("judge.best", self.best)
-        positive("judge.max_tokens", self.max_tokens)
-        positive("judge.scale", self.scale)
-        positive("judge.timeout_s", self.timeout_s)
+        require_positive("judge.best", self.best)
+        require_positive("judge.max_tokens", self.max_tokens)
+        require_positive("judge.scale", self.scale)
+        require_positive("judge.timeout_s", self.timeout_s)
 
     @property
     def is_served_by_run(self) -> bool:

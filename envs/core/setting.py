@@ -68,9 +68,9 @@ def unit_of(each: "Field[Any]") -> str:
     return str(each.metadata.get(UNIT, ""))
 
 
-def bounds_of(unit: str, *, whole: bool) -> tuple[float, float]:
+def bounds_of(unit: str, *, counts: bool) -> tuple[float, float]:
     """Return the least and the largest number of any setting with this unit. A count or a quantity is not negative."""
-    return 0.0 if whole or unit else -LARGEST, LONGEST_S if unit == "seconds" else LARGEST
+    return 0.0 if counts or unit else -LARGEST, LONGEST_S if unit == "seconds" else LARGEST
 
 
 @cache

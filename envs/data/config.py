@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from temper.envs.core.bounds import no_variable
+from temper.envs.core.bounds import refuse_variable
 from temper.envs.core.setting import Kind, free, immutable, required
 
 OnError = Literal["raise", "skip"]
@@ -59,7 +59,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         if not self.path.strip():
             raise ValueError("path='' names no data; set a file, a folder or a hub name")
-        no_variable("path", self.path)
+        refuse_variable("path", self.path)
         for column, wanted in self.filter.items():
             if isinstance(wanted, dict) and not (wanted and wanted.keys() <= BOUNDS):
                 raise ValueError(

@@ -24,7 +24,7 @@ WORD = re.compile(r"\w+")
 class PromptText:
     """The user's text of a prompt, normalised for comparison."""
 
-    whole: str
+    text: str
     """In lower case with single spaces. Empty, and equal to nothing, if the user's text has no words."""
     words: int
     runs: frozenset[int]
@@ -34,10 +34,10 @@ class PromptText:
 def prompt_text(messages: Iterable[Message]) -> PromptText:
     """Return the normalised user's text of a prompt."""
     contents = (message.get("content") for message in messages if message.get("role") == "user")
-    whole = " ".join(" ".join(text for content in contents for text in _texts(content)).lower().split())
-    words = WORD.findall(whole)
+    text = " ".join(" ".join(text for content in contents for text in _texts(content)).lower().split())
+    words = WORD.findall(text)
     runs = (hash(tuple(words[start : start + NGRAM])) for start in range(len(words) - NGRAM + 1))
-    return PromptText(whole=whole, words=len(words), runs=frozenset(runs))
+    return PromptText(text=text, words=len(words), runs=frozenset(runs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,11 @@ class OverlapIndex:
 
     def __init__(self, prompts: Iterable[tuple[str, PromptText]]) -> None:
         self._prompts = list(prompts)
-        self._wholes = {prompt.whole for _, prompt in self._prompts if prompt.whole}
+        self._eval_texts = {prompt.text for _, prompt in self._prompts if prompt.text}
         had = Counter(run for _, prompt in self._prompts for run in prompt.runs)
         most = max(1, min(COMMON, len(self._prompts) // 2))
         self._runs = {run for run, count in had.items() if count <= most}
-        self._met_wholes: set[str] = set()
+        self._met_texts: set[str] = set()
         self._met_runs: set[int] = set()
         self._training = 0
 
@@ -79,8 +79,8 @@ class OverlapIndex:
         """Count the overlap of a training prompt with the evaluation prompts."""
         self._training += 1
         self._met_runs |= prompt.runs & self._runs
-        if prompt.whole in self._wholes:
-            self._met_wholes.add(prompt.whole)
+        if prompt.text in self._eval_texts:
+            self._met_texts.add(prompt.text)
 
     def result(self, *, all_compared: bool = True) -> Overlap:
         """Return the overlap with the training prompts compared so far."""
@@ -91,17 +91,17 @@ class OverlapIndex:
             long=sum(bool(prompt.runs) for _, prompt in self._prompts),
             training=self._training,
             all_compared=all_compared,
-            exact=tuple(key for key, prompt in self._prompts if prompt.whole in self._met_wholes),
+            exact=tuple(key for key, prompt in self._prompts if prompt.text in self._met_texts),
             shared=tuple(key for key, share in shares if share),
             mean_share=sum(share for _, share in shares) / len(shares) if shares else 0.0,
-            silent=sum(not prompt.whole for _, prompt in self._prompts),
+            silent=sum(not prompt.text for _, prompt in self._prompts),
         )
 
     def overlaps(self, prompt: PromptText, by: DropOverlap) -> bool:
         """Return whether to drop a training prompt."""
         if by == "none":
             return False
-        return prompt.whole in self._wholes or (by == "ngrams" and not prompt.runs.isdisjoint(self._runs))
+        return prompt.text in self._eval_texts or (by == "ngrams" and not prompt.runs.isdisjoint(self._runs))
 
 
 def _texts(content: object) -> list[str]:

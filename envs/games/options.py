@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from temper.envs.core.bounds import only_known, whole
+from temper.envs.core.bounds import require_int, require_known
 from temper.envs.games.actions import describe_space
 from temper.envs.games.known_games import Game, GymGame, known_game
 
@@ -20,7 +20,7 @@ KNOWN = ("id", "kwargs", "actions", "rules", "frame", "max_steps", "success", "i
 
 def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the complete options of a game. Raise `ValueError` for wrong ones."""
-    only_known(options, KNOWN, "options")
+    require_known(options, KNOWN, "options")
     name, kwargs = options.get("id"), options.get("kwargs", {})
     if not isinstance(name, str):
         raise ValueError("options.id must be a gymnasium id, for example FrozenLake-v1")
@@ -44,7 +44,7 @@ def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"options.actions is {actions!r}; {name} needs {count} different names")
     if frame not in ("text", "ansi") or (frame == "ansi" and "ansi" not in modes):
         raise ValueError(f"options.frame is {frame!r}; {name} has text{', ansi' if 'ansi' in modes else ''}")
-    whole("options.max_steps", max_steps, least=1)
+    require_int("options.max_steps", max_steps, least=1)
     if not isinstance(success, int | float):
         raise ValueError(f"options.success is {success!r}; set a number")
     if not isinstance(idle, int | float) or idle > 0:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
-from temper.envs.core.bounds import one_of, only_known
+from temper.envs.core.bounds import require_choice, require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
 from temper.envs.core.step_result import StepResult
@@ -99,9 +99,9 @@ def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = 
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    only_known(options, (*NAMES, BOXES), "options")
+    require_known(options, (*NAMES, BOXES), "options")
     boxes: Boxes = options.get(BOXES, AGREE)
-    one_of(f"options.{BOXES}", boxes, get_args(Boxes))
+    require_choice(f"options.{BOXES}", boxes, get_args(Boxes))
     return _definition(read_prompts(options, KINDS), boxes)
 
 

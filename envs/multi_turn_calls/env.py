@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import RowFormat
 from temper.envs.core.step_result import StepResult, add_span
@@ -114,7 +114,7 @@ def with_folder(folder: Path, *, package: Path | None) -> EnvDefinition:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    only_known(options, ("simulators",), "options")
+    require_known(options, ("simulators",), "options")
     given = options.get("simulators")
     if given is not None and not isinstance(given, str):
         raise ValueError(f"options.simulators is {given!r}; {REMEDY}")

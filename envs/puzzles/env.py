@@ -16,7 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import GraderError
 from temper.envs.core.step_result import StepResult
@@ -127,7 +127,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
             "reasoning-gym is not installed; install a C compiler for its pycosat, then run `make clean setup`"
         )
     known = ("dataset", "config")
-    only_known(options, known, "options")
+    require_known(options, known, "options")
     named, config = options.get("dataset", []), options.get("config", {})
     names = [named] if isinstance(named, str) else named
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -137,9 +137,9 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     if config and len(names) != 1:
         raise ValueError("options.config needs options.dataset to name one data set")
     keys = shared_library("making").datasets()
-    only_known(names, tuple(keys), "options.dataset")
+    require_known(names, tuple(keys), "options.dataset")
     if config:
-        only_known(config, tuple(keys[names[0]]), f"options.config of {names[0]}")
+        require_known(config, tuple(keys[names[0]]), f"options.config of {names[0]}")
     return _definition(tuple(names), dict(config))
 
 

@@ -19,7 +19,7 @@ from itertools import accumulate
 from string import ascii_lowercase
 from typing import Any
 
-from temper.envs.core.bounds import one_of, only_known
+from temper.envs.core.bounds import require_choice, require_known
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
@@ -171,10 +171,10 @@ class Anytime(TaskEnv):
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    only_known(options, ("task",), "options")
+    require_known(options, ("task",), "options")
     if (name := options.get("task")) is None:
         return ENVIRONMENT
-    one_of("options.task", name, tuple(TASKS))
+    require_choice("options.task", name, tuple(TASKS))
     return replace(ENVIRONMENT, generate=partial(generate, tasks=(name,)), options=dict(options))
 
 

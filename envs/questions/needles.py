@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 
 from tokenizers import Tokenizer
 
-from temper.envs.core.bounds import fraction, one_of, only_known, whole
+from temper.envs.core.bounds import require_choice, require_fraction, require_int, require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import Row, RowFormat, gold, has_fields
 from temper.envs.core.row_format import field as row_field
@@ -73,17 +73,17 @@ class NeedleOptions:
     depth: float | None = None
 
     def __post_init__(self) -> None:
-        one_of("options.unit", str(self.unit), get_args(Unit))
-        one_of("options.haystack", str(self.haystack), get_args(Haystack))
+        require_choice("options.unit", str(self.unit), get_args(Unit))
+        require_choice("options.haystack", str(self.haystack), get_args(Haystack))
         if self.task is not None:
-            one_of("options.task", str(self.task), KINDS)
+            require_choice("options.task", str(self.task), KINDS)
         if self.length is not None:
-            whole("options.length", self.length, least=1)
-        whole("options.needles", self.needles, least=1)
+            require_int("options.length", self.length, least=1)
+        require_int("options.needles", self.needles, least=1)
         if self.needles > MOST_NEEDLES:
             raise ValueError(f"options.needles is {self.needles}; set at most {MOST_NEEDLES}")
         if self.depth is not None:
-            fraction("options.depth", self.depth)
+            require_fraction("options.depth", self.depth)
         if (self.unit == "tokens") != (self.tokenizer is not None):
             raise ValueError(
                 "options.unit=tokens needs options.tokenizer, a folder with a tokenizer.json, and only it does"
@@ -247,7 +247,7 @@ def _ruler_task(row: Row) -> Task:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    only_known(options, [option.name for option in fields(NeedleOptions)], "options")
+    require_known(options, [option.name for option in fields(NeedleOptions)], "options")
     needle_options = NeedleOptions(**options)
     _measure(needle_options)("")
     return _definition(needle_options)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.prompts import NAMES, QUESTION, USUAL, Prompts, read_prompts
 from temper.envs.core.row_format import HasFields, Row, RowFormat
@@ -37,7 +37,7 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    only_known(options, NAMES, "options")
+    require_known(options, NAMES, "options")
     return _definition(read_prompts(options, {QUESTION: (QUESTION,)}))
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.bounds import only_known, whole
+from temper.envs.core.bounds import require_int, require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
@@ -57,9 +57,9 @@ class SearchOptions:
     def __post_init__(self) -> None:
         if self.corpus is not None and not isinstance(self.corpus, str):
             raise ValueError(f"options.corpus is {self.corpus!r}; set a file, a folder or a hub name")
-        whole("options.results", self.results, least=1)
-        whole("options.snippet", self.snippet)
-        whole("options.page", self.page, least=1)
+        require_int("options.results", self.results, least=1)
+        require_int("options.snippet", self.snippet)
+        require_int("options.page", self.page, least=1)
 
 
 class SearchEnv(TaskEnv):
@@ -217,7 +217,7 @@ def _load(row: Row, *, corpus: str) -> Task:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    only_known(options, [option.name for option in fields(SearchOptions)], "options")
+    require_known(options, [option.name for option in fields(SearchOptions)], "options")
     return _definition(SearchOptions(**options))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from temper.envs.agents import AgentEpisode, inherited_variables
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import require_known
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
@@ -92,7 +92,7 @@ def play(episode: AgentEpisode) -> float:
 
 def with_agent(definition: EnvDefinition, options: Mapping[str, Any]) -> EnvDefinition:
     """Return the environment as the agent in the options plays it. Raise `ValueError` for options that it can't have."""
-    only_known(options, ("url", "hosts", "agent", "python"), "options with options.agent")
+    require_known(options, ("url", "hosts", "agent", "python"), "options with options.agent")
     Server.from_options({name: value for name, value in options.items() if name in ("url", "hosts")})
     url = httpx.URL(options["url"])
     if url.scheme != "http" or url.path != "/":

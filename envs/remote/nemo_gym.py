@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.http_client import MAX_RESULT_CHARACTERS, Server, Session, read_number
@@ -106,7 +106,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
         raise ValueError("options.protocol is removed; leave it out, or use kind: openenv for a server with `step`")
     if "agent" in options:
         return with_agent(ENVIRONMENT, options)
-    only_known(options, [setting.name for setting in fields(Server)], "options")
+    require_known(options, [setting.name for setting in fields(Server)], "options")
     Server.from_options(options)
     return replace(ENVIRONMENT, options={"server": dict(options)})
 

@@ -22,7 +22,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.http_client import MAX_RESULT_CHARACTERS, Server, read_number
@@ -209,7 +209,7 @@ def _task(prompt: str, reset: dict[str, Any]) -> Task:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    only_known(options, ("prompt", "action", "observation", *SERVER), "options")
+    require_known(options, ("prompt", "action", "observation", *SERVER), "options")
     texts = {name: options.get(name) for name in ("prompt", "action", "observation")}
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):

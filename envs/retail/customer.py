@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import require_known
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.http_client import Server, chat_reply
 from temper.envs.core.task import Task
@@ -98,7 +98,7 @@ def check_customer(given: Any) -> None:
         return
     if not isinstance(given, Mapping):
         raise ValueError(f"options.customer is {given!r:.80}; set {SCRIPT}, or url and model of a server")
-    only_known(given, ENDPOINT, "options.customer")
+    require_known(given, ENDPOINT, "options.customer")
     for name in ("url", "model"):
         if not isinstance(given.get(name), str) or not given[name]:
             raise ValueError(f"options.customer.{name} is {given.get(name)!r:.80}; set url and model of a server")

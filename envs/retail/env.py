@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.bounds import one_of, only_known
+from temper.envs.core.bounds import require_choice, require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.row_format import LeftOut, Row, RowFormat, has_fields
@@ -155,11 +155,11 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     any part of the text as in tau-bench (part). `customer` is script, or the settings of a server whose model plays the
     customer.
     """
-    only_known(options, ("database", "idle", "outputs", "customer"), "options")
+    require_known(options, ("database", "idle", "outputs", "customer"), "options")
     folder, idle = options.get("database"), options.get("idle", "drop")
     outputs, customer = options.get("outputs", "whole"), options.get("customer")
-    one_of("options.idle", idle, ("drop", "keep"))
-    one_of("options.outputs", outputs, ("whole", "part"))
+    require_choice("options.idle", idle, ("drop", "keep"))
+    require_choice("options.outputs", outputs, ("whole", "part"))
     check_customer(customer)
     made = partial(with_folder, idle=idle, outputs=outputs, customer=customer)
     return replace(ENVIRONMENT, in_folder=made) if folder is None else made(Path(str(folder)))

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from temper.envs.agents import AgentEpisode
-from temper.envs.core.bounds import only_known, whole
+from temper.envs.core.bounds import require_int, require_known
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault, describe_error
@@ -232,11 +232,11 @@ class TasksetEnv(TaskEnv):
 
 
 def configure(options: Options) -> EnvDefinition:
-    only_known(options, ("python", "taskset", "env", "max_tasks", "folder", "variables"), "options")
+    require_known(options, ("python", "taskset", "env", "max_tasks", "folder", "variables"), "options")
     for name in ("python", "taskset"):
         if not options.get(name):
             raise ValueError(f"options.{name} is missing; set {name} as in docs/agents.md")
-    whole("options.max_tasks", options.get("max_tasks", MAX_TASKS), least=1)
+    require_int("options.max_tasks", options.get("max_tasks", MAX_TASKS), least=1)
     if "retries" in options.get("env", {}):
         raise ValueError("options.env.retries: turns of a failed attempt would train; Temper retries episodes itself")
     return replace(ENVIRONMENT, generate=partial(generate, options=options), options=dict(options))

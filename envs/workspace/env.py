@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.coding.env import TESTS
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import require_known
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
@@ -125,7 +125,7 @@ def with_shell(make: Callable[..., Task], *given: Any) -> Task:
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
     if not options:
         return ENVIRONMENT
-    only_known(options, (IMAGE,), "options")
+    require_known(options, (IMAGE,), "options")
     image = options[IMAGE]
     if not isinstance(image, str) or not image or image.startswith("-"):
         raise ValueError(f"options.image is {image!r}; set the name of a local image of podman or docker")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from temper.envs.core.bounds import not_negative, one_of, positive
+from temper.envs.core.bounds import require_choice, require_not_negative, require_positive
 from temper.envs.core.setting import immutable
 from temper.learner.losses.advantages import ADVANTAGES, NORMALISED_OVER_BATCH, check_advantage
 from temper.learner.losses.custom_functions import CUSTOM, is_custom
@@ -101,18 +101,18 @@ class LossConfig:
         if is_custom(self.advantage):
             check_advantage(self.advantage)
         else:
-            one_of("loss.advantage", self.advantage, (*ADVANTAGES, CUSTOM))
+            require_choice("loss.advantage", self.advantage, (*ADVANTAGES, CUSTOM))
         if is_custom(self.surrogate):
             check_surrogate(self.surrogate)
         else:
-            one_of("loss.surrogate", self.surrogate, (*SURROGATES, CUSTOM))
+            require_choice("loss.surrogate", self.surrogate, (*SURROGATES, CUSTOM))
         self._check_ranges()
-        positive("loss.beta", self.beta)
-        positive("loss.advantage_clip", self.advantage_clip)
-        not_negative("loss.importance_cap", self.cap)
-        not_negative("loss.negative_guard", self.negative_guard)
-        not_negative("loss.kl_coefficient", self.kl_coefficient)
-        not_negative("loss.entropy_bonus", self.entropy_bonus)
+        require_positive("loss.beta", self.beta)
+        require_positive("loss.advantage_clip", self.advantage_clip)
+        require_not_negative("loss.importance_cap", self.cap)
+        require_not_negative("loss.negative_guard", self.negative_guard)
+        require_not_negative("loss.kl_coefficient", self.kl_coefficient)
+        require_not_negative("loss.entropy_bonus", self.entropy_bonus)
         for name, value in (("malformed_thinking", self.malformed_thinking), ("invalid_call", self.invalid_call)):
             if value is not None and not value < 0:
                 raise ValueError(f"loss.{name}={value}: must be below 0, or null to keep the advantage")
@@ -128,7 +128,7 @@ class LossConfig:
     def _check_bounds(self) -> None:
         if not 0 <= self.clip[0] <= 1:
             raise ValueError(f"loss.clip_low={self.clip_low}: must be between 0 and 1")
-        not_negative("loss.clip_high", self.clip[1])
+        require_not_negative("loss.clip_high", self.clip[1])
         if self.dual and self.dual <= 1:
             raise ValueError(f"loss.dual_clip={self.dual_clip}: must be above 1, or 0 for none")
         if not 0 <= self.importance_floor <= self.cap:

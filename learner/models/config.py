@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from temper.envs.core.bounds import positive
+from temper.envs.core.bounds import require_positive
 from temper.envs.core.setting import immutable
 
 LAYER_TYPES = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -47,7 +47,7 @@ class FreshModelConfig:
             )
         for name, value in vars(self).items():
             if not isinstance(value, str):
-                positive(f"model.fresh.{name}", value)
+                require_positive(f"model.fresh.{name}", value)
         if not 1 <= self.experts_per_token <= self.experts:
             raise ValueError(
                 f"model.fresh.experts_per_token={self.experts_per_token}: must be between 1 and model.fresh.experts="

@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 
 from temper.envs.config import EnvConfig
-from temper.envs.core.bounds import only_known, positive
+from temper.envs.core.bounds import require_known, require_positive
 from temper.envs.presets.catalog import PRESETS, preset_of
 from temper.envs.presets.preset import Preset
 from temper.orchestrator.cli.arguments import DATA_OPTION, add_command, add_config_or_run
@@ -174,7 +174,7 @@ def _grade(given: argparse.Namespace) -> int:
 
 
 def _check(given: argparse.Namespace) -> int:
-    positive("--limit", given.limit)
+    require_positive("--limit", given.limit)
     from temper.envs.reward_audit import own_negatives, own_reference, sample_tasks
     from temper.orchestrator.tools.debug.grading.envcheck import self_test
 
@@ -214,7 +214,7 @@ def _read_envs(path: Path, overrides: list[str], name: str | None) -> "list[Boun
     """Return the environment of this name, or all that have reference answers or a user's function. Print the others."""
     found = load_unresolved_config(path, overrides).environments
     if name is not None:
-        only_known([name], tuple(found), "--env")
+        require_known([name], tuple(found), "--env")
         return [found[name]]
     checked = [env for env in found.values() if env.config.reward is not None or env.definition.reference is not None]
     for env in found.values():

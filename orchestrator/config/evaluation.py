@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from temper.envs.core.bounds import fraction, positive
+from temper.envs.core.bounds import require_fraction, require_positive
 from temper.envs.core.setting import free, scheduled
 from temper.rollout.sampling import Sampling
 
@@ -40,8 +40,8 @@ class EvalConfig:
                 f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1; eval.tasks=null takes all rows"
             )
         self.sampling.require_varied(self.samples, setting="eval.sampling", count="eval.samples")
-        positive("eval.timeout_s", self.timeout_s)
-        fraction("eval.max_failures", self.max_failures)
+        require_positive("eval.timeout_s", self.timeout_s)
+        require_fraction("eval.max_failures", self.max_failures)
         for budget in self.budgets:
             if budget < 0:
                 raise ValueError(f"eval.budgets has {budget}: a budget must be 0 or more tokens")

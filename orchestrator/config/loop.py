@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from temper.envs.core.bounds import fraction
+from temper.envs.core.bounds import require_fraction
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.envs.core.thinking_mode import NestedThinkingMix, ThinkingMix
 from temper.learner.config import OptimConfig
@@ -71,7 +71,7 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         stage = self.stage
-        fraction(f"{stage}.max_failures", self.max_failures)
+        require_fraction(f"{stage}.max_failures", self.max_failures)
         if self.steps < 1 or self.groups_per_step < 1 or self.checkpoint_every < 1:
             raise ValueError(
                 f"{stage}.steps={self.steps}, groups_per_step={self.groups_per_step} and "

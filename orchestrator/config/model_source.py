@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
-from temper.envs.core.bounds import no_variable
+from temper.envs.core.bounds import refuse_variable
 from temper.envs.core.setting import Kind, immutable, required
 from temper.envs.data.config import names_hub, near_names, why_no_name
 from temper.envs.data.hub import cached_file, snapshot
@@ -44,7 +44,7 @@ class ModelSource:
     """Commit, tag or branch on the hub; null is the newest commit at the start of the run."""
 
     def __post_init__(self) -> None:
-        no_variable("path", self.path)
+        refuse_variable("path", self.path)
 
     @property
     def on_hub(self) -> bool:

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from temper.envs.config import EnvConfig
-from temper.envs.core.bounds import SettingError, no_variable, not_negative, one_of, positive
+from temper.envs.core.bounds import (
+    SettingError,
+    refuse_variable,
+    require_choice,
+    require_not_negative,
+    require_positive,
+)
 from temper.envs.core.setting import Kind, free, immutable, required, scheduled
 from temper.envs.sandbox.sandbox import SandboxConfig
 from temper.learner.config import LearnerConfig
@@ -67,10 +73,10 @@ class SupervisionConfig:
     """Seconds over which restarts count."""
 
     def __post_init__(self) -> None:
-        positive("supervision.heartbeat_s", self.heartbeat_s)
-        positive("supervision.stalled_s", self.stalled_s)
-        positive("supervision.window_s", self.window_s)
-        not_negative("supervision.restarts", self.restarts)
+        require_positive("supervision.heartbeat_s", self.heartbeat_s)
+        require_positive("supervision.stalled_s", self.stalled_s)
+        require_positive("supervision.window_s", self.window_s)
+        require_not_negative("supervision.restarts", self.restarts)
         if self.silent_s <= self.heartbeat_s:
             raise ValueError(
                 f"supervision.silent_s={self.silent_s} must be above supervision.heartbeat_s={self.heartbeat_s}, the time "
@@ -105,7 +111,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if self.path is not None:
-            no_variable("model.path", self.path)
+            refuse_variable("model.path", self.path)
         if self.ema and self.path is None:
             raise ValueError("model.ema=true needs model.path; set it to a checkpoint, or remove model.ema")
         if self.ema and self.declares:
@@ -173,12 +179,12 @@ class TrackingConfig:
 
     def __post_init__(self) -> None:
         for place in self.also:
-            one_of("tracking.also", place, SINKS)
+            require_choice("tracking.also", place, SINKS)
         if len(set(self.also)) < len(self.also):
             raise ValueError(f"tracking.also={self.also}: name each place once")
         if self.traces is not None and self.traces < 0:
             raise ValueError(f"tracking.traces={self.traces} must be 0 or more episodes of a file")
-        not_negative("tracking.system_s", self.system_s)
+        require_not_negative("tracking.system_s", self.system_s)
         name = self.registered_model
         if name and (not name.strip() or name in (".", "..") or "/" in name or ":" in name):
             raise ValueError(
@@ -225,7 +231,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_name(self.name)
-        no_variable("runs_dir", self.runs_dir)
+        refuse_variable("runs_dir", self.runs_dir)
         if self.runs_dir.startswith("~"):
             raise SettingError("runs_dir", self.runs_dir, "only a shell replaces ~; write ${oc.env:HOME}")
         if self.placement == "colocated" and self.rollout.engine.processes > 1:
@@ -266,7 +272,7 @@ class RunConfig:
 
 
 def require_name(name: str) -> None:
-    no_variable("name", name)
+    refuse_variable("name", name)
     if (size := len(os.fsencode(name))) > NAME_BYTES:
         raise SettingError("name", f"{name[:20]}...", f"has {size} bytes, and a folder's name has at most {NAME_BYTES}")
     if not name.isprintable():

@@ -186,7 +186,7 @@ def _validator(hint: Any, unit: str) -> pydantic.TypeAdapter[Any]:
 
 def _with_bounds(hint: Any, unit: str) -> Any:
     """Return a type whose numbers have the bounds of their unit."""
-    least, most = bounds_of(unit, whole=hint is int)
+    least, most = bounds_of(unit, counts=hint is int)
     if hint is int:
         return Annotated[int, pydantic.Field(ge=int(least), lt=int(most))]
     if hint is float:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from temper.envs.core.bounds import fraction, positive
+from temper.envs.core.bounds import require_fraction, require_positive
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.envs.core.thinking_mode import ThinkingMix
 from temper.envs.data.config import DataConfig, OnError
@@ -65,8 +65,8 @@ class SampledDataConfig(SupervisedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(f"{self.stage}.timeout_s", self.timeout_s)
-        fraction(f"{self.stage}.max_failures", self.max_failures)
+        require_positive(f"{self.stage}.timeout_s", self.timeout_s)
+        require_fraction(f"{self.stage}.max_failures", self.max_failures)
         self._require_at_least_1(("tasks", "samples"))
         stage, sampling = self.stage, self.sampling  # sampling may be truncated, since its distribution is not trained
         sampling.require_varied(self.samples, setting=f"{stage}.sampling", count=f"{stage}.samples")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import asdict, dataclass, field
 
-from temper.envs.core.bounds import fraction, not_negative
+from temper.envs.core.bounds import require_fraction, require_not_negative
 from temper.envs.core.setting import free, immutable
 
 FASTEST_RISE = 0.05
@@ -44,9 +44,9 @@ class ShapingConfig:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            not_negative(f"rl.shaping.{name}", value or 0.0)
+            require_not_negative(f"rl.shaping.{name}", value or 0.0)
         if self.accuracy_margin is not None:
-            fraction("rl.shaping.accuracy_margin", self.accuracy_margin)
+            require_fraction("rl.shaping.accuracy_margin", self.accuracy_margin)
         elif self.penalty_step != 1.0:
             raise ValueError(
                 f"rl.shaping.penalty_step={self.penalty_step} has no effect without accuracy_margin; set both"
@@ -124,7 +124,7 @@ class BandsConfig:
     def check(self, setting: str, *, has_reference: bool) -> None:
         """Raise `ValueError` for an impossible band, or for a band of an unmeasured metric."""
         for name, band in self.by_name.items():
-            not_negative(f"{setting}.{name}.stop_after", band.stop_after)
+            require_not_negative(f"{setting}.{name}.stop_after", band.stop_after)
             if band.alarm_after < 1:
                 raise ValueError(f"{setting}.{name}.alarm_after={band.alarm_after} must be at least 1")
             if band.low is not None and band.high is not None and band.low > band.high:

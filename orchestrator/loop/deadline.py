@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
-from temper.envs.core.bounds import positive
+from temper.envs.core.bounds import require_positive
 from temper.envs.core.clock import loop_time
 from temper.envs.core.setting import free
 
@@ -59,11 +59,11 @@ class DeadlineConfig:
     files and starts."""
 
     def __post_init__(self) -> None:
-        positive("deadlines.start_s", self.start_s)
-        positive("deadlines.step_s", self.step_s)
-        positive("deadlines.files_s", self.files_s)
-        positive("deadlines.phase_s", self.phase_s)
-        positive("deadlines.megabytes_per_s", self.megabytes_per_s)
+        require_positive("deadlines.start_s", self.start_s)
+        require_positive("deadlines.step_s", self.step_s)
+        require_positive("deadlines.files_s", self.files_s)
+        require_positive("deadlines.phase_s", self.phase_s)
+        require_positive("deadlines.megabytes_per_s", self.megabytes_per_s)
 
     def start(self, nbytes: int = 0) -> Deadline:
         """Return the deadline for the start of processes that read `nbytes`."""

@@ -107,10 +107,10 @@ KINDS = kinds(SCHEMA)
 """The effect of a change of each setting on a resumed run. `envs.*.share` is the share of every environment."""
 
 
-def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
+def check_keys(given: Mapping[str, Any], *, is_complete: bool = True) -> None:
     """Raise `SettingError`, with a hint, for the first unknown key of a configuration.
 
-    Only a `whole` configuration names its stages, so another one may have any section.
+    Only a complete configuration names its stages, so another one may have any section.
     """
     known: dict[str, Any] = field_hints(SCHEMA)
     stages = given.get("stages")
@@ -124,7 +124,7 @@ def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
         stage = str(name).partition("-")[0]
         if name not in known and stage in all_stages():  # such as rl-2
             known = {name: known.get(stage, Any)} | known
-        elif name not in known and not (whole or peer_key(str(name), value)):
+        elif name not in known and not (is_complete or peer_key(str(name), value)):
             known = {name: Any} | known
     require_known(known, given)
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.binding import BoundEnv
 from temper.envs.catalog import env_class
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.errors import GraderError
 from temper.envs.core.task import Task
@@ -203,7 +203,7 @@ def check_rewards(start: Start) -> None:
         except GraderError as error:
             raise ValueError(f"envs.{name}.reward fails on an empty answer: {error}") from error
         judged = [JUDGE] if env.config.judge is not None else []
-        only_known(env.config.weights, (*parts, LENGTH, *judged), f"envs.{name}.weights")
+        require_known(env.config.weights, (*parts, LENGTH, *judged), f"envs.{name}.weights")
 
 
 def audit_rewards(start: Start) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from temper.envs.core.bounds import not_negative
+from temper.envs.core.bounds import require_not_negative
 from temper.envs.core.setting import free, scheduled
 from temper.rollout.weights.own_files import MANIFEST, find_files, own_files, read_manifest
 
@@ -47,7 +47,7 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         if self.keep < 1:
             raise ValueError(f"checkpoints.keep={self.keep} must be at least 1")
-        not_negative("checkpoints.batches", self.batches)
+        require_not_negative("checkpoints.batches", self.batches)
         if self.trajectories_every < 1:
             raise ValueError(f"checkpoints.trajectories_every={self.trajectories_every} must be at least 1")
 

@@ -16,7 +16,7 @@ from temper.rollout.codec import from_data, from_json, to_data, to_json
 from temper.rollout.episodes.resume import PartialGroup, partial_lines
 from temper.rollout.stored_turns import read_groups
 
-FORMAT = 3
+FORMAT = 4
 """Version of these files. A change that older programs would misread adds one."""
 STATE_FILE = "loop.json"
 """Format, mixture, tickets and the number of event log rows."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from temper.envs.core.bounds import positive
+from temper.envs.core.bounds import require_positive
 from temper.envs.core.setting import free, immutable
 
 Dtype = Literal["float32", "bfloat16", "float16", "auto"]
@@ -97,7 +97,7 @@ class EngineConfig:
                 "must be at least 1"
             )
         for name in ("max_sequences", "batched_tokens", "threads", "gpu_memory_utilization", "push_timeout_s"):
-            positive(f"rollout.engine.{name}", vars(self)[name])
+            require_positive(f"rollout.engine.{name}", vars(self)[name])
         if self.draft_tokens < 1:
             raise ValueError(f"rollout.engine.draft_tokens={self.draft_tokens} must be at least 1 token")
         for name in self.extra:

@@ -86,7 +86,7 @@ class Episode:
         self.earlier_s, self.earlier = partial.seconds, partial.times
         if partial.turn is not None:
             self.before = partial.turn.completion
-            self.completion = partial.turn.completion if partial.turn.whole else None
+            self.completion = partial.turn.completion if partial.turn.is_finished else None
         self.partial, self.resumption = None, Resumption.RESUMED
 
     def restart(self, env: EnvEpisode) -> None:
@@ -115,7 +115,7 @@ class Episode:
             self.context is not None
             and (completion := self.completion or self._sampled(of_engine(self.turn_name(len(self.turns))))) is not None
         ):
-            turn = PartialTurn(context_ids=self.context, completion=completion, whole=self.completion is not None)
+            turn = PartialTurn(context_ids=self.context, completion=completion, is_finished=self.completion is not None)
         if turn is None and not self.turns:
             return None
         return PartialEpisode(turns=tuple(self.turns), turn=turn, seconds=self.seconds, times=self.times)

@@ -12,12 +12,12 @@ from temper.rollout.trajectory import Group, Ticket, Times, Trajectory, Turn
 class PartialTurn:
     """A turn without the environment's response yet: its new ids, and the sampled tokens.
 
-    `whole`: the turn is complete. Otherwise `completion.finished` has no meaning.
+    `is_finished`: the turn is complete. Otherwise `completion.finished` has no meaning.
     """
 
     context_ids: tuple[int, ...]
     completion: Completion
-    whole: bool
+    is_finished: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

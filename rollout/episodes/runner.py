@@ -150,7 +150,7 @@ class EpisodeRunner:
         forced = await self.play(self.episode(task, seed=seed, sampling=sampling, partial=partial))
         if forced.failure is not None:
             return forced
-        ends_here = not before.whole and start < len(ids)
+        ends_here = not before.is_finished and start < len(ids)
         if forced.resumption is Resumption.RESUMED and (not ends_here or forced.turns[0].forced_end_start == start):
             return forced
         differs = failure_of(NotReplayed(f"the reasoning could not be ended at its token {start}"))

@@ -101,13 +101,13 @@ class TurnSampler:
         limit, most = self._limit(budget, context, room=room, sampling=sampling)
         end = self._tags.forced_end(turn.token_ids, limit, opened=self._tags.is_opened_by(context))
         if end is not None and end.start < len(turn.token_ids):
-            return PartialTurn(context_ids=context, completion=turn.first(end.start), whole=False)
+            return PartialTurn(context_ids=context, completion=turn.first(end.start), is_finished=False)
         cut = self._cut_answer(turn, up_to(budget), context, sampling=sampling).completion
         if len(cut.token_ids) < len(turn.token_ids):
-            return PartialTurn(context_ids=context, completion=cut, whole=True)
+            return PartialTurn(context_ids=context, completion=cut, is_finished=True)
         if turn.finished or len(turn.token_ids) >= most:
             return None
-        return PartialTurn(context_ids=context, completion=turn, whole=False)
+        return PartialTurn(context_ids=context, completion=turn, is_finished=False)
 
     def partial_completion(self, request: str) -> Completion | None:
         """Return the tokens of a running turn. None if it does not run or the engine can't report it."""

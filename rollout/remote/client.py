@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from temper.envs.core.bounds import not_negative, positive
+from temper.envs.core.bounds import require_not_negative, require_positive
 from temper.envs.core.errors import EnvError, EpisodeTimeout, PromptTooLong
 from temper.envs.core.http_client import ALONE, JSON, next_pause_s, read_address, read_object
 
@@ -36,9 +36,9 @@ class ChatServer:
 
     def __post_init__(self) -> None:
         read_address("url", self.url, has_key=bool(self.key))
-        positive("concurrency", self.concurrency)
-        positive("timeout_s", self.timeout_s)
-        not_negative("retries", self.retries)
+        require_positive("concurrency", self.concurrency)
+        require_positive("timeout_s", self.timeout_s)
+        require_not_negative("retries", self.retries)
 
     def route(self, name: str) -> str:
         """Return the URL of a route."""

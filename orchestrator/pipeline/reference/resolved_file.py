@@ -41,7 +41,7 @@ class ResolvedFile:
     layers: tuple[tuple[str, RawConfig], ...]
     """The values of each override, with its file or the command line. Later ones win."""
     given: RawConfig
-    whole: RawConfig
+    full: RawConfig
     """The same with the settings of its profile and benchmarks."""
     note: str
     """A note on values that only a run would add, or ""."""
@@ -49,7 +49,7 @@ class ResolvedFile:
     @cached_property
     def values(self) -> dict[str, Any]:
         """All values by key without secrets. Values of an instance are also under its name."""
-        shared = values(SCHEMA, self.whole)
+        shared = values(SCHEMA, self.full)
         own = {one.name: merged(shared.get(one.stage.name, {}), one.overrides) for one in self.instances}
         return {**shared, **own}
 
@@ -59,7 +59,7 @@ class ResolvedFile:
 
     @cached_property
     def resolved(self) -> ResolvedProfile:
-        found: ResolvedProfile = typed(ResolvedProfile, self.whole.get("resolved") or {}, under="resolved.")
+        found: ResolvedProfile = typed(ResolvedProfile, self.full.get("resolved") or {}, under="resolved.")
         return found
 
 
@@ -84,7 +84,7 @@ def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> Resolv
 
         whole = resolve_profile(given)
     layers = tuple((one if is_file(one) else COMMAND_LINE, overridden({}, [one])) for one in overrides)
-    return ResolvedFile(path=file, layers=layers, given=given, whole=with_presets(whole), note=note)
+    return ResolvedFile(path=file, layers=layers, given=given, full=with_presets(whole), note=note)
 
 
 def resolved_yaml(file: ResolvedFile) -> str:
@@ -92,7 +92,7 @@ def resolved_yaml(file: ResolvedFile) -> str:
     require_secrets(file.given, file.path)
     if file.note:
         raise ValueError(file.note)
-    return yaml_text(as_file(make_config(file.whole)))
+    return yaml_text(as_file(make_config(file.full)))
 
 
 def _model_to_download(given: RawConfig) -> str:
@@ -262,7 +262,7 @@ def _shared_origin(key: str, file: ResolvedFile) -> str:
         return f"{by_profile}, recorded in {file.path}" if recorded else str(file.path)
     if key in resolved.settings:
         return by_profile
-    if stands(file.whole, key) and key.startswith("envs."):
+    if stands(file.full, key) and key.startswith("envs."):
         env = key.split(".")[1]
         return f"the standard set {file.given['envs'][env]['preset']}"
     return "default"

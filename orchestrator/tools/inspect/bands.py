@@ -154,7 +154,7 @@ def other_settings(recipe: Path, folder: Path) -> list[str]:
 def _settings(path: Path) -> ResolvedFile:
     """Return the settings of a file. Its model may be missing."""
     given = read_shown_settings(path, [])
-    return ResolvedFile(path=path, layers=(), given=given, whole=with_presets(given), note="")
+    return ResolvedFile(path=path, layers=(), given=given, full=with_presets(given), note="")
 
 
 def _differences(first: ResolvedFile, second: ResolvedFile, without: Iterable[str] = ()) -> list[str]:

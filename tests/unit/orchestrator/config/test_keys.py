@@ -57,6 +57,6 @@ def test_known_keys_pass(given: dict[str, Any]) -> None:
 
 
 def test_settings_over_an_unread_run_may_be_of_any_stage() -> None:
-    check_keys({"more": {"steps": 1}}, whole=False)
+    check_keys({"more": {"steps": 1}}, is_complete=False)
     with pytest.raises(SettingError, match=r"rl\.stepz"):
-        check_keys({"rl": {"stepz": 1}}, whole=False)
+        check_keys({"rl": {"stepz": 1}}, is_complete=False)

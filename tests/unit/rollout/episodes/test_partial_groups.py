@@ -24,7 +24,7 @@ def ticket_of(number: int, *, admitted: int = 1) -> Ticket:
 
 def partial(number: int) -> PartialGroup:
     said = Completion(token_ids=(7, 8), logprobs_T=(-0.5, -1.0), versions_T=(0, 1), finished=False)
-    turn = PartialTurn(context_ids=(1, 2, 3), completion=said, whole=False)
+    turn = PartialTurn(context_ids=(1, 2, 3), completion=said, is_finished=False)
     answer = Trajectory(task=TASK, turns=(), stop=Stop.ENV, reward=1.0)
     return PartialGroup(
         ticket=ticket_of(number),

@@ -108,7 +108,7 @@ def test_a_whole_turn_is_not_sampled_again() -> None:
     left, engine, trajectory = asyncio.run(story())
     same_but_for_versions(trajectory, whole)
     assert left.turn is not None
-    assert left.turn.whole
+    assert left.turn.is_finished
     assert len(engine.asked) == 1  # the third turn
     assert [tuple(turn.versions_T) for turn in trajectory.turns] == [tuple(turn.versions_T) for turn in whole.turns]
 
