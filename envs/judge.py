@@ -71,7 +71,7 @@ _FORMLESS: set[tuple[str, str]] = set()
 """Addresses and models that refuse `response_format`."""
 
 
-def judged(config: JudgeConfig, task: Task, answer: str) -> Verdict:
+def judge_answer(config: JudgeConfig, task: Task, answer: str) -> Verdict:
     """Return the verdict on an answer, 0 for an empty one. Raise `GraderError` if the judge gives none."""
     if not answer.strip():
         return Verdict(value=0.0)
@@ -82,7 +82,7 @@ def judged(config: JudgeConfig, task: Task, answer: str) -> Verdict:
     return _verdict(body, judge_server(config), SCORE, lambda score: _share(score, config.best))
 
 
-def compared(config: JudgeConfig, task: Task, answers: Sequence[str]) -> list[Verdict]:
+def compare_answers(config: JudgeConfig, task: Task, answers: Sequence[str]) -> list[Verdict]:
     """Return for each answer the mean verdict of its comparisons. Raise `GraderError` if one is missing.
 
     Each answer is compared with its two neighbours in a circle, each pair in both orders, since judges prefer a position. So

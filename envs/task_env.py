@@ -16,7 +16,7 @@ from temper.envs.core.clock import off_the_clock
 from temper.envs.core.step_result import GymStep, StepResult, to_gymnasium
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
-from temper.envs.judge import JUDGED, judged
+from temper.envs.judge import JUDGED, judge_answer
 from temper.envs.own_reward import judge
 from temper.envs.tools.mcp_server import McpServers
 from temper.envs.tools.shared_tools import MAX_RESULT_CHARACTERS, shared_tools
@@ -217,7 +217,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         if settings.compares:
             score = replace(score, evidence=score.evidence | {JUDGED: self.answer})
         elif settings.judge is not None:
-            verdict = judged(settings.judge, task, self.answer)
+            verdict = judge_answer(settings.judge, task, self.answer)
             evidence = score.evidence | verdict.costs
             score = replace(score, parts=score.parts | {JUDGE: verdict.value}, evidence=evidence)
         usual = WEIGHTS | {JUDGE: 1.0} if settings.reward is None else dict.fromkeys(score.parts, 1.0)

@@ -21,7 +21,7 @@ from temper.orchestrator.cli.reproduce_command import add_reproduce_command
 from temper.orchestrator.cli.run_commands import add_run_commands
 from temper.orchestrator.cli.serve_command import add_serve_command
 from temper.orchestrator.cluster.this_machine import module_folder, search_last
-from temper.orchestrator.config.text import is_file, layered, overridden, without_plus
+from temper.orchestrator.config.text import is_file, overridden, read_layers, without_plus
 from temper.orchestrator.pipeline.config import check_keys
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _add_group(commands: "Commands", name: str, text: str) -> "Commands":
     return group.add_subparsers(dest=name, required=True, metavar="COMMAND")
 
 
-def joined(words: list[str]) -> list[str]:
+def join_command(words: list[str]) -> list[str]:
     """Return the command line with the two words of a command as one, which argparse knows."""
     first = " ".join(words[:2])
     return [first, *words[2:]] if first in TWO_WORDS else words
@@ -129,7 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _executed(arguments: list[str] | None) -> int:
     commands = parser()
-    given, later = commands.parse_known_args(joined(sys.argv[1:] if arguments is None else arguments))
+    given, later = commands.parse_known_args(join_command(sys.argv[1:] if arguments is None else arguments))
     if wrong := [text for text in later if not ("overrides" in given and is_override(text))]:
         hint = suggest_name(wrong[0], given.parser._option_string_actions)
         given.parser.error(f"unrecognized arguments: {' '.join(wrong)}{hint}")
@@ -145,7 +145,9 @@ def _checked(given: argparse.Namespace) -> int:
         named = str(vars(given).get("config") or vars(given).get("what") or "")
         settings = [without_plus(named)] if "=" in named else []
         is_complete = is_file(named)
-        text = layered(Path(named), given.overrides) if is_complete else overridden({}, [*settings, *given.overrides])
+        text = (
+            read_layers(Path(named), given.overrides) if is_complete else overridden({}, [*settings, *given.overrides])
+        )
         check_keys(text, is_complete=is_complete)
     status: int = given.execute(given)
     return status

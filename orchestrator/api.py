@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from temper.envs.core.function_source import name_of_function
 from temper.orchestrator.cluster.this_machine import free_port, worker_variables
-from temper.orchestrator.config.text import layered, merged, read_text, yaml_text
+from temper.orchestrator.config.text import merge, read_layers, read_text, yaml_text
 from temper.orchestrator.loop.deadline import STOPPED
 from temper.orchestrator.pipeline.config import check_keys
 from temper.orchestrator.run.folder import RunDir, complete_lines
@@ -163,9 +163,9 @@ def train(
     Raise `ValueError` for wrong input, `RuntimeError` for a fault of the run, `KeyboardInterrupt` after Ctrl-C.
     """
     given = _settings(config, settings)
-    given = merged({"stages": STAGES} if config is None else {}, given)
+    given = merge({"stages": STAGES} if config is None else {}, given)
     if model is not None:
-        given = merged(given, {"model": {"path": str(model)}})
+        given = merge(given, {"model": {"path": str(model)}})
     given["name"] = name or given.get("name") or _fresh_name("train")
     folder = Path(given.setdefault("runs_dir", "runs")) / str(given["name"])
     given = _with_task(given, folder / INPUTS, setting="data", data=data, reward=reward, tools=tools)
@@ -258,14 +258,14 @@ def _settings(config: str | Path | Mapping[str, Any] | None, settings: Mapping[s
         part = value
         for word in reversed(key.split(".")):
             part = {word: part}
-        given = merged(given, part)
+        given = merge(given, part)
     return given
 
 
 def _sole_environment(run: Path) -> dict[str, Any]:
     """Return the environment of a run as a setting; none for a model, and for a run of several."""
     file = run / "config.yaml"
-    names = list(layered(file, []).get("envs") or {}) if file.is_file() else []
+    names = list(read_layers(file, []).get("envs") or {}) if file.is_file() else []
     return {"envs": {names[0]: {}}} if len(names) == 1 else {}
 
 
@@ -298,7 +298,7 @@ def _with_task(
             f"{', '.join(parts)} without data: give data, or generated tasks such as envs={{'math': {{}}}}"
         )
     name = next(iter(envs), "math" if reward is None else "rows")
-    return merged(given, {"envs": {name: parts}})
+    return merge(given, {"envs": {name: parts}})
 
 
 def _named_data(data: Data, inputs: Path) -> Any:

@@ -104,7 +104,7 @@ def bare(answer: str) -> str:
     return SPACING.sub(" ", text).strip(" *_`").rstrip(".").strip(" *_`")
 
 
-def ungrouped(text: str) -> str:
+def ungroup_digits(text: str) -> str:
     """Return a text without the commas or spaces between groups of three digits."""
     return GROUPS.sub(lambda digits: digits[0].replace(",", "").replace(" ", ""), text)
 
@@ -116,7 +116,7 @@ def number(answer: str) -> Number | None:
     text = bare(answer)
     if sum(map(str.isdigit, text)) > MAX_DIGITS:
         return None
-    text = ungrouped(text)
+    text = ungroup_digits(text)
     text = POWER_OF_TEN.sub(r"e\1\2", FRACTION.sub(quotient, text)).replace("  ", " ").strip()
     ends, inner = text[:1] + text[-1:], text[1:-1]
     if ends == "{}" or (ends == "()" and "," not in answer and not set("()") & set(inner)):

@@ -34,7 +34,7 @@ from temper.rewards.plain_numbers import (
     number,
     quotient,
     readable,
-    ungrouped,
+    ungroup_digits,
 )
 from temper.rewards.tool_calls import most_pairs
 
@@ -73,7 +73,7 @@ def simplify(text: str) -> str:
     text = LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(text[:MAX_CHARACTERS].translate(PLAINER))))
     text = SPACING.sub(" ", FRACTION.sub(quotient, DEGREES.sub("", text)).translate({ord("{"): None, ord("}"): None}))
     text = SPACED.sub(lambda sign: sign[0].strip(), text.strip())
-    text = ungrouped(ESCAPED.sub("", text))
+    text = ungroup_digits(ESCAPED.sub("", text))
     return SEPARATED.sub(" ", text)
 
 

@@ -26,7 +26,7 @@ from temper.rewards.plain_numbers import (
     number,
     quotient,
     readable,
-    ungrouped,
+    ungroup_digits,
 )
 
 Dimension = tuple[tuple[str, int], ...]
@@ -245,7 +245,7 @@ def _simplify(text: str) -> str:
         SPACING.sub(" ", LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(MATHS.sub(r"\1", text)).strip(" \n*_`")))),
     )
     text = FRACTION.sub(lambda found: f"{quotient(found)} ", FRACTION_OF_UNITS.sub(r" \1/(\2)", text)).strip()
-    text = ungrouped(text).replace("- ", "-")
+    text = ungroup_digits(text).replace("- ", "-")
     text = TENS.sub(r"*10^\1", text)
     for sign, word in SIGNS.items():
         text = text.replace(sign, word)

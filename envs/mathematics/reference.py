@@ -10,28 +10,28 @@ from temper.rewards.plain_numbers import plain_number
 
 
 def reference(task: Task) -> list[str]:
-    return [boxed(_reference(task))]
+    return [to_boxed(_reference(task))]
 
 
-def boxed(answer: str) -> str:
+def to_boxed(answer: str) -> str:
     return f"The answer is \\boxed{{{answer}}}."
 
 
 def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     right = _reference(task)
     for name, answer in _wrong(right).items():
-        yield name, [boxed(answer)]
+        yield name, [to_boxed(answer)]
     another = "0" if plain_number(right) is None else next(iter(_wrong(right).values()))
     yield "empty", [""]
-    yield "an empty box", [boxed("")]
+    yield "an empty box", [to_boxed("")]
     if task.spec.get(BOXES, AGREE) == AGREE:
-        yield "two boxes that differ", [f"{boxed(another)} {boxed(right)}"]
-    yield "right box, then another", [f"{boxed(right)} {boxed(another)}"]
+        yield "two boxes that differ", [f"{to_boxed(another)} {to_boxed(right)}"]
+    yield "right box, then another", [f"{to_boxed(right)} {to_boxed(another)}"]
     yield "a box left open", [f"The answer is \\boxed{{{right}"]
     yield "the question repeated", [last_user_text(task)]
     yield "the question without its request", [bare_question(task)]
     if not task.thinks:
-        yield "reasoning while thinking is off", [f"<think>\nWell.\n</think>\n\n{boxed(right)}"]
+        yield "reasoning while thinking is off", [f"<think>\nWell.\n</think>\n\n{to_boxed(right)}"]
 
 
 def _wrong(right: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
 from temper.envs.questions.made_words import made_words
-from temper.envs.questions.short_answer import accepted
+from temper.envs.questions.short_answer import parse_accepted
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from temper.envs.tools.corpus import Corpus, corpus_at, small_corpus
 from temper.envs.tools.text_tool import TextTool, answer_call, schemas
@@ -203,7 +203,7 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 def _load(row: Row, *, corpus: str) -> Task:
     name = "golden_answers" if "golden_answers" in row else "answer"
-    spec = accepted(row[name], name)
+    spec = parse_accepted(row[name], name)
     reference_ids = [str(name) for name in (field(row, "reference_ids", list) if "reference_ids" in row else [])]
     known = corpus_at(corpus).by_id
     if missing := [name for name in reference_ids if name not in known]:

@@ -102,7 +102,7 @@ def generate(rng: random.Random, level: int) -> Task:
 def _right(task: Task) -> str:
     spec = task.spec
     if "items" in spec:
-        return "; ".join(accepted[0] for accepted in spec["items"])
+        return "; ".join(one[0] for one in spec["items"])
     return str(spec["quantity"] if "quantity" in spec else spec["accepted"][0])
 
 
@@ -131,7 +131,7 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 def _near(right: str, spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "items" in spec:
-        items = [accepted[0] for accepted in spec["items"]]
+        items = [one[0] for one in spec["items"]]
         yield "an item more", "; ".join([*items, "surely not this"])
         yield "an item twice", "; ".join([*items, items[-1]])
         if len(items) > 1:
@@ -150,7 +150,7 @@ def _near(right: str, spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "what another one has", spec["wrong"]
 
 
-def accepted(value: Any, name: str) -> dict[str, Any]:
+def parse_accepted(value: Any, name: str) -> dict[str, Any]:
     """Return the spec of a field with accepted answers. Raise `ValueError` with the field if no answer can match one."""
     return _matched({"accepted": golds(value, name)}, name)
 
@@ -189,13 +189,13 @@ def format_context(context: Any) -> str:
 
 def _squad_task(row: Row) -> Task:
     texts = field(field(row, "answers", dict), "text", list)
-    return _asked(field(row, "question", str), field(row, "context", str), accepted(texts, "answers.text"))
+    return _asked(field(row, "question", str), field(row, "context", str), parse_accepted(texts, "answers.text"))
 
 
 def _trivia_task(row: Row) -> Task:
     answer = row["answer"]
     aliases = field(answer, "aliases", list) if answer.get("aliases") is not None else []
-    spec = accepted([field(answer, "value", str), *aliases], "answer")
+    spec = parse_accepted([field(answer, "value", str), *aliases], "answer")
     return _asked(field(row, "question", str), None, spec)
 
 
@@ -207,12 +207,12 @@ def _pop_task(row: Row) -> Task:
         raise ValueError(f"field 'possible_answers' is not valid JSON: {error}") from error
     if not isinstance(listed, list):
         raise ValueError(f"possible_answers is {quote_value(answers)}; it must be a list")
-    return _asked(field(row, "question", str), None, accepted(listed, "possible_answers"))
+    return _asked(field(row, "question", str), None, parse_accepted(listed, "possible_answers"))
 
 
 def _longbench_task(row: Row) -> Task:
     return _asked(
-        field(row, "input", str), field(row, "context", str), accepted(field(row, "answers", list), "answers")
+        field(row, "input", str), field(row, "context", str), parse_accepted(field(row, "answers", list), "answers")
     )
 
 
@@ -241,7 +241,7 @@ def _quantity_task(row: Row) -> Task:
 
 
 def _qa_task(row: Row) -> Task:
-    spec = accepted(row["answer"], "answer")
+    spec = parse_accepted(row["answer"], "answer")
     return _asked(field(row, "question", str), row.get("context"), spec)
 
 

@@ -82,7 +82,7 @@ class Record:
     request: str = REQUEST
 
 
-def closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+def close_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": dict(properties), "required": [*properties], "additionalProperties": False}
 
 
@@ -92,7 +92,7 @@ def _numbers(rng: random.Random) -> Record:
     names_used = sorted(rng.sample(names, rng.randint(1, 2)))
     return Record(
         text=" ".join(f"{name}={number}" for name, number in numbers.items()),
-        schema=closed(dict.fromkeys(names_used, INTEGER)),
+        schema=close_schema(dict.fromkeys(names_used, INTEGER)),
         value={name: numbers[name] for name in names_used},
         steps=" ".join(f"{name}={numbers[name]}" for name in names_used),
         request="JSON {" + ", ".join(f'"{name}": integer' for name in names_used) + "}",
@@ -114,7 +114,7 @@ def _person(rng: random.Random) -> Record:
     value = {"name": name} | {key: said[key][2] for key in names_used}
     return Record(
         text=" ".join(sentences),
-        schema=closed({"name": TEXT} | {key: said[key][1] for key in names_used}),
+        schema=close_schema({"name": TEXT} | {key: said[key][1] for key in names_used}),
         value=value,
         steps=" ".join(f"{key}={json.dumps(inner)}" for key, inner in value.items()),
     )
@@ -125,10 +125,10 @@ def _order(rng: random.Random) -> Record:
     name, speed, city = rng.choice(NAMES), rng.choice(("standard", "express")), rng.choice((None, *CITIES))
     total = sum(count * price for _, count, price in bought)
     listed = ", ".join(f"{count} x {thing} at {price}" for thing, count, price in bought)
-    item = closed({"name": TEXT, "count": INTEGER, "price": INTEGER})
+    item = close_schema({"name": TEXT, "count": INTEGER, "price": INTEGER})
     return Record(
         text=f"{name} orders: {listed}. Delivery: {speed}{f', to {city}' if city else ', no address yet'}.",
-        schema=closed(
+        schema=close_schema(
             {
                 "customer": TEXT,
                 "delivery": {"enum": ["standard", "express"]},

@@ -181,10 +181,10 @@ def seccomp_filter(machine: str = MACHINE, *, threads: bool = False) -> ctypes.A
         (LOAD, 0, 0, 0),
         *_lookup(ranges),
     ]
-    return assembled(code)
+    return assemble(code)
 
 
-def assembled(code: Sequence[Instruction]) -> ctypes.Array[ctypes.c_char]:
+def assemble(code: Sequence[Instruction]) -> ctypes.Array[ctypes.c_char]:
     return ctypes.create_string_buffer(b"".join(struct.pack("HBBI", op, yes, no, k) for op, yes, no, k in code))
 
 
@@ -225,7 +225,7 @@ def refuse_user_namespaces(machine: str = MACHINE) -> None:
         *((RETURN, 0, 0, ALLOW), (RETURN, 0, 0, UNKNOWN)),
         *((LOAD, 0, 0, 16), (JUMP_IF_SET, 1, 0, CLONE_NEWUSER), (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, DENY)),
     ]
-    _install(assembled(code))
+    _install(assemble(code))
 
 
 def to_sock_fprog(seccomp: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char]:

@@ -28,7 +28,7 @@ def listener() -> int:
     refuses.
     """
     machine = seal.MACHINE
-    code = seal.assembled(
+    code = seal.assemble(
         [
             (seal.LOAD, 0, 0, 0),
             (seal.JUMP_EQUAL, 0, 1, seal.CLONE[machine]),

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from temper.learner.batches.pass_experts import PassExperts
-from temper.learner.models.experts import Router, find_routers, load_entropy, load_max, unused
+from temper.learner.models.experts import Router, find_routers, load_entropy, load_max, unused_share
 from temper.learner.models.packed_rows import packed_lengths
 from temper.learner.models.sequence_parallel import SequenceGroup
 from temper.rollout.expert_choices import UNRECORDED
@@ -68,7 +68,7 @@ class ExpertReplay:
         moved, replayed = totals[-2:].tolist()
         metrics = {
             "experts/load_max": load_max(counts_LE),
-            "experts/unused": unused(counts_LE),
+            "experts/unused": unused_share(counts_LE),
             "experts/load_entropy": load_entropy(counts_LE),
         }
         return metrics | ({"experts/rerouted": moved / max(replayed, 1.0)} if self._replay else {})

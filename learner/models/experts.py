@@ -82,7 +82,7 @@ def load_max(counts_LE: torch.Tensor) -> float:
     return float((_shares(counts_LE) * counts_LE.shape[1]).max())
 
 
-def unused(counts_LE: torch.Tensor) -> float:
+def unused_share(counts_LE: torch.Tensor) -> float:
     """Return the share of experts without a token."""
     return float((counts_LE == 0).double().mean())
 

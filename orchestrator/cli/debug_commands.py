@@ -20,7 +20,7 @@ from temper.orchestrator.cli.arguments import (
     run_folder,
 )
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.config.text import merged, overridden
+from temper.orchestrator.config.text import merge, overridden
 from temper.orchestrator.pipeline.config import Config, make_config
 from temper.orchestrator.pipeline.eval_config import EvalRequest, of_model, of_run, with_envs
 from temper.orchestrator.run.driver import noise_to
@@ -208,7 +208,7 @@ def config_of(given: argparse.Namespace) -> Config:
     else:
         kinds = f"no model directory (it has no config.json), no run in {RUNS}"
         source = model_source(given.model, kinds=kinds)
-        base = merged(of_model(source), {"envs": {"math": {}}, "stages": ["init", "rl"]})
+        base = merge(of_model(source), {"envs": {"math": {}}, "stages": ["init", "rl"]})
     if given.env is not None:
         name, _, data = given.env.partition("=")
         base = with_envs(base, EvalRequest(overrides={}, envs={name: data or None}, presets={}))

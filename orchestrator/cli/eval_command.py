@@ -19,7 +19,7 @@ from temper.orchestrator.cli.arguments import (
 )
 from temper.orchestrator.cli.env_commands import env_lines
 from temper.orchestrator.cli.run_commands import show_dry_run
-from temper.orchestrator.config.text import RawConfig, is_file, merged, overridden, read_text, without_plus
+from temper.orchestrator.config.text import RawConfig, is_file, merge, overridden, read_text, without_plus
 from temper.orchestrator.pipeline.config import Config, make_config
 from temper.orchestrator.pipeline.eval_config import (
     PATIENT,
@@ -266,7 +266,7 @@ def _execute(given: argparse.Namespace) -> int:
             f"itself for others, or its model"
         )
     named = {} if given.name is None else {"name": given.name}
-    found = merged(read_text(file, []), asked.overrides) | named
+    found = merge(read_text(file, []), asked.overrides) | named
     return _through_pipeline(overridden(found, given.overrides), given, only="eval")
 
 
@@ -290,7 +290,7 @@ def _of_model_or_run(given: argparse.Namespace, asked: EvalRequest) -> RawConfig
         source = model_source(given.what, kinds=kinds)
         base, label = of_model(source), slug(given.what if source.on_hub else source.folder.name)
         longest, own = base["rollout"]["limits"]["turn_tokens"], overridden({}, given.overrides)
-        base = merged(base, preset_answer_limit(asked, given=own, longest=longest))
+        base = merge(base, preset_answer_limit(asked, given=own, longest=longest))
     if overridden({}, given.overrides).get("model", {}).get("ema"):
         label += "-ema"
     found = with_evaluation(base, asked, label=label)
@@ -323,9 +323,7 @@ def _of_server(given: argparse.Namespace, base: RawConfig, asked: EvalRequest) -
     label = slug(given.model or given.url.split("://")[-1].split("/")[0])
     limit = preset_answer_limit(asked, given=overridden(base, given.overrides))
     places = {} if given.runs_dir is None else {"runs_dir": given.runs_dir}
-    found = (
-        with_evaluation(merged(base, limit), asked, label=label) | {"name": given.name or fresh_name(label)} | places
-    )
+    found = with_evaluation(merge(base, limit), asked, label=label) | {"name": given.name or fresh_name(label)} | places
     options = {"concurrency": given.concurrency, "timeout_s": given.timeout, "retries": given.request_retries}
     server = ChatServer(
         url=given.url,

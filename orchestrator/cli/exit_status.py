@@ -15,7 +15,7 @@ from rich.console import Console
 
 from temper.orchestrator.loop.deadline import STOPPED, StuckError
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.run.screen import print_text
 from temper.rollout.pool.restarts import TooManyRestarts
 
@@ -42,7 +42,7 @@ def exit_status(work: Callable[[], int]) -> int:
         print(INTERRUPTED, file=sys.stderr)
         return STOPPED
     except (ValueError, FileNotFoundError) as error:
-        print_text(Console(stderr=True), f"error: {blanked(str(error))}")
+        print_text(Console(stderr=True), f"error: {blank_text(str(error))}")
         return MISTAKE
     except (StuckError, TooManyRestarts) as error:
         _print_fault(error)
@@ -86,7 +86,7 @@ def _is_import(frame: FrameType | None) -> bool:
 
 
 def _print_fault(error: Exception) -> None:
-    print_text(Console(stderr=True), f"fault: {type(error).__name__}: {blanked(str(error))}")
+    print_text(Console(stderr=True), f"fault: {type(error).__name__}: {blank_text(str(error))}")
 
 
 def is_unread() -> bool:

@@ -16,7 +16,7 @@ from rich.live import Live
 
 from temper.orchestrator.cli.arguments import add_command, add_run, path_of_run, require_run
 from temper.orchestrator.run.folder import RunDir, write_atomically, write_json
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.session.status import ask_for_workers, read_status
 from temper.orchestrator.tools.inspect.status.facts import gather
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
@@ -234,7 +234,7 @@ def _ui(given: argparse.Namespace) -> int:
     store = find_store(None, given.runs_dir)
     if store.startswith(("http://", "https://")):
         address = runs_page(store.rstrip("/"), given.experiment)
-        print(blanked(address))
+        print(blank_text(address))
         _open(address, given.no_browser)
         return 0
     if not given.runs_dir.is_dir():

@@ -67,7 +67,7 @@ def _run_and_compare(given: argparse.Namespace, band: "Band") -> int:
     from temper.orchestrator.pipeline.config import read_run_settings
     from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
     from temper.orchestrator.pipeline.runner import run_pipeline
-    from temper.orchestrator.tools.inspect.bands import unfinished
+    from temper.orchestrator.tools.inspect.bands import unfinished_stages
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
     settings = read_run_settings(given.config, given.overrides)
@@ -75,7 +75,7 @@ def _run_and_compare(given: argparse.Namespace, band: "Band") -> int:
     named = any(text.startswith("name=") for text in given.overrides)
     config = load_resolved_config(given.config, [*given.overrides, *([] if named else own)])
     folder = Path(config.runs_dir) / config.name
-    if (folder / "manifest.json").is_file() and not unfinished(folder):
+    if (folder / "manifest.json").is_file() and not unfinished_stages(folder):
         raise ValueError(f"{folder} has finished already; compare it with --run {folder}, or set another name=")
     status = asyncio.run(run_pipeline(config, notes=start_notes(config)))
     return status or _compare(given.config, folder, band)

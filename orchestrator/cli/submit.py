@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 from temper.orchestrator.cli.exit_status import sigterm_as_sigint
 from temper.orchestrator.cluster.ray_jobs import STOP_S, STOP_WAIT, Job, local_head
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE
-from temper.orchestrator.config.text import SHIPPED, config_file, is_file, layered, packaged_file
+from temper.orchestrator.config.text import SHIPPED, config_file, is_file, packaged_file, read_layers
 from temper.orchestrator.loop.deadline import STOPPED
 from temper.orchestrator.pipeline.config import load_unresolved_config
 from temper.orchestrator.pipeline.data_files import named_paths
 from temper.orchestrator.pipeline.tracking import relative_store
-from temper.orchestrator.run.redaction import BLANK, blanked, blanks, is_secret, redacted
+from temper.orchestrator.run.redaction import BLANK, blank_text, blanks, is_secret, redact
 
 EXCLUDES = ["/runs/", "/tests/", ".?*", "__pycache__/"]
 """Files of the current folder that are not copied, as in a .gitignore."""
@@ -43,7 +43,7 @@ def submit(config: Path, overrides: list[str], address: str | None) -> int:
     if urlsplit(address).scheme not in ("http", "https"):
         raise ValueError(f"--address {address} is not a job server such as http://127.0.0.1:8265")
     env_vars = passed_on(os.environ, _texts(config, overrides))
-    secrets = [name for name, value in env_vars.items() if is_secret(name) or blanked(value) != value]
+    secrets = [name for name, value in env_vars.items() if is_secret(name) or blank_text(value) != value]
     if secrets := [*secrets, *_written_secrets(config, overrides)]:
         print(
             f"submit: any user of the job server can read {', '.join(secrets)}, which are sent with the job; to avoid this, "
@@ -137,7 +137,7 @@ def _written_secrets(config: Path, overrides: list[str]) -> list[str]:
     def hide(value: Any) -> str:
         return "" if str(value).startswith("${oc.env:") else BLANK
 
-    return blanks(redacted(layered(config, overrides), hidden=hide))
+    return blanks(redact(read_layers(config, overrides), hidden=hide))
 
 
 def _write(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import field_hints, part_of
-from temper.orchestrator.run.redaction import redacted
+from temper.orchestrator.run.redaction import redact
 
 PEER_KEYS = {
     # TRL
@@ -124,8 +124,8 @@ PEER_KEYS = {
 def require_known(known: Mapping[str, Any], given: Mapping[str, Any], *, under: str = "") -> None:
     """Raise `SettingError`, with a hint, for the first unknown key. `known` has the type of each setting by its name."""
     for key, value, names in _unknown(known, given, under):
-        shown = "..." if isinstance(value, Mapping) else redacted({key: value})[key]
-        hint = _hint(key, value, names, dotted(known, under))
+        shown = "..." if isinstance(value, Mapping) else redact({key: value})[key]
+        hint = _hint(key, value, names, dotted_keys(known, under))
         raise SettingError(key, shown, f"unknown key {key.rpartition('.')[2]!r}; {hint}")
 
 
@@ -176,11 +176,11 @@ def peer_key(key: str, value: Any = None, there: Sequence[str] = ()) -> str | No
     return own if own in there else found[0]
 
 
-def dotted(known: Mapping[str, Any], under: str = "") -> list[str]:
+def dotted_keys(known: Mapping[str, Any], under: str = "") -> list[str]:
     """Return the dotted keys of all values and sections. `*` is a key of the user."""
     found = [f"{under}{name}" for name in known]
     for name, hint in known.items():
         part, shape = part_of(hint)
         if part is not None:
-            found += dotted(field_hints(part), f"{under}{name}.*." if shape == "each" else f"{under}{name}.")
+            found += dotted_keys(field_hints(part), f"{under}{name}.*." if shape == "each" else f"{under}{name}.")
     return found

@@ -17,8 +17,8 @@ from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import bounds_of, field_hints, part_of, unit_of
 from temper.envs.data.config import DataConfig
 from temper.orchestrator.config.keys import require_known
-from temper.orchestrator.config.text import merged, parsed, resolved
-from temper.orchestrator.run.redaction import redacted
+from temper.orchestrator.config.text import merge, parse_yaml, resolve_values
+from temper.orchestrator.run.redaction import redact
 
 UNSET = "???"
 """Shown for a required setting without a value."""
@@ -29,7 +29,7 @@ SWITCH = {True: "on", False: "off"}
 """Words that YAML reads as booleans. They are choices of some settings."""
 
 
-def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
+def to_settings(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
     """Return an object of a dataclass, or of an instance's class, with the given settings over its values.
 
     Raise `SettingError`, with the key below `under`, for an unknown or wrong setting.
@@ -44,8 +44,8 @@ def values(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
     Raise `SettingError` for an unknown key or a wrong type.
     """
     required = {each.name: UNSET for each in fields(schema) if _default(each) is MISSING}
-    hidden = redacted(complete(schema, given, required | _defaults(schema)))  # the variable of a secret may be missing
-    return redacted(_checked(schema, hidden, ""))
+    hidden = redact(complete(schema, given, required | _defaults(schema)))  # the variable of a secret may be missing
+    return redact(_checked(schema, hidden, ""))
 
 
 def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, *, under: str = "") -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _completed(hint: Any, value: Any, below: Any, key: str) -> Any:
         return value
     under = below if isinstance(below, Mapping) else {}
     if part is None:
-        return merged(under, value)
+        return merge(under, value)
     if shape == "each":
         return {
             **under,
@@ -129,7 +129,7 @@ def data_option(text: str) -> DataConfig:
     """Return the data of an option: a path, or YAML settings. Raise `ValueError` for other text."""
     if not text.lstrip().startswith("{"):
         return DataConfig(path=text)
-    data = typed(DataConfig, parsed(text))
+    data = to_settings(DataConfig, parse_yaml(text))
     assert isinstance(data, DataConfig)
     return data
 
@@ -148,8 +148,8 @@ def _defaults(config: type) -> dict[str, Any]:
 
 
 def _checked(config: type, whole: Mapping[str, Any], under: str) -> dict[str, Any]:
-    """Return whole settings without `${...}`, with values of their types. Raise `SettingError` as `typed`."""
-    plain = resolved(whole, under=under)
+    """Return whole settings without `${...}`, with values of their types. Raise `SettingError` as `to_settings`."""
+    plain = resolve_values(whole, under=under)
     require_known(field_hints(config), plain, under=under)
     return _validated(config, plain, under)
 
@@ -201,7 +201,7 @@ def _explained(found: pydantic.ValidationError, key: str) -> SettingError:
     """Return the first error of pydantic with key, value and remedy."""
     error = found.errors()[0]
     key = ".".join([key, *map(str, error["loc"])])
-    value = redacted({key: error["input"]})[key]
+    value = redact({key: error["input"]})[key]
     bound = BOUNDS.get(error["type"])
     message = error["msg"] if bound is None else bound.format(**error["ctx"])
     return SettingError(key, value, f"{message[:1].lower()}{message[1:]}")

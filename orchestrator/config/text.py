@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from temper.envs.core.bounds import SettingError
 from temper.envs.data.config import near_names
-from temper.orchestrator.run.redaction import blanks, redacted, reference
+from temper.orchestrator.run.redaction import blanks, redact, reference
 
 TAB = "found character that cannot start any token"
 """libyaml's problem with a tab."""
@@ -37,12 +37,12 @@ def read_text(path: Path, overrides: list[str]) -> Any:
 
     Raise `FileNotFoundError`, and `ValueError` for invalid YAML, an invalid override, or a redacted secret.
     """
-    given = layered(path, overrides)
+    given = read_layers(path, overrides)
     require_secrets(given, path)
     return given
 
 
-def layered(path: Path, overrides: list[str]) -> Any:
+def read_layers(path: Path, overrides: list[str]) -> Any:
     """Return the same as `read_text`, but allow redacted secrets, for settings that are only shown."""
     return overridden(_loaded(path), overrides)
 
@@ -66,11 +66,11 @@ def overridden(given: Any, overrides: list[str]) -> Any:
     whole: dict[str, Any] = given
     for file, group in groupby(overrides, is_file):
         for part in map(_loaded, map(Path, group)) if file else [_of_command_line(list(group))]:
-            whole = merged(whole, part)
+            whole = merge(whole, part)
     return whole
 
 
-def merged(under: Mapping[str, Any], over: Mapping[str, Any], *, place: str = "") -> dict[str, Any]:
+def merge(under: Mapping[str, Any], over: Mapping[str, Any], *, place: str = "") -> dict[str, Any]:
     """Return nested settings merged. Mappings merge, other values are replaced by `over`.
 
     Raise `ValueError`, with the key below `place`, for settings over a section that refers to another key.
@@ -83,7 +83,7 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], *, place: str = ""
                 f"{here}={below} refers to another key and cannot be overridden; write its settings below {here}"
             )
         if isinstance(below, Mapping) and isinstance(value, Mapping):
-            value = merged(below, value, place=f"{here}.")
+            value = merge(below, value, place=f"{here}.")
         both[key] = value
     return both
 
@@ -150,7 +150,7 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if isinstance(error, OmegaConfBaseException) else str(error)
 
 
-def parsed(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """Return the content of YAML text, with dates as text. Raise `ValueError` for invalid YAML."""
     try:
         return OmegaConf.to_container(OmegaConf.create(text))
@@ -158,7 +158,7 @@ def parsed(text: str) -> Any:
         raise ValueError(f"{text!r} is not YAML: {error}") from error
 
 
-def resolved(given: Mapping[str, Any], *, under: str = "") -> dict[str, Any]:
+def resolve_values(given: Mapping[str, Any], *, under: str = "") -> dict[str, Any]:
     """Return settings with each `${...}` resolved. Raise `SettingError` for one without a value."""
     if "${" not in str(given):
         return dict(given)
@@ -166,7 +166,7 @@ def resolved(given: Mapping[str, Any], *, under: str = "") -> dict[str, Any]:
         plain = OmegaConf.to_container(OmegaConf.create(dict(given)), resolve=True)
     except OmegaConfBaseException as error:
         key = str(error.full_key or "")
-        value = dict(flattened(given)).get(key, "${...}")
+        value = dict(flatten(given)).get(key, "${...}")
         raise SettingError(f"{under}{key}", value, _reference_remedy(error)) from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
@@ -185,24 +185,24 @@ def yaml_text(config: Any) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(_redacted(config, hidden=reference)))
 
 
-def written(path: Path, key: str) -> Any:
+def read_value(path: Path, key: str) -> Any:
     """Return the value of a dotted key in a file of `yaml_text`, None without one."""
     return OmegaConf.select(OmegaConf.load(path), key)
 
 
 def flat_text(config: Any, *, under: str = "") -> dict[str, str]:
-    return {key: str(value) for key, value in flattened(_redacted(config), under)}
+    return {key: str(value) for key, value in flatten(_redacted(config), under)}
 
 
 def _redacted(config: Any, *, hidden: Callable[[Any], str] | None = None) -> Any:
     plain = OmegaConf.to_container(OmegaConf.create(config))
-    return redacted(plain) if hidden is None else redacted(plain, hidden=hidden)
+    return redact(plain) if hidden is None else redact(plain, hidden=hidden)
 
 
-def flattened(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+def flatten(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     """Return nested mappings as pairs of dotted key and value."""
     if isinstance(value, Mapping):
-        return [pair for key, inner in value.items() for pair in flattened(inner, f"{prefix}.{key}" if prefix else key)]
+        return [pair for key, inner in value.items() for pair in flatten(inner, f"{prefix}.{key}" if prefix else key)]
     return [(prefix, value)]
 
 

@@ -81,7 +81,7 @@ def under_mode(dialogue: Dialogue, config: SftDataConfig, tokenizer: DialogueTok
         off = replace(dialogue.task, thinking=OFF)
         return replace(dialogue, task=off, reply=without_reasoning(dialogue.reply))
     if mode is Mode.LOW_EFFORT:
-        reply = tuple(shortened(message, keep=config.low_effort_keep) for message in dialogue.reply)
+        reply = tuple(shorten(message, keep=config.low_effort_keep) for message in dialogue.reply)
         return replace(dialogue, task=replace(dialogue.task, thinking=LOW_EFFORT), reply=reply)
     place = rng.choice(thoughts)
     if config.cut_to_answer:
@@ -99,7 +99,7 @@ def stopped_short(reply: tuple[Message, ...], place: int, rng: random.Random) ->
     return (*reply[:place], {**last, "reasoning_content": reasoning[: rng.randint(1, len(reasoning))]})
 
 
-def shortened(message: Message, *, keep: float) -> Message:
+def shorten(message: Message, *, keep: float) -> Message:
     """Return a message with only the first words of its reasoning, at least one."""
     if not has_reasoning(message):
         return message

@@ -15,8 +15,8 @@ from temper.envs.presets.catalog import with_preset
 from temper.orchestrator.config.fitting import check_colocated
 from temper.orchestrator.config.keys import peer_key, require_known
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
-from temper.orchestrator.config.schema import complete, typed
-from temper.orchestrator.config.text import flat_text, get_value, layered, read_text, with_value, yaml_text
+from temper.orchestrator.config.schema import complete, to_settings
+from temper.orchestrator.config.text import flat_text, get_value, read_layers, read_text, with_value, yaml_text
 from temper.orchestrator.pipeline.plan import instances, with_settings
 from temper.orchestrator.stages.registry import all_stages
 from temper.orchestrator.stages.stage import Stage, StageInstance
@@ -59,7 +59,9 @@ class Config(RunConfig):
                 f"stages: the stage {instance.stage.name} has no settings; remove {dict(instance.overrides)}"
             )
         try:
-            return typed(section, instance.overrides, under=f"{instance.name}.") if instance.overrides else section
+            return (
+                to_settings(section, instance.overrides, under=f"{instance.name}.") if instance.overrides else section
+            )
         except ValueError as error:
             raise ValueError(f"stages, {instance.name}: {error}") from error
 
@@ -160,8 +162,8 @@ def read_run_settings(path: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def read_shown_settings(path: Path, overrides: list[str]) -> dict[str, Any]:
-    """Return the same for a file whose secrets may be redacted. Raise as `layered`."""
-    given: dict[str, Any] = _by_instance(layered(path, overrides))
+    """Return the same for a file whose secrets may be redacted. Raise as `read_layers`."""
+    given: dict[str, Any] = _by_instance(read_layers(path, overrides))
     return given
 
 
@@ -170,7 +172,7 @@ def make_config(given: Any, *, bind: bool = True) -> Config:
 
     Errors of environments and judges are found at once by `bind`, which imports gymnasium, or else at their first use.
     """
-    parts = vars(typed(SCHEMA, with_presets(_by_instance(given))))
+    parts = vars(to_settings(SCHEMA, with_presets(_by_instance(given))))
     sections = {name: part for name, part in parts.items() if name not in SHARED}
     config = Config(**{name: parts[name] for name in SHARED}, sections=sections)
     if bind:

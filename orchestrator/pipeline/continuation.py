@@ -7,7 +7,7 @@ from functools import cache
 
 from temper.envs.config import EnvConfig
 from temper.envs.core.setting import Kind, kind_of
-from temper.orchestrator.config.text import flat_text, written
+from temper.orchestrator.config.text import flat_text, read_value
 from temper.orchestrator.pipeline.config import KINDS, KNOWN, SCHEMA, Config, flat_config, save_config
 from temper.orchestrator.pipeline.data_files import MISSING, content
 from temper.orchestrator.pipeline.rate_change import rate_change
@@ -33,7 +33,7 @@ def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> di
     """Return the fingerprint of a resumed run. A missing file that no stage ahead reads keeps its old entry."""
     state, now = folder.state(), fingerprint(config)
     gone = {key for key in now if now[key] == MISSING and key in state.fingerprint}
-    same_model = bool(gone & FIRST_MODEL) and written(folder.config, "model.path") == config.model.path
+    same_model = bool(gone & FIRST_MODEL) and read_value(folder.config, "model.path") == config.model.path
     return now | {key: state.fingerprint[key] for key in gone if _needs_no_more(key, state, reads, same_model)}
 
 
@@ -111,7 +111,7 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
         state = _afresh(folder)
     _forget_answers(found, folder, trained)
     notes: list[str] = []
-    if trained and (what := recorded(found, config, state)):
+    if trained and (what := select_recorded(found, config, state)):
         name = next(reversed(trained))
         step = resumed_step(folder.checkpoints(name))
         rate = rate_change(
@@ -133,7 +133,7 @@ def valid_progress(config: Config, folder: RunDir, *, reads: bool = True) -> Run
     return RunState() if _begins_anew(found, config, state, trained) else state
 
 
-def recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dict[str, list[str | None]]:
+def select_recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dict[str, list[str | None]]:
     """Return the changes for an event: all but free ones. Added and removed instances are listed by name."""
     return {
         key: list(change)

@@ -11,7 +11,7 @@ from temper.envs.presets.catalog import preset_of
 from temper.learner.models.shape import longest_sequence
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.schema import data_option
-from temper.orchestrator.config.text import RawConfig, get_value, merged, parsed, read_text
+from temper.orchestrator.config.text import RawConfig, get_value, merge, parse_yaml, read_text
 from temper.orchestrator.pipeline.config import KNOWN, SHARED
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.registry import all_stages
@@ -47,7 +47,7 @@ def of_model(source: ModelSource) -> RawConfig:
     """Return the settings of a model alone: the lengths of its episodes. Raise as `ModelSource.folder`."""
     longest = min(longest_sequence(source.folder) or LONGEST, LONGEST)
     limits = {"turn_tokens": longest, "total_tokens": longest}
-    return merged(PATIENT, {"model": {"path": source.path}, "rollout": {"limits": limits}})
+    return merge(PATIENT, {"model": {"path": source.path}, "rollout": {"limits": limits}})
 
 
 def of_run(folder: Path, model: Path) -> RawConfig:
@@ -74,7 +74,7 @@ def with_evaluation(given: RawConfig, request: EvalRequest, *, label: str) -> Ra
             "no tasks to evaluate: give a benchmark, for example --preset gsm8k, or an environment with --env, for example "
             "--env math --data gsm8k_test.jsonl"
         )
-    return merged(whole, request.overrides) | {"stages": ["init", {"eval": {"name": label}}]}
+    return merge(whole, request.overrides) | {"stages": ["init", {"eval": {"name": label}}]}
 
 
 def preset_answer_limit(request: EvalRequest, *, given: RawConfig, longest: int | None = None) -> RawConfig:
@@ -102,14 +102,14 @@ def with_envs(given: RawConfig, request: EvalRequest) -> RawConfig:
     for data in filter(None, request.envs.values()):
         data_option(data)  # raises for invalid data, while a benchmark accepts a part of it
     chosen |= {name: {"preset": name} | _eval_data(data) for name, data in request.presets.items()}
-    return merged(given | {"envs": chosen}, {"eval": {"tasks": None}})
+    return merge(given | {"envs": chosen}, {"eval": {"tasks": None}})
 
 
 def _eval_data(text: str | None) -> RawConfig:
     """Return data, a path, a name on the hub or a YAML mapping, as the setting of an environment."""
     if text is None:
         return {}
-    return {"eval_data": parsed(text) if text.lstrip().startswith("{") else text}
+    return {"eval_data": parse_yaml(text) if text.lstrip().startswith("{") else text}
 
 
 def fresh_name(label: str) -> str:

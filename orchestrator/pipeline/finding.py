@@ -5,7 +5,7 @@ from enum import Enum
 
 from rich.console import Console
 
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.run.screen import print_text
 
 
@@ -41,7 +41,7 @@ class Finding:
     def to_json(self) -> dict[str, str]:
         """Return it as plain JSON data without secrets."""
         parts = {"where": self.where, "what": self.what, "remedy": self.remedy}
-        return {"level": self.level.value} | {name: blanked(text) for name, text in parts.items()}
+        return {"level": self.level.value} | {name: blank_text(text) for name, text in parts.items()}
 
     def print(self, console: Console, *, width: int = 14) -> None:
         """Print a line, and the remedy on a second one. The column `where` has `width` characters."""

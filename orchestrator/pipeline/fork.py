@@ -9,7 +9,7 @@ from pathlib import Path
 from temper.envs.core.setting import Kind
 from temper.learner.training_state import CheckpointFacts
 from temper.orchestrator.pipeline.config import Config, save_config
-from temper.orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
+from temper.orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, samples_anew, select_recorded
 from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.pipeline.rate_change import rate_change
 from temper.orchestrator.run.checkpoint import (
@@ -99,7 +99,7 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     _make(made)
     state = made.target.state()
     log = MetricsLog(made.target.metrics)
-    what = state.origin | recorded(made.found, made.config, made.source.state())
+    what = state.origin | select_recorded(made.found, made.config, made.source.state())
     rate = rate_change(made.config, made.found[Kind.SCHEDULE], made.checkpoint, read_metrics(made.source.metrics))
     log.event(made.instance.name, made.step, FORKED, what | ({} if rate is None else rate.event))
     return made.config

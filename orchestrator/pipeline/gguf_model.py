@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.orchestrator.config.model_source import ModelSource
-from temper.orchestrator.config.text import merged
+from temper.orchestrator.config.text import merge
 
 
 def with_converted_model(given: dict[str, Any], *, convert: bool = True) -> dict[str, Any]:
@@ -18,11 +18,11 @@ def with_converted_model(given: dict[str, Any], *, convert: bool = True) -> dict
     Raise `ValueError` for an unreadable file.
     """
     if (file := _gguf((given.get("model") or {}).get("path"))) is not None:
-        given = merged(given, {"model": {"path": _converted(file, given, convert)}})
+        given = merge(given, {"model": {"path": _converted(file, given, convert)}})
     for name, env in (given.get("envs") or {}).items():
         judge = (env or {}).get("judge") or {}
         if not judge.get("url") and (file := _gguf(judge.get("model"))) is not None:
-            given = merged(given, {"envs": {name: {"judge": {"model": _converted(file, given, convert)}}}})
+            given = merge(given, {"envs": {name: {"judge": {"model": _converted(file, given, convert)}}}})
     return given
 
 

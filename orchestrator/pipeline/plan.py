@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from temper.orchestrator.config.text import merged
+from temper.orchestrator.config.text import merge
 from temper.orchestrator.run.folder import RunState
 from temper.orchestrator.stages.registry import all_stages
 from temper.orchestrator.stages.stage import Role, Stage, StageInstance
@@ -64,7 +64,7 @@ def with_settings(stages: list[Any], given: Mapping[str, Any]) -> tuple[list[Any
             raise ValueError(
                 f"{name}={given[name]!r} must be settings of the stage {stage.name}, such as {{steps: 100}}"
             )
-        entries[number] = {stage.name: merged(own, given[name])}
+        entries[number] = {stage.name: merge(own, given[name])}
     return entries, set(found)
 
 

@@ -16,7 +16,7 @@ from temper.orchestrator.config.text import RawConfig
 from temper.orchestrator.pipeline.config import Config, make_config, make_unresolved_config
 from temper.orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
 from temper.orchestrator.pipeline.data_files import to_convert, to_download
-from temper.orchestrator.pipeline.estimate.model import counted
+from temper.orchestrator.pipeline.estimate.model import count_model
 from temper.orchestrator.pipeline.fork import checked_fork
 from temper.orchestrator.pipeline.gguf_model import with_converted_model
 from temper.orchestrator.pipeline.overlap_check import known_overlaps
@@ -25,7 +25,7 @@ from temper.orchestrator.pipeline.profiles.resolve import profile_notes, resolve
 from temper.orchestrator.pipeline.runner import Prepared, prepare_run, wanted_processes
 from temper.orchestrator.pipeline.start_checks import check_before, check_stages, warnings_of
 from temper.orchestrator.run.checkpoint import steps as steps_in
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.stages.stage import StageInstance
 
 Would = Literal["is done", "begins", "resumes"]
@@ -154,12 +154,12 @@ def _preview(
         downloads=tuple(downloads),
         conversions=conversions,
         unknown=tuple(text for text in (unknown, "" if here else UNREAD) if text),
-        notes=tuple(map(blanked, _notes(config, ready, here=here, profile_resolved=not unknown))),
+        notes=tuple(map(blank_text, _notes(config, ready, here=here, profile_resolved=not unknown))),
     )
 
 
 def _describe_gguf(file: Path) -> str:
-    return f"{file} ({counted(gguf_config(file), LearnerConfig(), name=file.name).parameters:,} parameters)"
+    return f"{file} ({count_model(gguf_config(file), LearnerConfig(), name=file.name).parameters:,} parameters)"
 
 
 def _notes(config: Config, ready: Prepared, *, here: bool, profile_resolved: bool) -> list[str]:

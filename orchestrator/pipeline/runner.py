@@ -30,7 +30,7 @@ from temper.orchestrator.run.crash_report import crash_reporter
 from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.run.source import source_commit
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.registry import all_stages
@@ -92,7 +92,7 @@ async def run_pipeline(
             said += [overlap.note for overlap in overlaps_of(config, folder)]
         planned = _planned(config, folder, folder.state(), only)
         with (
-            crash_reporter(folder.faults, folder.log, blanked(shlex.join(sys.orig_argv))),
+            crash_reporter(folder.faults, folder.log, blank_text(shlex.join(sys.orig_argv))),
             noise_to(folder.log) as screen,
             Progress(config.name, stream=sys.stdout if quiet else screen) as progress,
             warnings_to(progress.note),

@@ -13,7 +13,7 @@ from temper.envs.data.config import DataConfig
 from temper.orchestrator.evaluation.record import Evaluation, read_evaluations
 from temper.orchestrator.pipeline.config import Config, flat_config
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.stages.stage import Role, StageInstance
 from temper.orchestrator.tracking.backend import FILE, PAGE, Backend, DataSet, first_line
 from temper.orchestrator.tracking.mlflow.stored_run import SQLITE, StoredRun, find_store
@@ -131,7 +131,7 @@ def _data(one: StageInstance, config: Config, known: dict[str, str]) -> Iterator
     if (own := one.stage.data(settings)) is not None:
         source, content = _source(own), _content(known, f"{one.name}.data") or _content(known, f"{one.stage.name}.data")
         yield DataSet(
-            name=blanked(own.name),
+            name=blank_text(own.name),
             digest=_digest(source, content, False, config.seed),
             kind="file",
             source=source,
@@ -160,7 +160,7 @@ def _data(one: StageInstance, config: Config, known: dict[str, str]) -> Iterator
 
 
 def _source(data: DataConfig) -> str:
-    return blanked(" ".join(part for part in (data.path, data.config, data.split, data.revision) if part))
+    return blank_text(" ".join(part for part in (data.path, data.config, data.split, data.revision) if part))
 
 
 def _content(known: dict[str, str], setting: str) -> list[str]:

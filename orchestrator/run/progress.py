@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.run.screen import print_text
 from temper.rollout.trajectory import Group
 
@@ -154,7 +154,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print a permanent line. Secrets are redacted."""
-        line = f"[{clock_text(self._clock() - self._began)}] {blanked(text)}"
+        line = f"[{clock_text(self._clock() - self._began)}] {blank_text(text)}"
         print_text(self._console, line)
         if self._live is None:
             with suppress(BrokenPipeError):

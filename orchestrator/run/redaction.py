@@ -46,13 +46,13 @@ def is_secret(key: str) -> bool:
     return SECRET_KEY.search(TEXT_TOKEN.sub("", "_".join(WORD.findall(key)).lower())) is not None
 
 
-def blanked(text: str) -> str:
+def blank_text(text: str) -> str:
     for shape, instead in SHAPES:
         text = shape.sub(instead, text)
     return text
 
 
-def redacted(value: Any, *, hidden: Callable[[Any], str] = lambda value: BLANK) -> Any:
+def redact(value: Any, *, hidden: Callable[[Any], str] = lambda value: BLANK) -> Any:
     """Return JSON data without secrets. `hidden` replaces each value under a secret key, except null, booleans and ""."""
     return _walked(value, hidden, secret=False)
 
@@ -64,7 +64,7 @@ def _walked(value: Any, hidden: Callable[[Any], str], *, secret: bool) -> Any:
         return [_walked(inner, hidden, secret=secret) for inner in value]
     if secret and not (value is None or isinstance(value, bool) or value == ""):
         return hidden(value)
-    return blanked(value) if isinstance(value, str) else value
+    return blank_text(value) if isinstance(value, str) else value
 
 
 def reference(value: Any) -> str:

@@ -32,7 +32,7 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.token_records import TokenRecord
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.folder import RunDir
@@ -89,7 +89,7 @@ class TrainedWith:
 
 def trained_with_from_json(data: dict[str, Any]) -> TrainedWith:
     """Return the settings of a head. Raise `ValueError` for an unknown setting or a wrong value."""
-    found = typed(TrainedWith, data)
+    found = to_settings(TrainedWith, data)
     assert isinstance(found, TrainedWith)
     return found
 

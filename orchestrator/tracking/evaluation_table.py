@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.tracking.metric_names import ACCURACY
 
 COLUMNS = ("task", "accuracy", "env", "right", "scored", "failed")
@@ -43,7 +43,7 @@ def _texts(path: Path) -> dict[tuple[str, str], list[str | None]]:
             key = row["env"], row["key"]
             if key not in found:
                 answer = row["turns"][-1]["answer"] if row["turns"] else ""
-                found[key] = [last_user_message(row["messages"]), answer, blanked(row.get("detail", ""))]
+                found[key] = [last_user_message(row["messages"]), answer, blank_text(row.get("detail", ""))]
     return found
 
 

@@ -4,7 +4,7 @@ Evaluation for Large Language Models, 2023, arXiv 2311.07911, table 1). Edge cas
 
 import re
 
-from temper.rewards.instructions.text_units import Relation, compared, sentences, words
+from temper.rewards.instructions.text_units import Relation, is_in_relation, sentences, words
 
 FIRST_WORD = re.compile(r"'*\"*([^.,?!'\"]*)")
 CAPITAL_TOKEN = re.compile(r"\w+(?:[-./]\w+)*")
@@ -17,7 +17,7 @@ def existence(text: str, *, keywords: list[str]) -> bool:
 
 def frequency(text: str, *, keyword: str, frequency: int, relation: Relation) -> bool:
     """Compare the number of occurrences of a keyword, also inside longer words, without overlap."""
-    return compared(text.lower().count(keyword.strip().lower()), frequency, relation)
+    return is_in_relation(text.lower().count(keyword.strip().lower()), frequency, relation)
 
 
 def forbidden_words(text: str, *, forbidden_words: list[str]) -> bool:
@@ -26,15 +26,15 @@ def forbidden_words(text: str, *, forbidden_words: list[str]) -> bool:
 
 
 def letter_frequency(text: str, *, letter: str, let_frequency: int, let_relation: Relation) -> bool:
-    return compared(text.lower().count(letter.lower()), let_frequency, let_relation)
+    return is_in_relation(text.lower().count(letter.lower()), let_frequency, let_relation)
 
 
 def number_words(text: str, *, num_words: int, relation: Relation) -> bool:
-    return compared(len(words(text)), num_words, relation)
+    return is_in_relation(len(words(text)), num_words, relation)
 
 
 def number_sentences(text: str, *, num_sentences: int, relation: Relation) -> bool:
-    return compared(len(sentences(text)), num_sentences, relation)
+    return is_in_relation(len(sentences(text)), num_sentences, relation)
 
 
 def number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
@@ -67,4 +67,4 @@ def capital_word_frequency(text: str, *, capital_frequency: int, capital_relatio
     The published checker uses NLTK tokens, which differ on rare forms such as `A*B`.
     """
     count = sum(token.isupper() for token in CAPITAL_TOKEN.findall(text))
-    return compared(count, capital_frequency, capital_relation)
+    return is_in_relation(count, capital_frequency, capital_relation)

@@ -47,7 +47,7 @@ def bare_words(text: str) -> list[str]:
     return text.lower().translate(NO_PUNCTUATION).split()
 
 
-def compared(count: int, number: int, relation: Relation) -> bool:
+def is_in_relation(count: int, number: int, relation: Relation) -> bool:
     return count < number if relation == "less than" else count >= number
 
 

@@ -15,7 +15,7 @@ from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import up_to
 from temper.envs.env_episode import EnvEpisode, MakeEnv
-from temper.envs.judge import JUDGED, Verdict, compared
+from temper.envs.judge import JUDGED, Verdict, compare_answers
 from temper.rewards.score import JUDGE
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
@@ -161,7 +161,7 @@ class EpisodeRunner:
         task, answers = group.ticket.task, group.trajectories
         assert task.env.settings.judge is not None
         texts = [str(answer.score.evidence.get(JUDGED, "")) for answer in answers]
-        comparing = functools.partial(compared, task.env.settings.judge, task, texts)
+        comparing = functools.partial(compare_answers, task.env.settings.judge, task, texts)
         watch, clock = Stopwatch(), Clock(self._limits.timeout_s)
         try:
             verdicts = await self._steps.call_env(task, comparing, clock=clock, watch=watch)

@@ -26,7 +26,7 @@ from temper.orchestrator.evaluation.evaluator import heldout_tasks
 from temper.orchestrator.evaluation.record import read_evaluation, read_run
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.tools.inspect.report.figures import Dot, Panel, captioned
+from temper.orchestrator.tools.inspect.report.figures import Dot, Panel, caption_panels
 from temper.rollout.tokenizer import load_tokenizer
 
 NESTED = "rl.thinking.nested_budgets=[8,16,32,48]"
@@ -314,7 +314,7 @@ def main() -> None:
     }
     if given.picture is not None:
         panels = [frontier_panel(env, by_arm) for env, by_arm in by_env.items()]
-        given.picture.write_text(captioned("", "", panels).document)
+        given.picture.write_text(caption_panels("", "", panels).document)
     for env, by_arm in by_env.items():
         print(f"\n{arms_table(env, by_arm)}")
         for base in [base for base in BASES if base in arms]:

@@ -25,7 +25,7 @@ from temper.learner.config import GATHER_BYTES, LearnerConfig, LoraConfig, Optim
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.pipeline.estimate.memory import copied_bytes, pushed_bytes, rank_memory
-from temper.orchestrator.pipeline.estimate.model import counted, read_config
+from temper.orchestrator.pipeline.estimate.model import count_model, read_config
 from temper.rollout.weights.host_memory import release_free_memory
 from temper.rollout.weights.transports import COPIES
 
@@ -114,7 +114,7 @@ def bench_memory(folder: Path) -> list[MemoryFigure]:
 
 def planned_bytes(folder: Path, case: Case) -> dict[str, float]:
     learner = case.learner
-    model = counted(read_config(folder / case.model), learner, name="fresh")
+    model = count_model(read_config(folder / case.model), learner, name="fresh")
     rank = rank_memory(model, learner, [case.optim], pass_tokens=case.answers * (PROMPT + ANSWER), gpu=False)
     once, each = pushed_bytes(model, learner)
     gathered = min(once or each, GATHER_BYTES) if rank.gathered else 0

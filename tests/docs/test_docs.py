@@ -12,7 +12,7 @@ from support.documents import BLOCK, DOCUMENTS, ROOT, blocks, text
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from temper.orchestrator.__main__ import joined, parser
+from temper.orchestrator.__main__ import join_command, parser
 from temper.orchestrator.cli.eval_command import is_override
 from temper.orchestrator.pipeline.config import load_config
 
@@ -96,7 +96,7 @@ def root_parser() -> argparse.ArgumentParser:
 @pytest.mark.parametrize("line", LINES)
 def test_command_lines_parse(line: str, root_parser: argparse.ArgumentParser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    words = joined(shlex.split(line, comments=True)[1:])
+    words = join_command(shlex.split(line, comments=True)[1:])
     if "--help" in words:
         with pytest.raises(SystemExit, match="0"):
             root_parser.parse_args(words)

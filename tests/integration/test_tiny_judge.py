@@ -18,7 +18,7 @@ from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.data.config import DataConfig
-from temper.envs.judge import compared, judged
+from temper.envs.judge import compare_answers, judge_answer
 from temper.envs.source import open_source
 from temper.orchestrator.run.folder import RunDir
 
@@ -78,7 +78,7 @@ def perfect_judgements(prompts: Path) -> list[list[dict[str, str]]]:
                 task = source.task(index)
                 thing = str(task.request[-1]["content"]).removesuffix(".").split()[-1]
                 answers = [answer(rng, thing, questions=0.5) for _ in range(2)]
-                compared(judge, task, answers) if compare else judged(judge, task, answers[0])
+                compare_answers(judge, task, answers) if compare else judge_answer(judge, task, answers[0])
         for body in server.bodies:
             chats.append([*body["messages"], {"role": "assistant", **judgement(body)}])
     return chats

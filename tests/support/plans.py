@@ -11,9 +11,9 @@ from transformers import AutoConfig
 
 from temper.learner.config import LearnerConfig, LoraConfig
 from temper.orchestrator.cluster.machines import Hardware, Machine
-from temper.orchestrator.config.text import get_value, overridden, resolved
+from temper.orchestrator.config.text import get_value, overridden, resolve_values
 from temper.orchestrator.pipeline.config import make_config, read_run_settings
-from temper.orchestrator.pipeline.estimate.model import PlannedModel, counted, frozen_models, reference_parameters
+from temper.orchestrator.pipeline.estimate.model import PlannedModel, count_model, frozen_models, reference_parameters
 from temper.orchestrator.pipeline.profiles.inputs import ProfiledSettings
 from temper.orchestrator.pipeline.profiles.resolve import choose_settings, with_choices
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
@@ -36,7 +36,7 @@ def known(part: T | None) -> T:
 def public_model(name: str, *, bf16: bool = False, lora: int = 0, ema: bool = False) -> PlannedModel:
     """A public model, trained in whole or by adapters of this rank. It is counted once, which takes seconds."""
     learner = LearnerConfig(zero_stage=1 if bf16 else 0, bf16=bf16, lora=LoraConfig(rank=lora))
-    return counted(AutoConfig.for_model(**PUBLIC[name][0]), learner, name=name, ema=ema)
+    return count_model(AutoConfig.for_model(**PUBLIC[name][0]), learner, name=name, ema=ema)
 
 
 def plan_on(
@@ -59,7 +59,7 @@ def plan_on(
         return model, reference_parameters(frozen_models(settings.trained(), model), model, adapters=lora > 0)
 
     shape = public_model(name).shape
-    found = choose_settings(resolved(plain), "auto", site.hardware, shape, count=count, refuse=refuse)
+    found = choose_settings(resolve_values(plain), "auto", site.hardware, shape, count=count, refuse=refuse)
     config = make_config(with_choices(plain, found))
     model = public_model(name, bf16=config.learner.bf16, lora=config.learner.lora.rank, ema=config.keeps_ema)
     return Plan(config, model, site, assumptions)

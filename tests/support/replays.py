@@ -6,7 +6,7 @@ from rich.console import Console
 from support.plain_rank import plain_ranks
 
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.tools.debug.replay.answer import replayed
+from temper.orchestrator.tools.debug.replay.answer import replay_step
 from temper.orchestrator.tools.debug.replay.page import print_replay
 from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest
 
@@ -16,7 +16,7 @@ def replay(run: RunDir, step: str, *sets: str, shown: int = 20) -> Replay:
     scratch = run.root.parent / f"scratch-{len(list(run.root.parent.iterdir()))}"
     scratch.mkdir()
     asked = ReplayRequest(step=step, sets=sets, shown=shown)
-    return replayed(run, asked, start=plain_ranks, scratch=scratch, screen=io.StringIO(), deadline_s=60.0)
+    return replay_step(run, asked, start=plain_ranks, scratch=scratch, screen=io.StringIO(), deadline_s=60.0)
 
 
 def page(found: Replay) -> str:

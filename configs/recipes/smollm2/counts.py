@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from temper.envs.core.task import Task
 from temper.envs.questions import structured_output
-from temper.envs.questions.structured_output import INTEGER, NAMES, closed
+from temper.envs.questions.structured_output import INTEGER, NAMES, close_schema
 
 THINGS = (
     "apples", "books", "boxes", "cups", "eggs", "forks", "lamps", "maps", "pears", "pens", "plates", "rings", "shoes",
@@ -21,7 +21,7 @@ def generate(rng: random.Random, level: int) -> Task:
     text = f"{rng.choice(NAMES)} has {', '.join(listed[:-1])} and {listed[-1]}."
     return Task(
         messages=({"role": "user", "content": f"{text} Reply with JSON only, in the form {{{form}}}."},),
-        spec={"schema": closed(dict.fromkeys(things, INTEGER)), "value": counts, "steps": ""},
+        spec={"schema": close_schema(dict.fromkeys(things, INTEGER)), "value": counts, "steps": ""},
     )
 
 

@@ -12,13 +12,13 @@ from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import CALL_BLOCK, Call, ParsedTurn, parse_calls, without_calls
-from temper.envs.questions.structured_output import INTEGER, TEXT, closed
+from temper.envs.questions.structured_output import INTEGER, TEXT, close_schema
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import binary_score
 from temper.rewards.tool_calls import match_calls
 
 FUNCTION = "set_timer"
-SCHEMAS = {FUNCTION: closed({"label": TEXT, "hours": INTEGER, "minutes": INTEGER})}
+SCHEMAS = {FUNCTION: close_schema({"label": TEXT, "hours": INTEGER, "minutes": INTEGER})}
 SYSTEM = (
     f"You can call {FUNCTION}(label: string, hours: integer, minutes: integer). The label is one word of the request. "
     "Reply with one call only, as "

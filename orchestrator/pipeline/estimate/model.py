@@ -97,8 +97,8 @@ def planned_model(model: ModelConfig, learner: LearnerConfig, *, ema: bool = Fal
     Raise `FileNotFoundError` or `ValueError` if its configuration is missing, or describes no model that can be trained.
     """
     if model.source is None:
-        return counted(hybrid_config(model.fresh, byte_tokenizer()), learner, name="a fresh hybrid", ema=ema)
-    return counted(source_config(model.source), learner, name=model.source.path, ema=ema)
+        return count_model(hybrid_config(model.fresh, byte_tokenizer()), learner, name="a fresh hybrid", ema=ema)
+    return count_model(source_config(model.source), learner, name=model.source.path, ema=ema)
 
 
 def source_config(source: ModelSource) -> PretrainedConfig:
@@ -121,7 +121,7 @@ def read_config(folder: Path) -> PretrainedConfig:
         ) from error
 
 
-def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str, ema: bool = False) -> PlannedModel:
+def count_model(config: PretrainedConfig, learner: LearnerConfig, *, name: str, ema: bool = False) -> PlannedModel:
     """Count the model that a configuration describes, trained as a learner would. Raise as `planned_model`."""
     model = _skeleton(config)
     text = config.get_text_config(decoder=True)
@@ -173,7 +173,7 @@ def frozen_models(trained: Iterable[tuple[str, Any]], model: PlannedModel) -> li
 
 def _frozen_model(stage: str, settings: Any, model: PlannedModel) -> PlannedModel | None:
     if isinstance(settings, DistillConfig) and settings.teacher is not None:
-        return counted(source_config(settings.teacher), LearnerConfig(), name=settings.teacher.path)
+        return count_model(source_config(settings.teacher), LearnerConfig(), name=settings.teacher.path)
     if stage == "dpo" or (isinstance(settings, RlConfig) and settings.loss.needs_reference):
         return model
     return None

@@ -12,7 +12,7 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.models.shape import ModelShape
 from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.config.run_config import USUAL_STAGES, ProfileName, SupervisionConfig
-from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.config.text import RawConfig, get_value, with_value
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.pipeline.plan import instances
@@ -132,14 +132,14 @@ class ProfiledSettings:
         whole = self._user_set
         for name, value in (self._chosen | {f"{key}.{name}": value for name, value in changes.items()}).items():
             whole = whole if self.is_set(name) else with_value(whole, name, value)
-        return typed(schema, get_value(whole, key) or {}, under=f"{key}.")
+        return to_settings(schema, get_value(whole, key) or {}, under=f"{key}.")
 
     def _settings(self, stage: Stage[Any], own: Mapping[str, Any]) -> Any:
         if stage.settings is None:
             return None
         given = self._user_set.get(stage.name)
-        section = typed(stage.settings, given if isinstance(given, Mapping) else {}, under=f"{stage.name}.")
-        return typed(section, own, under=f"{stage.name}.")
+        section = to_settings(stage.settings, given if isinstance(given, Mapping) else {}, under=f"{stage.name}.")
+        return to_settings(section, own, under=f"{stage.name}.")
 
 
 def has_type_of(given: object, value: object) -> bool:

@@ -18,8 +18,8 @@ from temper.learner.models.shape import ModelShape, read_shape, shape_of
 from temper.orchestrator.cluster.hardware import query_hardware
 from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.run_config import ModelConfig, ProfileName, ResolvedProfile, RunConfig
-from temper.orchestrator.config.schema import typed
-from temper.orchestrator.config.text import RawConfig, get_value, resolved, with_value, without_key, written
+from temper.orchestrator.config.schema import to_settings
+from temper.orchestrator.config.text import RawConfig, get_value, read_value, resolve_values, with_value, without_key
 from temper.orchestrator.pipeline.config import Config, make_config, make_unresolved_config, read_run_settings
 from temper.orchestrator.pipeline.gguf_model import with_converted_model
 from temper.orchestrator.pipeline.profiles.choices import (
@@ -82,7 +82,7 @@ def resolve_profile(
     placement = get_value(plain, "placement") or "dedicated"
     if recorded is not None and name in ("auto", recorded.profile) and placement == recorded.placement:
         return with_choices(plain, recorded)
-    seen = resolved(plain)
+    seen = resolve_values(plain)
     if ProfiledSettings(seen).is_complete():
         return given
     return with_choices(plain, choose_settings(seen, name, ask(), (shape or model_shape)(seen), refuse=refuse))
@@ -144,17 +144,17 @@ def recorded_profile(given: Mapping[str, Any]) -> ResolvedProfile | None:
     folder = RunDir(Path(runs_dir) / name)
     if not folder.config.is_file() or not folder.trained_instances():
         return None
-    recorded = written(folder.config, "resolved")
+    recorded = read_value(folder.config, "resolved")
     return None if recorded is None else read_resolved({"resolved": recorded})
 
 
 def read_resolved(given: Mapping[str, Any]) -> ResolvedProfile:
-    resolved: ResolvedProfile = typed(ResolvedProfile, given.get("resolved") or {}, under="resolved.")
+    resolved: ResolvedProfile = to_settings(ResolvedProfile, given.get("resolved") or {}, under="resolved.")
     return resolved
 
 
 def model_config(given: Mapping[str, Any]) -> ModelConfig:
-    model: ModelConfig = typed(ModelConfig, given.get("model") or {}, under="model.")
+    model: ModelConfig = to_settings(ModelConfig, given.get("model") or {}, under="model.")
     return model
 
 
@@ -180,7 +180,7 @@ def count_model(given: RawConfig, settings: ProfiledSettings) -> "tuple[PlannedM
     # Imported for a GPU only, because the classes of models take seconds.
     from temper.orchestrator.pipeline.estimate.model import frozen_models, planned_model, reference_parameters
 
-    lora: LoraConfig = typed(LoraConfig, get_value(given, "learner.lora") or {}, under="learner.lora.")
+    lora: LoraConfig = to_settings(LoraConfig, get_value(given, "learner.lora") or {}, under="learner.lora.")
     learner = LearnerConfig(lora=lora, frozen=settings.value("learner.frozen"))
     model = planned_model(model_config(given), learner)
     frozen = frozen_models(settings.trained(), model)

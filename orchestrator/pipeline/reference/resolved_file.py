@@ -12,16 +12,16 @@ from typing import Any
 
 from temper.envs.core.setting import Kind, kind_of
 from temper.orchestrator.config.run_config import USUAL_STAGES, ModelConfig, ResolvedProfile
-from temper.orchestrator.config.schema import typed, values
+from temper.orchestrator.config.schema import to_settings, values
 from temper.orchestrator.config.text import (
     RawConfig,
-    flattened,
+    flatten,
     get_value,
     is_file,
-    merged,
+    merge,
     overridden,
     require_secrets,
-    resolved,
+    resolve_values,
     yaml_text,
 )
 from temper.orchestrator.pipeline.config import KINDS, SCHEMA, as_file, make_config, read_shown_settings, with_presets
@@ -50,7 +50,7 @@ class ResolvedFile:
     def values(self) -> dict[str, Any]:
         """All values by key without secrets. Values of an instance are also under its name."""
         shared = values(SCHEMA, self.full)
-        own = {one.name: merged(shared.get(one.stage.name, {}), one.overrides) for one in self.instances}
+        own = {one.name: merge(shared.get(one.stage.name, {}), one.overrides) for one in self.instances}
         return {**shared, **own}
 
     @cached_property
@@ -59,7 +59,7 @@ class ResolvedFile:
 
     @cached_property
     def resolved(self) -> ResolvedProfile:
-        found: ResolvedProfile = typed(ResolvedProfile, self.full.get("resolved") or {}, under="resolved.")
+        found: ResolvedProfile = to_settings(ResolvedProfile, self.full.get("resolved") or {}, under="resolved.")
         return found
 
 
@@ -96,8 +96,8 @@ def resolved_yaml(file: ResolvedFile) -> str:
 
 
 def _model_to_download(given: RawConfig) -> str:
-    model = resolved(given).get("model")
-    source = typed(ModelConfig, model if isinstance(model, Mapping) else {}, under="model.").source
+    model = resolve_values(given).get("model")
+    source = to_settings(ModelConfig, model if isinstance(model, Mapping) else {}, under="model.").source
     return "" if source is None or source.is_here else str(source.path)
 
 
@@ -147,7 +147,7 @@ def _comparable(file: ResolvedFile, other: ResolvedFile) -> dict[str, str]:
     """Return the values of a file by dotted key. `stages` has names, and an environment in only one file is one entry."""
     kept = {name: value for name, value in file.values.items() if name in other.values and name != "resolved"}
     envs = {name: env if name in other.values["envs"] else THERE for name, env in file.values["envs"].items()}
-    pairs = flattened({**kept, "stages": ", ".join(one.name for one in file.instances), "envs": envs})
+    pairs = flatten({**kept, "stages": ", ".join(one.name for one in file.instances), "envs": envs})
     return {key: value_text(value) for key, value in pairs}
 
 
@@ -165,7 +165,7 @@ def explain(key: str, path: Path | None, overrides: list[str]) -> list[str]:
 
     Raise `ValueError` with the nearest keys for an unknown setting, and as `resolve` for the file.
     """
-    return explained(key, None if path is None else resolve(path, overrides, settles=_may_be_chosen(key)))
+    return explain_setting(key, None if path is None else resolve(path, overrides, settles=_may_be_chosen(key)))
 
 
 def _may_be_chosen(key: str) -> bool:
@@ -174,7 +174,7 @@ def _may_be_chosen(key: str) -> bool:
     return not rest or first == "resolved" or any(one.split(".")[1 : len(rest) + 1] == rest for one in PROFILED)
 
 
-def explained(key: str, file: ResolvedFile | None) -> list[str]:
+def explain_setting(key: str, file: ResolvedFile | None) -> list[str]:
     setting = named_setting(key, {} if file is None else {one.name: one.stage.name for one in file.instances})
     if setting.is_section:
         return [key, *_laid_out("section", setting.meaning), *_inside(key, setting, file)]

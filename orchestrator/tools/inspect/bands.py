@@ -13,7 +13,7 @@ from statistics import fmean, variance
 
 from temper.envs.core.setting import Kind
 from temper.orchestrator.config.model_source import GGUF, PACKAGE
-from temper.orchestrator.config.text import SHIPPED, config_file, packaged_file, written
+from temper.orchestrator.config.text import SHIPPED, config_file, packaged_file, read_value
 from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.pipeline.config import read_shown_settings, with_presets
 from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, difference_rows
@@ -110,7 +110,7 @@ def read_band(recipe: Path) -> Band:
 def measure_run(folder: Path) -> RunMeasures:
     """Return the measures of a run. Raise `ValueError` if a stage is unfinished, and as `read_run`."""
     record = read_run(folder)
-    if left := unfinished(folder):
+    if left := unfinished_stages(folder):
         raise ValueError(
             f"{folder} has not finished {', '.join(left)}; resume it with `temper run {folder}/config.yaml`"
         )
@@ -121,7 +121,7 @@ def measure_run(folder: Path) -> RunMeasures:
         if isfinite(result.avg_at_k)
     }
     curves = {
-        f"{stage}/{env}": binned(record.series(stage, f"env/{env}/reward")[1])
+        f"{stage}/{env}": bin_means(record.series(stage, f"env/{env}/reward")[1])
         for stage in record.stages
         for env in record.envs_of(stage)
         if any(map(isfinite, record.series(stage, f"env/{env}/reward")[1]))
@@ -129,13 +129,13 @@ def measure_run(folder: Path) -> RunMeasures:
     return RunMeasures(seed=record.seed, accuracies=accuracies, curves=curves, seconds=record.stage_seconds)
 
 
-def unfinished(folder: Path) -> list[str]:
+def unfinished_stages(folder: Path) -> list[str]:
     """Return the stages that a run has not finished."""
     done = RunDir(folder).state().done
     return [one.name for one in _settings(RunDir(folder).config).instances if one.name not in done]
 
 
-def binned(values: Iterable[float]) -> list[float]:
+def bin_means(values: Iterable[float]) -> list[float]:
     """Return the means of at most `BINS` bins of equal size, up to one, over the finite values."""
     known = [value for value in values if isfinite(value)]
     bins = min(BINS, len(known))
@@ -216,7 +216,7 @@ def _model(folder: Path) -> list[str | None]:
 
 def hardware_of(folder: Path) -> str:
     """Return the hardware of a run as its profile describes it."""
-    return str(written(RunDir(folder).config, "resolved.hardware"))
+    return str(read_value(RunDir(folder).config, "resolved.hardware"))
 
 
 def limits(values: Sequence[float], *, deviation: float) -> tuple[float, float]:

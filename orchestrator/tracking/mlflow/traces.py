@@ -22,7 +22,7 @@ from mlflow.entities import (
     TraceState,
 )
 
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.tracking.evaluation_table import last_user_message
 from temper.rewards.score import correctness
 
@@ -72,11 +72,11 @@ def build_trace(
     """Return the trace and spans of the answer in line `line_number` of a file written at `ended`, in seconds."""
     number = hashlib.blake2b(f"{run}/{file}/{line_number}".encode(), digest_size=16).hexdigest()
     whole, *parts = build_parts(row, ended=ended)
-    failure = None if row["failure"] is None else blanked(f"{row['failure']['kind']}: {row['failure']['message']}")
+    failure = None if row["failure"] is None else blank_text(f"{row['failure']['kind']}: {row['failure']['message']}")
     prompt, sampled = (sum(len(turn[ids]) for turn in row["turns"]) for ids in ("context_ids", "sampled_ids"))
     usage = {"input_tokens": prompt, "output_tokens": sampled, "total_tokens": prompt + sampled}
     scores = {name: bool(value) if name == "correct" else value for name, value in _scores(row).items()}
-    why = blanked(row.get("detail", "")) or None
+    why = blank_text(row.get("detail", "")) or None
     info = TraceInfo(
         trace_id=f"tr-{number}",
         trace_location=TraceLocation.from_experiment_id(experiment),
@@ -148,7 +148,7 @@ def build_parts(row: Row, *, ended: float) -> Iterator[Part]:
         began=max(began, now - round(graded * NS)),
         ended=end,
         inputs={"answer": answer},
-        outputs={name: row[name] for name in ("reward", "outcome", "parts")} | {"detail": blanked(row["detail"])},
+        outputs={name: row[name] for name in ("reward", "outcome", "parts")} | {"detail": blank_text(row["detail"])},
         facts={"evidence": row["evidence"]},
     )
 

@@ -27,7 +27,7 @@ from temper.envs.core.judge_config import ADDRESSES, RUN_KEY, JudgeConfig
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import UNLIMITED
 from temper.envs.data.config import DataConfig
-from temper.envs.judge import KNOWN, compared, judge_server
+from temper.envs.judge import KNOWN, compare_answers, judge_server
 from temper.envs.source import open_source
 from temper.envs.transcript import score_turns
 from temper.orchestrator.stages.step_metrics import step_metrics
@@ -81,7 +81,7 @@ def test_the_last_score_of_the_reply_is_a_part_of_the_reward(reply: object, valu
 def test_the_judge_is_asked_for_a_verdict_of_a_schema(compare: bool) -> None:
     with scored(verdict(score=4, better="equal")) as server:
         judge = judging(server, best=5, compare=compare)
-        compared(judge, task_of(judge), ["a", "b"]) if compare else score_turns(task_of(judge), ["12"])
+        compare_answers(judge, task_of(judge), ["a", "b"]) if compare else score_turns(task_of(judge), ["12"])
     schema = server.bodies[0]["response_format"]["json_schema"]["schema"]
     valid = Draft202012Validator(schema).is_valid
     assert next(iter(schema["properties"])) == "reasoning"
@@ -281,16 +281,16 @@ def prefers_longer(body: dict[str, Any]) -> dict[str, Any]:
 def test_comparisons_give_the_share_of_wins(answers: list[str], shares: list[float]) -> None:
     with ChatServerDouble(prefers_longer) as server:
         judge = judging(server, compare=True)
-        assert [one.value for one in compared(judge, task_of(judge), answers)] == shares
+        assert [one.value for one in compare_answers(judge, task_of(judge), answers)] == shares
 
 
 def test_a_judge_that_prefers_a_position_calls_all_answers_equal() -> None:
     with scored(verdict(better="A")) as server:
         judge = judging(server, compare=True)
-        found = compared(judge, task_of(judge), ["a", "b", "c", "d"])
+        found = compare_answers(judge, task_of(judge), ["a", "b", "c", "d"])
         assert [(one.value, one.requests, one.tokens) for one in found] == [(0.5, 2, 2 * 9)] * 4
         assert len(server.bodies) == 8
-        again = compared(judge, task_of(judge), ["a", "b", "c", "d"])
+        again = compare_answers(judge, task_of(judge), ["a", "b", "c", "d"])
     assert [(one.value, one.requests, one.tokens) for one in again] == [(0.5, 0, 0)] * 4
 
 

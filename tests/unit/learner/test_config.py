@@ -8,7 +8,7 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses import advantages, kl, surrogates
 from temper.learner.losses import config as loss_config
 from temper.learner.losses.config import LossConfig
-from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.pipeline.config import load_config
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"
@@ -57,7 +57,7 @@ ROUNDED_ADAPTERS = "learner={zero_stage: 1, bf16: true, lora: {rank: 4}}"
 )
 def test_an_impossible_setting_is_named(kind, field, value, named):
     with refuses(named):
-        typed(kind, {field: value})
+        to_settings(kind, {field: value})
 
 
 @pytest.mark.parametrize(

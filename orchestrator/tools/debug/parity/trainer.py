@@ -88,7 +88,7 @@ class Trainer:
         model = self.model(bf16=bf16)
         ids_1P = torch.tensor([list(answer.ids)], device=self._device)
         self._follow([PassExperts.from_uncounted(answer.experts, length=len(answer.ids))])
-        with torch.no_grad(), hooked(model, at, points=points):
+        with torch.no_grad(), hook_points(model, at, points=points):
             logits_1PV = model(input_ids=ids_1P, use_cache=False).logits
             scores: NDArray[np.float32] = token_logprobs(logits_1PV, ids_1P)[0, 1:].cpu().numpy()
         return scores
@@ -148,7 +148,7 @@ def first_part(layer: torch.nn.Module) -> torch.nn.Module:
 
 
 @contextmanager
-def hooked(model: PreTrainedModel, at: At, *, points: Sequence[str]) -> Iterator[None]:
+def hook_points(model: PreTrainedModel, at: At, *, points: Sequence[str]) -> Iterator[None]:
     """Call `at` at points of a model of transformers in its forward passes.
 
     At a point inside a layer, the hidden states are the layer's input plus the output of its first part.

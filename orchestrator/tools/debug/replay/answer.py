@@ -17,7 +17,7 @@ from rich.console import Console
 from temper.orchestrator.cluster.ray_cluster import stop_ray
 from temper.orchestrator.run.driver import noise_to
 from temper.orchestrator.run.folder import RunDir, finite, write_json
-from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
+from temper.orchestrator.tools.debug.replay.chain import choose_chain, replayable
 from temper.orchestrator.tools.debug.replay.page import print_replay, print_replayable
 from temper.orchestrator.tools.debug.replay.replay import Match, Replay, ReplayRequest, replay
 from temper.orchestrator.tools.debug.replay.training import Ranks, RayRanks, StartRanks, deadlines_of
@@ -46,7 +46,7 @@ def answer_replay(
     Raise `ValueError` if it cannot be replayed. If the replay fails, the output of libraries and ranks is kept in a file.
     """
     folder = RunDir(run.resolve())
-    chosen(folder, asked.step)  # before anything is started
+    choose_chain(folder, asked.step)  # before anything is started
     if scratch is not None:
         scratch.mkdir(parents=True, exist_ok=True)
     with (
@@ -56,7 +56,9 @@ def answer_replay(
         noise_to(Path(place) / LOG),
     ):
         try:
-            found = replayed(folder, asked, start=RayRanks(), scratch=Path(place), screen=screen, deadline_s=deadline_s)
+            found = replay_step(
+                folder, asked, start=RayRanks(), scratch=Path(place), screen=screen, deadline_s=deadline_s
+            )
         finally:
             stop_ray()
     _write(found.as_json(), as_json=as_json, out=out)
@@ -88,7 +90,7 @@ def _kept_on_failure(log: Path, folder: Path | None) -> Iterator[None]:
         raise
 
 
-def replayed(
+def replay_step(
     run: RunDir, asked: ReplayRequest, *, start: StartRanks, scratch: Path, screen: TextIO, deadline_s: float | None
 ) -> Replay:
     """Replay a step with ranks that `start` starts, and end them.

@@ -69,7 +69,7 @@ def _bases(run: RunDir, stage: str) -> list[tuple[int, Path]]:
     return [*first, *((step, place(folder, step)) for step in steps(folder))]
 
 
-def chosen(run: RunDir, asked: str) -> Chain:
+def choose_chain(run: RunDir, asked: str) -> Chain:
     """Return the chain to a step, `30` or `rl/30`.
 
     Raise `ValueError` if there is none, with the nearest steps and the settings that record more. Raise

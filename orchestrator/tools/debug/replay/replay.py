@@ -19,8 +19,8 @@ from temper.orchestrator.session.recording import (
     read_batch,
     trained_with_from_json,
 )
-from temper.orchestrator.tools.debug.replay.chain import Chain, chosen
-from temper.orchestrator.tools.debug.replay.tokens import Record, TokensCompared, compared
+from temper.orchestrator.tools.debug.replay.chain import Chain, choose_chain
+from temper.orchestrator.tools.debug.replay.tokens import Record, TokensCompared, compare_records
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start, Trained
 from temper.orchestrator.tools.debug.replay.weights import Effects, Stored, compare_stored, effects
 from temper.orchestrator.tools.inspect.viewer.token_bytes import tokenizer_of
@@ -132,11 +132,11 @@ async def replay(run: RunDir, asked: ReplayRequest, ranks: Ranks, *, note: Calla
 
     Raise `ValueError` if the step can't be trained again as it was, and for settings that have no part in it.
     """
-    chain = chosen(run, asked.step)
+    chain = choose_chain(run, asked.step)
     batches = [read_batch(run.batch_file(chain.stage, step)) for step in chain.steps]
     last = batches[-1]
     kind = run.state().stages[chain.stage]
-    settings = changed(last.trained_with, asked.sets, stage=chain.stage, kind=kind, has_state=chain.step > 1)
+    settings = change_settings(last.trained_with, asked.sets, stage=chain.stage, kind=kind, has_state=chain.step > 1)
     _require_teacher(batches)
     note(f"{chain.label}: from {chain.model}, steps {chain.steps[0]} to {chain.step} of {len(chain.steps)}")
     tokenizer = tokenizer_of(chain.model)
@@ -145,7 +145,7 @@ async def replay(run: RunDir, asked: ReplayRequest, ranks: Ranks, *, note: Calla
     def tokens(batch: StepBatch, one: Record, other: Record) -> TokensCompared:
         answers = run.trajectory_file(batch.stage, batch.step)
         file = answers.stem if answers.is_file() else None
-        return compared(batch, one, other, tokenizer=tokenizer, shown=asked.shown, file=file)
+        return compare_records(batch, one, other, tokenizer=tokenizer, shown=asked.shown, file=file)
 
     def step(trained: Trained) -> StepCompared:
         batch, loss = trained.batch, trained.batch.trained_with.loss
@@ -219,7 +219,7 @@ def _unequal(one: dict[str, float], other: dict[str, float]) -> Pairs:
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b and not (a != a and b != b)}
 
 
-def changed(given: TrainedWith, sets: Sequence[str], *, stage: str, kind: str, has_state: bool) -> TrainedWith:
+def change_settings(given: TrainedWith, sets: Sequence[str], *, stage: str, kind: str, has_state: bool) -> TrainedWith:
     """Return the settings with `key=value` overrides.
 
     `stage` is an instance and `kind` its stage. Keys may use either name. `has_state` tells whether the optimizer already has a

@@ -66,7 +66,7 @@ class TokensCompared:
     worst: list[OneToken]
 
 
-def compared(
+def compare_records(
     batch: StepBatch, one: Record, other: Record, *, tokenizer: TokenBytes | None, shown: int, file: str | None
 ) -> TokensCompared:
     """Compare two records of a batch, and describe `shown` tokens.

@@ -15,8 +15,8 @@ from temper.orchestrator.cluster.bundles import Bundles, reserve
 from temper.orchestrator.cluster.placement import PlacementRequest
 from temper.orchestrator.cluster.ray_cluster import start_ray
 from temper.orchestrator.cluster.run_actors import start_trainer_group
-from temper.orchestrator.config.schema import typed
-from temper.orchestrator.config.text import written
+from temper.orchestrator.config.schema import to_settings
+from temper.orchestrator.config.text import read_value
 from temper.orchestrator.loop.deadline import Deadline, DeadlineConfig, in_thread, within
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
@@ -51,8 +51,8 @@ class Start:
 
 def deadlines_of(run: RunDir) -> DeadlineConfig:
     """Return the deadlines of a run's configuration, or the defaults. Raise `ValueError` if they are invalid."""
-    given = written(run.config, "deadlines") if run.config.is_file() else None
-    found: DeadlineConfig = typed(DeadlineConfig, given or {}, under="deadlines.")
+    given = read_value(run.config, "deadlines") if run.config.is_file() else None
+    found: DeadlineConfig = to_settings(DeadlineConfig, given or {}, under="deadlines.")
     return found
 
 

@@ -13,7 +13,7 @@ from temper.orchestrator.evaluation.budget_curve import ORDER, BudgetPoint
 from temper.orchestrator.evaluation.paired import TaskComparison, TaskScore, compare_tasks
 from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.run.folder import write_json
-from temper.orchestrator.tools.inspect.report.figures import LEGEND, CaptionedFigure, Dot, Panel, captioned
+from temper.orchestrator.tools.inspect.report.figures import LEGEND, CaptionedFigure, Dot, Panel, caption_panels
 from temper.orchestrator.tools.inspect.report.report import render
 
 MEASURES: dict[str, Callable[[BudgetPoint], float]] = {
@@ -217,12 +217,12 @@ def _figures(groups: list[str], points: Sequence[ComparedPoint]) -> list[Caption
 
     levels = [Panel(title=env, measure="accuracy", lines={n: accuracy(n, env) for n in groups}) for env in envs]
     note = f"Mean over the runs of a group, with bars from the minimum to the maximum. {LEGEND}"
-    figures = [captioned("Accuracy against tokens spent", note, levels)]
+    figures = [caption_panels("Accuracy against tokens spent", note, levels)]
     if others:
         ends = (None, None)
         gaps = [
             Panel(title=e, measure="difference", ends=ends, lines={n: difference(n, e) for n in others}) for e in envs
         ]
         note = f"Accuracy minus {first} at the same budget, paired by task, with 95 % intervals over tasks."
-        figures.append(captioned(f"Difference to {first}", note, gaps))
+        figures.append(caption_panels(f"Difference to {first}", note, gaps))
     return figures

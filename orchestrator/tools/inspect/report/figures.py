@@ -129,8 +129,8 @@ def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:
     length = budget_panels(record, "answer tokens of a turn", lambda point: point.answer_tokens_turn, ends=LENGTHS)
     form = budget_panels(record, "well-formed share", lambda point: point.well_formed)
     return [
-        captioned("Accuracy against tokens spent", note, accuracy_panels(record), file="curves.svg"),
-        captioned("Answer length and form against tokens spent", other, [*length, *form]),
+        caption_panels("Accuracy against tokens spent", note, accuracy_panels(record), file="curves.svg"),
+        caption_panels("Answer length and form against tokens spent", other, [*length, *form]),
     ]
 
 
@@ -258,11 +258,11 @@ def _stacked(record: RunRecord, curve: Curve, stage: str, instance: str) -> Capt
         parts["other"] = rest
     window = max(1, len(steps) // 20)
     figure, axes = _axes(SIZE)
-    places, smooth = list(map(float, steps)), [smoothed(part, window=window) for part in parts.values()]
+    places, means = list(map(float, steps)), [trailing_mean(part, window=window) for part in parts.values()]
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if len(steps) == 1:  # an area of one point is invisible
-        places, smooth = [steps[0] - 0.5, steps[0] + 0.5], [2 * part for part in smooth]
-    axes.stackplot(places, smooth, labels=list(parts), colors=COLOURS, alpha=0.85, linewidth=0)
+        places, means = [steps[0] - 0.5, steps[0] + 0.5], [2 * part for part in means]
+    axes.stackplot(places, means, labels=list(parts), colors=COLOURS, alpha=0.85, linewidth=0)
     axes.set_xlabel(f"{instance.upper()} step")
     axes.set_ylabel("seconds")
     axes.margins(x=0)
@@ -321,7 +321,7 @@ def budget_panels(
     ]
 
 
-def captioned(title: str, note: str, panels: Sequence[Panel], *, file: str | None = None) -> CaptionedFigure:
+def caption_panels(title: str, note: str, panels: Sequence[Panel], *, file: str | None = None) -> CaptionedFigure:
     """Return a figure of panels."""
     with matplotlib.rc_context(STYLE):
         return CaptionedFigure(title=title, note=note, document=svg_document(_draw(panels)), file=file)
@@ -365,7 +365,7 @@ def _budget_line(axes: Axes, line: Sequence[Dot], *, label: str, colour: str, jo
         axes.plot([dot.x], [dot.value], MARKERS[dot.mode], color=colour, mfc=face, markersize=4.5, alpha=alpha)
 
 
-def smoothed(values: list[float], *, window: int) -> list[float]:
+def trailing_mean(values: list[float], *, window: int) -> list[float]:
     """Return a trailing mean over up to `window` finite values. NaN if there are none."""
     result = []
     for end in range(1, len(values) + 1):
@@ -382,7 +382,7 @@ def _line(axes: Axes, steps: list[int], values: list[float], *, label: str, colo
         axes.plot(steps, values, color=colour, label=label, linewidth=1.6, marker=only)
         return
     axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.9)
-    axes.plot(steps, smoothed(values, window=window), color=colour, label=label, linewidth=1.9)
+    axes.plot(steps, trailing_mean(values, window=window), color=colour, label=label, linewidth=1.9)
 
 
 def _axes(size: tuple[float, float]) -> tuple[Figure, Axes]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.tools.preflight.doctor import data, gpus, machine, memory, model, nodes, reference, store
 from temper.orchestrator.tools.preflight.doctor.check import LONG_S, Check, run_check
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
@@ -142,4 +142,4 @@ def start_notes(config: Config | None) -> list[str]:
     quick = {check.name for check in CHECKS if check.quick}
     needed = quick.union(*(check.after for check in CHECKS if check.quick))
     found = run_check([check for check in CHECKS if check.name in needed], CheckTarget(requested=config))
-    return [blanked(one.line) for one in found if one.where in quick and one.level is not Level.OK]
+    return [blank_text(one.line) for one in found if one.where in quick and one.level is not Level.OK]

@@ -100,10 +100,10 @@ def inspect_sandbox(target: CheckTarget) -> Iterator[Finding]:
     config = target.requested
     least = MIN_LEVEL if config is None else config.sandbox.min_level
     programs = config is not None and any(env.runs_programs for env in config.environments.values())
-    yield check_isolation(tried(), least=least, programs=programs)
+    yield check_isolation(try_sandbox(), least=least, programs=programs)
 
 
-def tried(max_level: int = MAX_LEVEL) -> Isolation:
+def try_sandbox(max_level: int = MAX_LEVEL) -> Isolation:
     """Return the isolation of a sandbox of at most this level. Raise `SandboxError` if no sandbox can start."""
     sandbox = Sandbox(min_level=0, max_level=max_level)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, ok, warning
-from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.tools.preflight.doctor.check import of_error
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 from temper.orchestrator.tracking.backend import first_line
@@ -31,7 +31,7 @@ def inspect_store(target: CheckTarget) -> Iterator[Finding]:
 
 def check_store(uri: str) -> Finding:
     """Check whether a store answers. A file is not created."""
-    shown = blanked(uri)
+    shown = blank_text(uri)
     file = Path(uri.removeprefix(SQLITE))
     if uri.startswith(SQLITE) and not file.exists():
         there = next(folder for folder in file.parents if folder.exists())
@@ -47,7 +47,7 @@ def check_store(uri: str) -> Finding:
         count = count_experiments(uri)
     except Exception as error:  # of the tracker's client
         return warning(
-            f"{shown} does not answer ({blanked(first_line(error))}); {GOES_ON}",
+            f"{shown} does not answer ({blank_text(first_line(error))}); {GOES_ON}",
             "start it, or set another tracking.uri",
         )
     return ok(f"{shown} answers, {count} experiments")

@@ -10,7 +10,7 @@ from temper.orchestrator.cluster.hardware import query_hardware
 from temper.orchestrator.cluster.machines import GIB
 from temper.orchestrator.cluster.placement import Node
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.config.text import resolved
+from temper.orchestrator.config.text import resolve_values
 from temper.orchestrator.pipeline.config import Config, make_config, read_run_settings
 from temper.orchestrator.pipeline.estimate.memory import (
     EngineMemory,
@@ -261,10 +261,10 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
     On named hardware the profile ignores its choice for an earlier run.
     """
     given = read_run_settings(path, list(overrides))
-    shape = planned_model(model_config(resolved(given)), LearnerConfig()).shape
+    shape = planned_model(model_config(resolve_values(given)), LearnerConfig()).shape
     if site.named:
         plain = without_resolved(given, read_resolved(given))
-        whole = with_choices(plain, choose_settings(resolved(plain), "auto", site.hardware, shape))
+        whole = with_choices(plain, choose_settings(resolve_values(plain), "auto", site.hardware, shape))
     else:
         whole = resolve_profile(given, ask=lambda: site.hardware, shape=lambda seen: shape, refuse=False)
     config = make_config(whole)

@@ -41,7 +41,7 @@ from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
 from temper.envs.presets.catalog import with_preset
 from temper.envs.source import distinct_tasks, open_source
-from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.schema import to_settings
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import read_rows
 from temper.orchestrator.config.model_source import ModelSource
@@ -53,7 +53,7 @@ def answer(kind, said):
         if kind == "model":
             return str(ModelSource(**said).folder)
         if kind == "preset":
-            settings = typed(EnvConfig, with_preset("it", said))
+            settings = to_settings(EnvConfig, with_preset("it", said))
             tasks = distinct_tasks(open_source(bind("it", settings), split="heldout", seed=1), None)
             return [task.messages[-1]["content"] for task in tasks]
         if kind == "dry run":

@@ -36,13 +36,13 @@ from temper.envs.presets.catalog import PRESETS, with_preset
 from temper.envs.presets.preset import Preset
 from temper.envs.source import distinct_tasks, open_source
 from temper.envs.transcript import score_turns
-from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.pipeline.config import make_config
 
 
 def bound(name: str, **given: Any) -> BoundEnv:
     """Return the environment of a preset with additional settings."""
-    config: EnvConfig = typed(EnvConfig, with_preset(name, {"preset": name, **given}))
+    config: EnvConfig = to_settings(EnvConfig, with_preset(name, {"preset": name, **given}))
     return bind(name, config)
 
 
@@ -266,5 +266,5 @@ def test_unknown_sets_and_other_environments_are_refused() -> None:
 def test_a_saved_configuration_with_a_preset_is_read_again() -> None:
     once = make_config(settings(math={}, gsm8k={"preset": "gsm8k"})).envs["gsm8k"]
     saved = {name: value for name, value in vars(once).items() if name not in ("split", "eval_data")}
-    again = typed(EnvConfig, with_preset("gsm8k", saved | {"eval_data": vars(once.eval_data)}))
+    again = to_settings(EnvConfig, with_preset("gsm8k", saved | {"eval_data": vars(once.eval_data)}))
     assert again == once

@@ -27,7 +27,7 @@ from temper.learner.models.experts import (
     prepare_routers,
     sigmoid_router_weights,
     softmax_router_weights,
-    unused,
+    unused_share,
 )
 from temper.learner.models.loading import recompute
 from temper.learner.models.shared_prompt import causal_logits
@@ -43,15 +43,15 @@ GROUPS = ((60, (20, 9, 14, 3)), (52, (16, 5, 7)))
 def test_the_load_of_two_layers_by_hand():
     counts_LE = torch.tensor([[4.0, 4.0, 0.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
     assert load_max(counts_LE) == 2.0  # half of the choices of the first layer, times 4 experts
-    assert unused(counts_LE) == 0.25
+    assert unused_share(counts_LE) == 0.25
     assert load_entropy(counts_LE) == pytest.approx((math.log(2) / math.log(4) + 1) / 2)
     single = torch.tensor([[0.0, 7.0, 0.0, 0.0]])
-    assert (load_max(single), unused(single), load_entropy(single)) == (4.0, 0.75, 0.0)
+    assert (load_max(single), unused_share(single), load_entropy(single)) == (4.0, 0.75, 0.0)
 
 
 def test_a_layer_that_saw_no_token_has_no_load():
     nothing = torch.zeros(1, 4)
-    assert (load_max(nothing), unused(nothing), load_entropy(nothing)) == (0.0, 1.0, 0.0)
+    assert (load_max(nothing), unused_share(nothing), load_entropy(nothing)) == (0.0, 1.0, 0.0)
 
 
 def test_the_weights_of_chosen_experts_by_hand():

@@ -5,7 +5,7 @@ from transformers import Qwen3MoeConfig
 
 from temper.learner.config import LearnerConfig
 from temper.learner.models.layer_types import type_of_modules, types_of_tensors
-from temper.orchestrator.pipeline.estimate.model import counted
+from temper.orchestrator.pipeline.estimate.model import count_model
 
 
 def test_delta_nets_and_mamba_mixers_are_told_apart() -> None:
@@ -64,7 +64,7 @@ def test_the_parts_of_a_plan_are_those_of_its_layers() -> None:
         moe_intermediate_size=32,
         tie_word_embeddings=False,
     )
-    parts = counted(qwen, LearnerConfig(), name="small").parts
+    parts = count_model(qwen, LearnerConfig(), name="small").parts
     assert parts == {
         "embedding": 6400,
         "attention": 2 * (2 * 64 * 64 + 2 * 64 * 32),

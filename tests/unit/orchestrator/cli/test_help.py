@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from temper.orchestrator.__main__ import GROUPS, TWO_WORDS, joined, main, parser
+from temper.orchestrator.__main__ import GROUPS, TWO_WORDS, join_command, main, parser
 
 EXAMPLE = re.compile(r"^ +temper ((?:.*\\\n)*.*)", re.MULTILINE)
 ROOT = parser()
@@ -37,7 +37,7 @@ def test_examples_of_a_command_parse(name: str) -> None:
     own = [words for words in map(shlex.split, examples) if " ".join(words).startswith(name)]
     assert own
     for words in own:
-        ROOT.parse_known_args(joined(words))
+        ROOT.parse_known_args(join_command(words))
 
 
 @pytest.mark.parametrize(

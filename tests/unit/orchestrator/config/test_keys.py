@@ -6,13 +6,13 @@ import pytest
 
 from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import field_hints
-from temper.orchestrator.config.keys import PEER_KEYS, dotted
+from temper.orchestrator.config.keys import PEER_KEYS, dotted_keys
 from temper.orchestrator.config.text import overridden
 from temper.orchestrator.pipeline.config import SCHEMA, check_keys
 
 
 def test_keys_of_other_projects_lead_to_present_ones() -> None:
-    there = {*dotted(field_hints(SCHEMA))}
+    there = {*dotted_keys(field_hints(SCHEMA))}
     assert {new.replace("NAME", "*") for new in PEER_KEYS.values()} <= there
     assert not {*PEER_KEYS} & there
 

@@ -8,7 +8,7 @@ import pytest
 
 from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import field_hints, part_of
-from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.pipeline.config import SCHEMA
 
 ALLOWED = {
@@ -64,7 +64,7 @@ def test_each_number_that_no_run_can_use_is_refused_with_its_key(number: float) 
     allowed, unnamed = set(), []
     for path, holder in NUMBERS:
         try:
-            typed(SCHEMA, given(path, holder, number))
+            to_settings(SCHEMA, given(path, holder, number))
         except ValueError as error:
             name = error.key if isinstance(error, SettingError) else str(error)
             unnamed += [(path, error)] if path[-1] not in name and path[-2] not in name else []
@@ -82,7 +82,7 @@ def test_the_whole_schema_is_tried() -> None:
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_any_seed_of_64_bits_is_one(seed: int) -> None:
-    assert typed(SCHEMA, {"name": "x", "seed": seed}).seed == seed
+    assert to_settings(SCHEMA, {"name": "x", "seed": seed}).seed == seed
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_any_seed_of_64_bits_is_one(seed: int) -> None:
 )
 def test_a_number_that_a_library_would_refuse_later_is_refused(key: str, number: float) -> None:
     with pytest.raises(ValueError, match=key):
-        typed(SCHEMA, given(tuple(key.split(".")), None, number))
+        to_settings(SCHEMA, given(tuple(key.split(".")), None, number))

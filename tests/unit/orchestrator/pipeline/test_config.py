@@ -7,7 +7,7 @@ import pytest
 
 from temper.envs.config import EnvConfig
 from temper.orchestrator.config.loop import RlConfig
-from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.config.supervised import DpoConfig, RftConfig
 from temper.orchestrator.pipeline.config import flat_config, load_config, save_config
 from temper.orchestrator.pipeline.plan import single_instance
@@ -201,4 +201,4 @@ def test_so_many_groups_are_in_flight(groups: int, max_lag: int, over_sampling: 
 
 def test_the_options_of_an_environment_may_have_keys_that_are_no_text() -> None:
     options = {"config": {"weights": {1: 0.5, 2.5: {False: 3}}}}
-    assert typed(EnvConfig, {"options": options}).options == options
+    assert to_settings(EnvConfig, {"options": options}).options == options

@@ -10,7 +10,7 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import KINDS, flat_config, load_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.run.redaction import BLANK, blanked, is_secret, redacted
+from temper.orchestrator.run.redaction import BLANK, blank_text, is_secret, redact
 from temper.orchestrator.tools.inspect.report.report import write_report
 
 DEMO = Path("configs/demo.yaml")
@@ -82,12 +82,12 @@ def test_no_setting_of_a_shipped_configuration_is_taken_for_a_secret(path: Path)
     ],
 )
 def test_a_secret_is_known_by_its_shape(text: str, kept: str) -> None:
-    assert blanked(text) == kept
+    assert blank_text(text) == kept
 
 
 def test_everything_under_a_secret_key_is_blanked() -> None:
     given = {"auth": {"user": "ann", "codes": [1, "two"]}, "token": None, "hosts": [f"http://a:{TOKEN}@b"], "n": 3}
-    assert redacted(given) == {
+    assert redact(given) == {
         "auth": {"user": BLANK, "codes": [BLANK, BLANK]},
         "token": None,
         "hosts": [f"http://{BLANK}@b"],

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft7Validator
 
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.config.text import parsed
+from temper.orchestrator.config.text import parse_yaml
 from temper.orchestrator.pipeline.config import load_config, save_config
 from temper.orchestrator.pipeline.reference.pages import editor_schema
 from temper.orchestrator.pipeline.reference.resolved_file import differences, resolve, resolved_yaml
@@ -25,7 +25,7 @@ def validator() -> Draft7Validator:
 
 
 def refused(text: str) -> bool:
-    return not validator().is_valid(parsed(text))
+    return not validator().is_valid(parse_yaml(text))
 
 
 def given_at(key: str, value: object) -> dict[str, Any]:
@@ -39,14 +39,14 @@ def given_at(key: str, value: object) -> dict[str, Any]:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_schema_accepts_every_shipped_configuration(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert [error.message for error in validator().iter_errors(parsed(text))] == []
+    assert [error.message for error in validator().iter_errors(parse_yaml(text))] == []
 
 
 def test_what_a_run_writes_is_accepted_by_the_schema(tmp_path: Path) -> None:
     overrides = ["stages=[init,rl,{rl: {name: more, steps: 8, loss: {kl: k1}}},report]", "envs.math.data=rows.jsonl"]
     save_config(load_config(DEMO, overrides), tmp_path / "config.yaml")
     text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
-    assert [error.message for error in validator().iter_errors(parsed(text))] == []
+    assert [error.message for error in validator().iter_errors(parse_yaml(text))] == []
 
 
 def test_the_schema_knows_every_setting_with_its_default_and_no_misspelt_one() -> None:
@@ -78,7 +78,7 @@ def test_the_schema_knows_every_setting_with_its_default_and_no_misspelt_one() -
 )
 def test_what_the_loader_refuses_is_refused_by_the_schema_too(text: str, tmp_path: Path) -> None:
     assert refused(text)
-    given = parsed(text)
+    given = parse_yaml(text)
     file = tmp_path / "wrong.yaml"
     file.write_text(json.dumps({"name": "x", "envs": {"math": {}}, **given}), encoding="utf-8")
     with pytest.raises(ValueError, match=r"rl|learner|stages|envs|model"):

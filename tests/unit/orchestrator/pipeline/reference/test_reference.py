@@ -13,7 +13,7 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import KINDS, load_config, save_config
 from temper.orchestrator.pipeline.profiles.inputs import PROFILED
 from temper.orchestrator.pipeline.reference.pages import settings_page
-from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, explain, explained, resolve
+from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, explain, explain_setting, resolve
 from temper.orchestrator.pipeline.reference.settings import Setting, all_settings, class_text, field_texts, settings_in
 
 DEMO = Path("configs/demo.yaml")
@@ -114,7 +114,7 @@ def test_the_page_has_every_setting_in_a_table_of_its_section() -> None:
 def told(key: str, file: ResolvedFile) -> dict[str, str]:
     """Return the explanation of a setting in a file, by the first word of each line."""
     said: dict[str, str] = {}
-    for line in explained(key, file)[1:]:
+    for line in explain_setting(key, file)[1:]:
         name = line[2:12].strip() or list(said)[-1]
         said[name] = f"{said.get(name, '')} {line[12:]}".strip()
     return said
@@ -200,8 +200,8 @@ def test_a_section_lists_its_settings() -> None:
     assert lines[lines.index("") + 1] == "  values by default:"
     assert [line.split()[0] for line in lines[lines.index("") + 2 :]] == within
     file = resolve(DEMO, ["profile=cpu", "stages=[init,rl,rl]", "rl-2.max_lag=0"])
-    said = {line.split()[0]: line.split()[1] for line in explained("rl-2", file) if line.startswith("  rl-2.")}
-    of_env = [line.split(maxsplit=2) for line in explained("envs.math", file)]
+    said = {line.split()[0]: line.split()[1] for line in explain_setting("rl-2", file) if line.startswith("  rl-2.")}
+    of_env = [line.split(maxsplit=2) for line in explain_setting("envs.math", file)]
     assert ["envs.math.level", "1", "Difficulty of generated tasks, from 1."] in of_env
     assert (said["rl-2.max_lag"], said["rl-2.groups_per_step"], said["rl-2.epochs"]) == ("0", "20", "1")
 

@@ -20,7 +20,7 @@ from temper.orchestrator.tools.inspect.bands import (
     Verdict,
     accuracy_noise,
     band_file,
-    binned,
+    bin_means,
     compare,
     limits,
     measure_run,
@@ -196,9 +196,9 @@ def test_an_accuracy_of_1_has_noise() -> None:
 
 
 def test_bins_have_all_steps_and_no_unknown_value() -> None:
-    assert binned(range(20)) == [0.5 + 2 * number for number in range(10)]
-    assert binned([1.0, float("nan"), 3.0]) == [1.0, 3.0]
-    assert binned([]) == []
+    assert bin_means(range(20)) == [0.5 + 2 * number for number in range(10)]
+    assert bin_means([1.0, float("nan"), 3.0]) == [1.0, 3.0]
+    assert bin_means([]) == []
 
 
 def test_one_seed_has_no_band_for_curves() -> None:

@@ -180,7 +180,7 @@ def test_what_ranks_printed_is_kept_where_a_replay_fails(
         os.write(2, b"rank 1: out of memory\n")
         raise RuntimeError("rank 1 died")
 
-    monkeypatch.setattr(answer, "replayed", dies)
+    monkeypatch.setattr(answer, "replay_step", dies)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)
     with pytest.raises(RuntimeError, match="rank 1 died"):
         answer.answer_replay(
@@ -195,7 +195,7 @@ def test_a_number_that_is_not_finite_is_null_on_the_screen_as_in_the_file(
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = SimpleNamespace(match=Match.DIFFERS, as_json=lambda: {"largest": math.inf, "tokens": [math.nan, 1.5]})
-    monkeypatch.setattr(answer, "replayed", lambda *_told, **_also: found)
+    monkeypatch.setattr(answer, "replay_step", lambda *_told, **_also: found)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)
     out = tmp_path / "out.json"
     asked = ReplayRequest(step="1")
@@ -242,7 +242,7 @@ def test_a_step_of_which_nothing_was_recorded_is_not_called_what_the_run_recorde
     shown = page(again)
     assert "has no recorded tokens" in shown
     assert "is what the run recorded" not in shown
-    monkeypatch.setattr(answer, "replayed", lambda *_told, **_also: again)
+    monkeypatch.setattr(answer, "replay_step", lambda *_told, **_also: again)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)
     asked = ReplayRequest(step="1")
     assert answer.answer_replay(run.root, asked, as_json=False, out=None, scratch=None, deadline_s=None) == 1
@@ -276,7 +276,7 @@ def test_a_replay_waits_as_long_as_its_run_and_says_what_makes_it_wait_longer(ru
     def fails(deadline_s: float | None) -> str:
         asked = ReplayRequest(step="1")
         with pytest.raises(StuckError) as said:
-            answer.replayed(copy, asked, start=never, scratch=tmp_path, screen=io.StringIO(), deadline_s=deadline_s)
+            answer.replay_step(copy, asked, start=never, scratch=tmp_path, screen=io.StringIO(), deadline_s=deadline_s)
         return str(said.value)
 
     assert re.search(r"for 0 s while waiting for the ranks to start; .*--deadline", fails(None))

@@ -31,7 +31,7 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.recording import BatchKeeper, StepBatch, read_batch, write_batch
-from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
+from temper.orchestrator.tools.debug.replay.chain import choose_chain, replayable
 from temper.orchestrator.tools.debug.replay.page import furthest_layers
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start
 from temper.orchestrator.tools.debug.replay.weights import Moved, compare_stored
@@ -89,11 +89,11 @@ def test_only_steps_that_a_checkpoint_leads_to_are_kept_and_the_others_are_refus
     assert {step: chain.base for step, chain in replayable(run)["rl"].items()} == {1: 0, 2: 0, 7: 6, 8: 6}
     assert set(run.batch_files("rl")) == {1, 2, 7, 8}
     with pytest.raises(ValueError, match=r"(?s)step 3 .* 2 and 7; checkpoints\.batches .*checkpoints\.keep"):
-        chosen(run, "3")
+        choose_chain(run, "3")
     with pytest.raises(ValueError, match="nearest .* 8"):
-        chosen(run, "rl/9")
+        choose_chain(run, "rl/9")
     with pytest.raises(ValueError, match="stage sft.* rl"):
-        chosen(run, "sft/2")
+        choose_chain(run, "sft/2")
 
 
 def test_a_checkpoint_or_a_batch_that_is_gone_is_named(run: RunDir, tmp_path: Path) -> None:
@@ -101,15 +101,15 @@ def test_a_checkpoint_or_a_batch_that_is_gone_is_named(run: RunDir, tmp_path: Pa
     copy = RunDir(tmp_path / "run")
     copy.batch_file("rl", 7).unlink()
     with pytest.raises(ValueError, match="step 7.*step 6"):
-        chosen(copy, "8")
+        choose_chain(copy, "8")
     damaged = copy.checkpoints("rl") / "000006" / "config.json"
     damaged.write_text(damaged.read_text() + " ")
     shutil.copy(run.batch_file("rl", 7), copy.batch_file("rl", 7))
     with pytest.raises(DamagedCheckpointError, match="config.json"):
-        chosen(copy, "8")
+        choose_chain(copy, "8")
     shutil.rmtree(copy.checkpoints("rl") / "000006")
     with pytest.raises(ValueError, match="nearest .* 2"):
-        chosen(copy, "8")
+        choose_chain(copy, "8")
 
 
 def test_a_learning_rate_moves_the_weights_as_adamw_says(run: RunDir, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_learning_rate_moves_the_weights_as_adamw_says(run: RunDir, tmp_path: 
     assert found.changed is not None
     assert found.changed.tokens.unequal == 0  # nothing else may differ in a first step
     assert found.changed.metrics == {"learning_rate": (3e-4, 9e-4)}
-    state, chain = found.changed.effects, chosen(run, "1")
+    state, chain = found.changed.effects, choose_chain(run, "1")
     for kind in ("embedding", "mamba", "attention", "mlp", "norm"):
         moved, gradient = state.weights[kind].as_json(), state.gradients[kind].as_json()
         assert moved["changed"] == pytest.approx(3 * (moved["recorded"] or 0.0), rel=1e-4)

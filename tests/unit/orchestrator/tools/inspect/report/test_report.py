@@ -19,7 +19,7 @@ from temper.orchestrator.tools.inspect.report.figures import (
     accuracy_panels,
     draw_figures,
     pareto_frontier,
-    smoothed,
+    trailing_mean,
 )
 from temper.orchestrator.tools.inspect.report.overview import accuracy_changes, describe_run
 from temper.orchestrator.tools.inspect.report.report import filled_columns, write_report
@@ -225,7 +225,7 @@ def test_a_turn_is_shown_as_it_was_graded(reasoning: str | None, answer: str, sh
 
 
 def test_smoothing_is_a_trailing_mean_that_skips_what_is_not_finite() -> None:
-    assert smoothed([1.0, float("nan"), 3.0, 5.0], window=2) == [1.0, 1.0, 3.0, 4.0]
+    assert trailing_mean([1.0, float("nan"), 3.0, 5.0], window=2) == [1.0, 1.0, 3.0, 4.0]
 
 
 def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(tmp_path: Path) -> None:

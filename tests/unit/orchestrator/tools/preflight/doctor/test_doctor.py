@@ -239,7 +239,7 @@ def driver(version: str | None, *, cuda: str | None = "13.0", found: int = 0) ->
 
 
 def low_sandbox(*, programs: bool) -> Plant:
-    return lambda _: machine.check_isolation(machine.tried(max_level=2), least=3, programs=programs)
+    return lambda _: machine.check_isolation(machine.try_sandbox(max_level=2), least=3, programs=programs)
 
 
 def devices(has: Machine, wanted: PlacementRequest) -> Plant:

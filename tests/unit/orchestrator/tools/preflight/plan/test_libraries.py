@@ -19,7 +19,7 @@ from temper.learner.models.config import FreshModelConfig
 from temper.learner.models.fresh import make_model
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.pipeline.estimate.memory import pages_of, rank_memory
-from temper.orchestrator.pipeline.estimate.model import counted, read_config
+from temper.orchestrator.pipeline.estimate.model import count_model, read_config
 
 LEARNERS = [
     LearnerConfig(ranks=2, zero_stage=stage, bf16=bf16, lora=LoraConfig(rank=rank))
@@ -75,7 +75,7 @@ def test_weights_and_states_of_two_ranks_are_those_of_deepspeed(tmp_path: Path) 
     make_model(tmp_path, FreshModelConfig(), seed=1)
     first, _ = in_processes(measured, ranks=2, arguments=(str(tmp_path),))
     for learner, (weights, states, sent) in zip(LEARNERS, first, strict=True):
-        model = counted(read_config(tmp_path), learner, name="fresh")
+        model = count_model(read_config(tmp_path), learner, name="fresh")
         planned = rank_memory(model, learner, [OptimConfig()], pass_tokens=1, gpu=False)
         # stage 3 leaves small parameters whole; without float32 accumulation, gradients exist only within a step
         assert planned.weights == pytest.approx(weights, rel=0.2 if learner.lora.rank else 0.02), learner
@@ -153,7 +153,9 @@ def state_pages(specs: dict[str, KVCacheSpec]) -> list[tuple[int, int]]:
 )
 def test_a_sequence_takes_the_pages_that_vllm_gives_it(given: dict[str, Any], tensor: int) -> None:
     config = AutoConfig.for_model(**given)
-    pages = pages_of(counted(config, LearnerConfig(), name=""), width=2, tensor=tensor, gpu=True, cached_prefixes=False)
+    pages = pages_of(
+        count_model(config, LearnerConfig(), name=""), width=2, tensor=tensor, gpu=True, cached_prefixes=False
+    )
     specs = specs_of(config, tensor=tensor, block=pages.tokens)
     assert all(real <= padded for real, padded in state_pages(specs))
     assert all(real > padded for real, padded in state_pages(specs_of(config, tensor=tensor, block=pages.tokens - 16)))

@@ -26,7 +26,7 @@ from temper.learner.models.loading import read_model
 from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.estimate.layers import layers_of
-from temper.orchestrator.pipeline.estimate.model import counted, read_config
+from temper.orchestrator.pipeline.estimate.model import count_model, read_config
 from temper.orchestrator.pipeline.finding import Level
 from temper.orchestrator.pipeline.start_checks import checkpoint_size
 from temper.orchestrator.tools.preflight.doctor.memory import check_shm
@@ -42,7 +42,7 @@ BF16 = LearnerConfig(zero_stage=1, bf16=True)
 @pytest.mark.parametrize("name", PUBLIC)
 def test_parameters_and_bytes_are_those_that_the_publishers_count(name: str, models: Path) -> None:
     published = PUBLIC[name][1]
-    model = counted(read_config(models / name), BF16, name=name)
+    model = count_model(read_config(models / name), BF16, name=name)
     assert model.parameters == model.trained == sum(model.parts.values()) == published
     assert model.push_bytes["bfloat16"] - 64 == 2 * published  # tensors are multiples of 64 bytes, plus a footer
     biases = 23 * 128 * 4 if name == NANO_30B else 0  # router biases, which the published size of the files includes
@@ -56,7 +56,7 @@ def test_start_plan_learner_and_files_agree_on_the_bytes_of_a_checkpoint(part: s
     frozen, lora = ["embed"] if part == "frozen" else [], LoraConfig(rank=4 if part == "adapters" else 0)
     learner = LearnerConfig(zero_stage=1, bf16=bf16, frozen=frozen, lora=lora)
     ema = part != "frozen"
-    planned = counted(read_config(tmp_path), learner, name="fresh", ema=ema)
+    planned = count_model(read_config(tmp_path), learner, name="fresh", ema=ema)
     whole = read_model(tmp_path, device="cpu")
     assert planned.parameters == sum(p.numel() for p in whole.parameters())
     if not bf16:  # apart from the file's header
@@ -81,13 +81,13 @@ def test_a_gated_delta_net_has_the_state_of_its_heads() -> None:
         "linear_value_head_dim": 8,
     }
     config = Qwen3NextConfig(num_experts=4, moe_intermediate_size=8, intermediate_size=64, **SHAPE | sizes)
-    assert counted(config, BF16, name="delta").layers[0].state == 4 * 16 * 8
+    assert count_model(config, BF16, name="delta").layers[0].state == 4 * 16 * 8
 
 
 def test_tied_weights_are_counted_once_in_a_checkpoint() -> None:
     config = Qwen3Config(intermediate_size=64, head_dim=16, tie_word_embeddings=True, **SHAPE)
     asked = checkpoint_bytes(AutoModelForCausalLM.from_config(config), bf16=False)
-    assert asked - HEADERS_BYTES == counted(config, LearnerConfig(), name="tied").checkpoint_bytes
+    assert asked - HEADERS_BYTES == count_model(config, LearnerConfig(), name="tied").checkpoint_bytes
 
 
 SHAPE = {

@@ -11,7 +11,7 @@ from transformers import Qwen3Config
 
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.orchestrator.pipeline.estimate.memory import copied_bytes, optimizer_bytes, rank_memory
-from temper.orchestrator.pipeline.estimate.model import counted
+from temper.orchestrator.pipeline.estimate.model import count_model
 from temper.orchestrator.tools.preflight.plan.limits import Limit, run_limits
 from temper.orchestrator.tools.preflight.plan.page import page
 from temper.orchestrator.tools.preflight.plan.plan import Plan
@@ -269,12 +269,12 @@ def test_a_small_model_on_cpus_is_planned_by_hand(
 ) -> None:
     config = small_config(layers=2, vocabulary=288)
     learner = LearnerConfig(zero_stage=stage, ranks=ranks, bf16=bf16)
-    model = counted(config, learner, name="small")
+    model = count_model(config, learner, name="small")
     rank = rank_memory(model, learner, [OptimConfig()], pass_tokens=8, gpu=False)
     assert (rank.reading, rank.transfers) == (built * model.parameters, transfers * model.parameters)
     if stage == 2 and not bf16:  # adapters alone are joined and copied; the weights stay in the memory of the file
         learner = replace(learner, lora=LoraConfig(rank=8))
-        adapted = counted(config, learner, name="small")
+        adapted = count_model(config, learner, name="small")
         rank = rank_memory(adapted, learner, [OptimConfig()], pass_tokens=8, gpu=False)
         assert rank.reading == 4 * model.parameters + 2 * 4 * adapted.trained
         assert rank.buckets == 4 * adapted.trained
@@ -286,7 +286,7 @@ def test_muon_on_two_ranks_is_planned_by_hand() -> None:
     Newton-Schulz has two such matrices and four of 64 x 64. The rank also has a gathered one, and its parts of two.
     """
     learner, mlp, square, muon = LearnerConfig(zero_stage=2, ranks=2), 64 * 256, 64 * 64, OptimConfig(kind="muon")
-    model = counted(small_config(layers=1, vocabulary=32), learner, name="small")
+    model = count_model(small_config(layers=1, vocabulary=32), learner, name="small")
     rank = rank_memory(model, learner, [muon], pass_tokens=8, gpu=False)
     assert rank.transfers == 4 * (2 * mlp + 4 * square + mlp + 2 * mlp)
     assert rank.reading == (4 + 4 + 4 / 2) * model.parameters  # the file's memory, joined weights, and half a copy
@@ -294,7 +294,7 @@ def test_muon_on_two_ranks_is_planned_by_hand() -> None:
     saved = (4 + 8) * model.trained - 4 * (3 * mlp + 4 * square)  # weights, and a mean or two
     assert copied_bytes(model, learner, [muon], ranks=1) == saved // 2
     with_adapters = replace(learner, lora=LoraConfig(rank=8))
-    adapted = counted(small_config(layers=1, vocabulary=32), with_adapters, name="small")
+    adapted = count_model(small_config(layers=1, vocabulary=32), with_adapters, name="small")
     # each of two ranks has a merged copy, next to its half of the checkpoint
     assert copied_bytes(adapted, with_adapters, [muon], ranks=2) == 3 * adapted.saved_bytes
     assert optimizer_bytes(adapted, muon) == 4 * adapted.trained  # all adapters are matrices
