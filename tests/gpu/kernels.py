@@ -6,7 +6,7 @@ Suffixes as in `learner/models/mamba_scan.py`.
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -77,11 +77,14 @@ def run(report: Report, *, small: bool) -> None:
     """Compare values and gradients, in float32 and bfloat16, and measure the scan."""
     note_kernels(report)
     scan, shape = modeling_nemotron_h.mamba2_chunk_scan, SMALLEST if small else REAL
+    packed = replace(shape, starts=(0, shape.length // 3, shape.length // 2))
     for dtype in (torch.float32, torch.bfloat16):
         compare(report, scan, shape, dtype=dtype, at_most=BOUNDS[dtype])
+        if mamba_scan.separates_sequences():
+            compare(report, scan, packed, dtype=dtype, at_most=BOUNDS[dtype])
     inputs = shape.inputs(torch.bfloat16 if on_gpu() else torch.float32)
     for name, function in (("what transformers calls", scan), ("the plain one", mamba_scan.replacement())):
-        taken = seconds(partial(_passed, function, shape, inputs), repeats=3)
+        taken = seconds(partial(scan_and_gradients, function, shape, inputs), repeats=3)
         report.figure(f"scan forward and backward, {name}", 1000 * taken, "ms")
     compare_whole(report, SMALL if small else MIDDLE, tokens=(2, 100), at_most=2e-2)
 
@@ -97,7 +100,7 @@ def compare(report: Report, scan: Callable[..., Any], shape: Scan, *, dtype: tor
     """Compare the values and gradients of a function with transformers' signature with the plain scan in double precision."""
     inputs = shape.inputs(dtype)
     wanted = _exact(shape, inputs)
-    found = _passed(scan, shape, inputs)
+    found = scan_and_gradients(scan, shape, inputs)
     errors = {name: _error(value, wanted[name]) for name, value in found.items()}
     what = f"scan, {_word(dtype)}"
     what += f", {len(shape.starts)} sequences a row" if len(shape.starts) > 1 else ""
@@ -107,8 +110,10 @@ def compare(report: Report, scan: Callable[..., Any], shape: Scan, *, dtype: tor
     report.figure(f"{what}: largest error, of {worst}", error, at_most=at_most)
 
 
-def _passed(scan: Callable[..., Any], shape: Scan, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the outputs and the gradients."""
+def scan_and_gradients(
+    scan: Callable[..., Any], shape: Scan, inputs: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return the outputs of a scan and the gradients of its inputs."""
     own = {name: value.detach().clone().requires_grad_() for name, value in inputs.items()}
     sequences = shape.sequences()
     y, final = scan(

