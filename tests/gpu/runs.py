@@ -122,19 +122,19 @@ def push_between_gpus(report: Report, *, small: bool) -> None:
 
 def _run(config: Path, settings: Iterable[str]) -> tuple[Rows, Rows, Rows]:
     """Run a file with these settings. Return the rows of RL, of its evaluations, and of its phases."""
-    with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
-        command = [sys.executable, "-m", "temper.orchestrator", "run", str(config)]
-        # An engine that compiles at its first start may take longer than the default. The part has a deadline.
-        places = [
-            "deadlines.start_s=900",
-            "name=check",
-            f"runs_dir={folder}",
-            f"tracking.uri=sqlite:///{folder}/mlflow.db",
-        ]
-        ran = subprocess.run([*command, *settings, *places], capture_output=True, text=True, check=False)
-        if ran.returncode:
-            raise RuntimeError(f"the run ended with status {ran.returncode}:\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}")
-        metrics, phases = (_rows(Path(folder) / "check" / f"{name}.jsonl") for name in ("metrics", "phases"))
+    folder = tempfile.mkdtemp(prefix="temper-gpu-")  # `run_apart` keeps its charts, then removes it
+    command = [sys.executable, "-m", "temper.orchestrator", "run", str(config)]
+    # An engine that compiles at its first start may take longer than the default. The part has a deadline.
+    places = [
+        "deadlines.start_s=900",
+        "name=check",
+        f"runs_dir={folder}",
+        f"tracking.uri=sqlite:///{folder}/mlflow.db",
+    ]
+    ran = subprocess.run([*command, *settings, *places], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"the run ended with status {ran.returncode}:\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}")
+    metrics, phases = (_rows(Path(folder) / "check" / f"{name}.jsonl") for name in ("metrics", "phases"))
     rl = [row for row in metrics if row["stage"] == "rl" and "train/mismatch_abs" in row]
     return rl, [row for row in metrics if row["stage"].startswith("eval-")], phases
 
