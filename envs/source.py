@@ -156,7 +156,7 @@ class StreamedSource:
         self._index = evaluation_index(env) if drops else None
         order = f"{env.definition.id}/{seed}/{split}" if split == "train" else None
         self._blocks = Blocks(self._rows, seed=order)
-        if self._blocks.empty:
+        if self._blocks.is_empty:
             raise ValueError(f"{data.name} has no {split} rows; add some, or change the split")
 
     def task(self, index: int) -> Task:
@@ -168,7 +168,7 @@ class StreamedSource:
                 yield each.task
 
     def _overlaps(self, task: Task) -> bool:
-        return self._index is not None and self._index.overlaps(
+        return self._index is not None and self._index.has_overlap(
             prompt_text(task.request), self._env.config.drop_overlap
         )
 
@@ -237,8 +237,8 @@ class RowSource:
         heldout, read = split == "heldout", all_rows(env, data)
         rows = [each.task for each in read.tasks if each.heldout == heldout]
         self.skipped = read.skipped
-        whole = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
-        kept = rows if whole else drop_equal_tasks(rows)
+        is_benchmark = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
+        kept = rows if is_benchmark else drop_equal_tasks(rows)
         self.duplicates = len(rows) - len(kept)
         if named := len(kept) - len({task.key for task in kept}):
             LOG.warning("%s: renamed the duplicate keys of %d rows", data.name, named)
@@ -251,7 +251,7 @@ class RowSource:
         self._seed = f"{env.definition.id}/{seed}/{split}"
         self._reshuffles = not heldout
         self._order = lru_cache(maxsize=2)(self._shuffled)  # draws of two epochs overlap
-        if not whole:
+        if not is_benchmark:
             random.Random(self._seed).shuffle(self.tasks)
 
     def task(self, index: int) -> Task:
@@ -267,7 +267,7 @@ class RowSource:
 
 def _without_overlap(tasks: list[Task], env: BoundEnv) -> list[Task]:
     index, by = evaluation_index(env), env.config.drop_overlap
-    return [task for task in tasks if not index.overlaps(prompt_text(task.request), by)]
+    return [task for task in tasks if not index.has_overlap(prompt_text(task.request), by)]
 
 
 def distinct_tasks(source: SizedSource, count: int | None) -> list[Task]:

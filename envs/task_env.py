@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.step_result import GymStep, StepResult, to_gymnasium
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
@@ -31,7 +31,7 @@ from temper.rewards.score import (
     Score,
     binary_score,
     brevity,
-    weighted_reward,
+    weigh_reward,
 )
 
 MAX_CALLS = 8
@@ -89,7 +89,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         """The servers of `mcp-per-episode:` tools, which `close` ends."""
 
     def close(self) -> None:
-        with off_the_clock():  # the episode has its score
+        with stop_clock():  # the episode has its score
             self.servers.close()
         super().close()
 
@@ -149,7 +149,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.answer = parsed.answer
         if not parsed.readable:
             detail = "the reasoning was not closed" if task.thinks else "reasoning, but thinking is off"
-            return self.end(malformed_score(self._score_without_answer(task), detail))
+            return self.end(score_unreadable_turn(self._score_without_answer(task), detail))
         self.observe(parsed)
         settings = task.env.settings
         tools = shared_tools(settings.tools, timeout_s=settings.tool_timeout_s, episode_servers=self.servers)
@@ -226,7 +226,7 @@ class TaskEnv(gymnasium.Env[str, str]):
             score = replace(score, parts=score.parts | length)
         if truncated:
             score = replace(score, outcome=Outcome.TRUNCATED)
-        reward = weighted_reward(score.parts, settings.weights or usual)
+        reward = weigh_reward(score.parts, settings.weights or usual)
         return StepResult(reward=reward, done=True, truncated=truncated, score=score)
 
     def continue_with(self, messages: Sequence[Message]) -> StepResult:
@@ -241,7 +241,7 @@ def answer_each(
     return [answer(call) if number < most else TOO_MANY for number, call in enumerate(calls)]
 
 
-def malformed_score(score: Score, detail: str) -> Score:
+def score_unreadable_turn(score: Score, detail: str) -> Score:
     """Return the score of an unreadable turn from the score before it. No answer is right."""
     parts = score.parts | {CORRECT: min(score.parts.get(CORRECT, 0.0), 0.0), FORMAT: 0.0}
     return replace(score, outcome=Outcome.WRONG, parts=parts, detail=detail)

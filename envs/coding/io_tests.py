@@ -103,7 +103,7 @@ def is_packed(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(("eJ", "eA", "eN", "eF", "eH"))
 
 
-def packed_tests(text: str, *, calls: bool) -> Sequence[Mapping[str, Any]]:
+def read_packed_tests(text: str, *, calls: bool) -> Sequence[Mapping[str, Any]]:
     """Return packed tests for a function or a program. Do not modify them. Raise `ValueError` like `unpack_tests`."""
     with UNPACKING:
         return _packed_tests(text, calls)
@@ -124,13 +124,13 @@ def unpack_tests(text: str) -> list[Pair]:
         raise ValueError(f"packed tests can't be unpacked: {error}") from error
     if inflate.unconsumed_tail or not inflate.eof:
         raise ValueError(f"packed tests are truncated, or larger than {MAX_UNPACKED} bytes")
-    pairs = pairs_of(pickled_text(pickled), "private_test_cases")
+    pairs = pairs_of(read_pickled_text(pickled), "private_test_cases")
     if not pairs:
         raise ValueError("packed tests are empty")
     return pairs
 
 
-def pickled_text(pickled: bytes) -> str:
+def read_pickled_text(pickled: bytes) -> str:
     """Return the only text of a pickle, without unpickling. Raise `ValueError` for any other pickle."""
     found: list[str] = []
     try:

@@ -86,7 +86,7 @@ def _snapshot(
     return Snapshot(folder=path, commit=path.name)
 
 
-def cached_file(name: str, *, file: str, revision: str | None) -> Path | None:
+def find_cached_file(name: str, *, file: str, revision: str | None) -> Path | None:
     """Return a file of a model in the cache, or None."""
     from huggingface_hub import try_to_load_from_cache  # imports slowly
 

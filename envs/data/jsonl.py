@@ -61,12 +61,14 @@ def require_lines(path: Path) -> None:
     except ValueError:
         pass
     try:
-        whole = _row(path.read_bytes().removeprefix(BOM))
+        wrapper = _row(path.read_bytes().removeprefix(BOM))
     except ValueError:
         return
-    lists = [name for name, value in whole.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    lists = [
+        name for name, value in wrapper.items() if isinstance(value, list) and value and isinstance(value[0], dict)
+    ]
     named = [name for name in lists if name in WRAPPERS] if is_alone else lists
-    is_row = any(map(is_messages, whole.values())) or find_field(ASKED, whole.keys() - lists) is not None
+    is_row = any(map(is_messages, wrapper.values())) or find_field(ASKED, wrapper.keys() - lists) is not None
     if named and not is_row:
         raise ValueError(f"{path} is one object with the rows in {named[0]!r}; save this list alone, as a .json file")
     if not is_alone:

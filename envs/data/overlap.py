@@ -97,7 +97,7 @@ class OverlapIndex:
             silent=sum(not prompt.text for _, prompt in self._prompts),
         )
 
-    def overlaps(self, prompt: PromptText, by: DropOverlap) -> bool:
+    def has_overlap(self, prompt: PromptText, by: DropOverlap) -> bool:
         """Return whether to drop a training prompt."""
         if by == "none":
             return False

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from temper.envs.core.errors import TemplateRefusal
 from temper.envs.core.row_format import LeftOut, MissingField, Row
-from temper.envs.data.config import DataConfig, OnError, names_hub, near_names, number_of, why_no_name
+from temper.envs.data.config import DataConfig, OnError, explain_no_hub_name, is_hub_name, near_names, to_number
 from temper.envs.data.jsonl import PlacedRow, jsonl_rows, require_lines
 
 LOG = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Tally:
 
 
 def is_on_hub(data: DataConfig) -> bool:
-    return names_hub(data.path, (*TABLES, ".jsonl"))
+    return is_hub_name(data.path, (*TABLES, ".jsonl"))
 
 
 def open_rows(data: DataConfig) -> Iterator[PlacedRow]:
@@ -57,8 +57,8 @@ def require_data(data: DataConfig) -> None:
     path = Path(data.path).expanduser()
     if not path.exists() and not is_on_hub(data):
         raise FileNotFoundError(
-            f"no data file {path}{why_no_name(data.path)}{near_names(path)}; set the path of a JSONL, Parquet or CSV file or "
-            f"of a folder, or the hub name of a data set"
+            f"no data file {path}{explain_no_hub_name(data.path)}{near_names(path)}; set the path of a JSONL, Parquet or CSV "
+            f"file or of a folder, or the hub name of a data set"
         )
 
 
@@ -227,7 +227,7 @@ def _within(value: Any, low: Any, high: Any) -> bool:
 
     Numeric texts are compared with numbers as numbers.
     """
-    number, lowest, highest = number_of(value), number_of(low), number_of(high)
+    number, lowest, highest = to_number(value), to_number(low), to_number(high)
     if number is not None and (lowest is None) == (low is None) and (highest is None) == (high is None):
         return (lowest is None or lowest <= number) and (highest is None or number <= highest)
     if not (isinstance(low, str | None) and isinstance(high, str | None)):

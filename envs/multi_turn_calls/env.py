@@ -21,7 +21,7 @@ from temper.envs.core.turn_text import Call, ParsedTurn
 from temper.envs.multi_turn_calls import rows
 from temper.envs.multi_turn_calls.reference import negatives, reference
 from temper.envs.multi_turn_calls.simulator_names import ERROR, REMEDY, package_for, package_named
-from temper.envs.multi_turn_calls.simulators import Played, shared_simulators
+from temper.envs.multi_turn_calls.simulators import Playback, shared_simulators
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import Score, binary_score, policy_fault
 
@@ -46,7 +46,7 @@ class MultiTurnCallsEnv(TaskEnv):
         observation = super().reset(seed=seed, options=options)
         self.calls: list[dict[str, Any]] = []
         self.right = self.steps = self.unreadable = 0
-        self.played: Played | None = None
+        self.played: Playback | None = None
         return observation
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:

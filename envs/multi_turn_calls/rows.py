@@ -19,7 +19,7 @@ from temper.envs.data.jsonl import sound_rows
 from temper.envs.multi_turn_calls.simulator_names import DOCUMENTS, MODULES
 from temper.envs.multi_turn_calls.simulators import Scene
 from temper.envs.tool_use.function_rows import messages_of
-from temper.envs.tool_use.leaderboard_rows import answer_to, category_of, shown_function
+from temper.envs.tool_use.leaderboard_rows import answer_to, category_of, describe_function
 
 CATEGORIES = tuple(f"multi_turn_{kind}" for kind in ("base", "miss_func", "miss_param", "long_context"))
 ANSWERS = tuple(f"possible_answer/BFCL_v4_{category}.json" for category in CATEGORIES)
@@ -44,7 +44,7 @@ def load(row: Row, *, folder: Path, package: Path) -> Task:
     documents = {document["name"]: document for name in classes for document in _documents(package, MODULES[name])}
     later = _withheld(row, documents)
     turns = _turns(
-        row, {place: [shown_function(documents[name], None) for name in names] for place, names in later.items()}
+        row, {place: [describe_function(documents[name], None) for name in names] for place, names in later.items()}
     )
     answer = answer_to(str(row["id"]), category, folder)
     if len(answer) != len(turns):
@@ -54,7 +54,7 @@ def load(row: Row, *, folder: Path, package: Path) -> Task:
     withheld = {name for names in later.values() for name in names}
     return Task(
         messages=tuple(turns[0]),
-        tools=tuple(shown_function(one, None) for name, one in documents.items() if name not in withheld),
+        tools=tuple(describe_function(one, None) for name, one in documents.items() if name not in withheld),
         spec={
             "classes": classes,
             "config": row.get("initial_config", {}),

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.multi_turn_calls.simulator_names import ERROR, REMEDY
 from temper.envs.sandbox.line_process import LineProcess, NotStarted
@@ -31,7 +31,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class Playback:
     """The results of the model's and the reference calls, and the attributes (`Class.name`) that differ after them.
 
     `spans` has the start of each of the model's calls on the monotonic clock and its duration, in seconds.
@@ -52,13 +52,13 @@ class Simulators:
         self.wall_s = wall_s
         self._process = LineProcess(CHILD, "the simulators", (str(package.parent), str(CPU_S)))
 
-    def play(self, scene: Scene, *, model: Calls, reference: Calls) -> Played | None:
+    def play(self, scene: Scene, *, model: Calls, reference: Calls) -> Playback | None:
         """Execute the model's and the reference calls, each on fresh simulators.
 
         Return None if the model's calls took too long or ended the process twice, but the reference calls alone did not.
         Raise `EnvironmentFault` if a simulator can't be loaded, fails, or does not finish the reference calls.
         """
-        with off_the_clock(), self._process.lock:
+        with stop_clock(), self._process.lock:
             reply = self._ask(scene, model, reference)
             if reply is None:
                 if self._ask(scene, (), reference) is None:
@@ -71,7 +71,7 @@ class Simulators:
         for call, text in zip(reference, reply["reference"], strict=True):
             if text.startswith(ERROR):
                 raise EnvironmentFault(f"the reference call {call} failed in the simulators of {self.package}: {text}")
-        return Played(
+        return Playback(
             model=tuple(reply["model"]),
             reference=tuple(reply["reference"]),
             differing=tuple(reply["differing"]),

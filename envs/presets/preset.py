@@ -54,13 +54,13 @@ class Preset:
             )
         options = {**self.options, **(given.get("options") or {})}
         share = {"share": 0.0 if data is None else 1.0}
-        whole = {**share, **given, "kind": self.env, "options": options}
-        if data is None and whole["share"] != 0:
+        settings = {**share, **given, "kind": self.env, "options": options}
+        if data is None and settings["share"] != 0:
             raise ValueError(
-                f"share={whole['share']}: the preset {self.name} is for evaluation only; remove share, or "
+                f"share={settings['share']}: the preset {self.name} is for evaluation only; remove share, or "
                 f"set data to train on"
             )
-        return whole | {"eval_data": self._data(given.get("eval_data"))}
+        return settings | {"eval_data": self._data(given.get("eval_data"))}
 
     def _data(self, given: Any) -> dict[str, Any]:
         own = as_given(self.data)

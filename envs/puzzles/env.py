@@ -5,7 +5,7 @@ settings, which include the difficulty. The part `correct` is 1 only for the lib
 library's score from 0 to 1. It rewards wrong answers too, so weigh it with care.
 `temper.envs.puzzles.library_child.CONDITIONS` refuses wrong answers that the library would accept.
 
-`rewards.answers.given_answers` finds the answers of a text. Several different ones give no answer.
+`rewards.answers.find_answers` finds the answers of a text. Several different ones give no answer.
 """
 
 import random
@@ -24,7 +24,7 @@ from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.puzzles.library import Origin, shared_library
 from temper.envs.task_env import TaskEnv
-from temper.rewards.answers import given_answers
+from temper.rewards.answers import find_answers
 from temper.rewards.score import Score, binary_score, policy_fault
 
 REQUEST = "{}\n\nPut the final answer between <answer> and </answer>."
@@ -84,7 +84,7 @@ def _origin(task: Task) -> Origin:
 def answer_of(text: str) -> tuple[str, bool]:
     if len(text) > MAX_CHARACTERS:
         return "", False
-    distinct = {answer.strip() for answer in given_answers(text)}
+    distinct = {answer.strip() for answer in find_answers(text)}
     answer = distinct.pop() if len(distinct) == 1 else ""
     return answer, answer != text.strip()
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.errors import GraderError
 from temper.envs.sandbox.line_process import LineProcess
 from temper.envs.sandbox.per_process import PerProcess
@@ -49,7 +49,7 @@ class PuzzleLibrary:
             return dict(self._process.ready["seal"])
 
     def make(self, origin: Origin) -> Puzzle:
-        with off_the_clock(), self._process.lock:
+        with stop_clock(), self._process.lock:
             return self._make(origin)
 
     def score(self, origin: Origin, text: str) -> float | None:
@@ -57,7 +57,7 @@ class PuzzleLibrary:
 
         Raise `GraderError` if the library can't score a right answer either.
         """
-        with off_the_clock(), self._process.lock:
+        with stop_clock(), self._process.lock:
             answer = self._make(origin).answer
             reply = self._score(origin, text)
             if (reply is None or reply["score"] is None) and answer is not None:

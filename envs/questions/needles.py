@@ -32,7 +32,7 @@ from temper.envs.core.row_format import field as row_field
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.core.worked_steps import worked_answer
+from temper.envs.core.worked_steps import demonstrate_answer
 from temper.envs.questions.made_words import CONSONANTS, VOWELS
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import binary_score
@@ -216,7 +216,7 @@ def generate(rng: random.Random, level: int, *, options: NeedleOptions) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    return worked_answer(task, ", ".join(task.spec["values"]))
+    return demonstrate_answer(task, ", ".join(task.spec["values"]))
 
 
 def reference(task: Task) -> list[str]:

@@ -26,7 +26,7 @@ from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
-from temper.envs.questions.made_words import made_words
+from temper.envs.questions.made_words import draw_words
 from temper.envs.questions.short_answer import parse_accepted
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from temper.envs.tools.corpus import Corpus, corpus_at, small_corpus
@@ -138,9 +138,9 @@ def _corpus(task: Task) -> Corpus:
 def generate(rng: random.Random, level: int) -> Task:
     drawn = rng.randint(1, level)
     if drawn == 3:
-        people = [f"{name} {surname}" for name in made_words(rng, 3) for surname in rng.sample(SURNAMES, 4)]
+        people = [f"{name} {surname}" for name in draw_words(rng, 3) for surname in rng.sample(SURNAMES, 4)]
     else:
-        people = made_words(rng, 4)
+        people = draw_words(rng, 4)
     rng.shuffle(people)
     towns = rng.sample(TOWNS, len(people))
     ids = [str(number) for number in rng.sample(range(1, 100), len(people))]

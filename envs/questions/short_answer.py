@@ -20,11 +20,11 @@ from temper.envs.core.row_format import Row, RowFormat, field, golds, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.core.worked_steps import worked_answer
+from temper.envs.core.worked_steps import demonstrate_answer
 from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.score import binary_score
 from temper.rewards.short_answers import list_f1, matches_any, plain, short_answer, word_f1
-from temper.rewards.units import quantity, same_quantity, unit
+from temper.rewards.units import is_same_quantity, quantity, unit
 
 F1 = "f1"
 REQUEST = "Put the answer, and nothing else, in \\boxed{}."
@@ -55,7 +55,7 @@ def score_answer(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
         f1 = list_f1(answer, spec["items"], ordered=spec["ordered"])
         return f1 == 1.0, f1
     if "quantity" in spec:
-        right = same_quantity(answer, spec["quantity"], tolerance=spec["tolerance"])
+        right = is_same_quantity(answer, spec["quantity"], tolerance=spec["tolerance"])
         return right, float(right)
     right = matches_any(answer, spec["accepted"])
     return right, 1.0 if right else word_f1(answer, spec["accepted"])
@@ -107,7 +107,7 @@ def _right(task: Task) -> str:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    return worked_answer(task, _right(task))
+    return demonstrate_answer(task, _right(task))
 
 
 def reference(task: Task) -> list[str]:

@@ -22,7 +22,7 @@ from temper.envs.core.http_client import MAX_RESULT_CHARACTERS, Server, Session,
 from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, writable
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, to_writable
 from temper.envs.remote.gym_agent import with_agent
 from temper.envs.remote.responses_api import PARAMS, ResponseTurn, load, response
 from temper.envs.task_env import TaskEnv
@@ -48,7 +48,7 @@ class NemoGymEnv(TaskEnv):
         return observation, info
 
     def observe(self, parsed: ParsedTurn) -> None:
-        self.turns_so_far.append(ResponseTurn(text=writable(parsed.content).strip()))
+        self.turns_so_far.append(ResponseTurn(text=to_writable(parsed.content).strip()))
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         beyond = BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn")

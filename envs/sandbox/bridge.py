@@ -8,7 +8,7 @@ bytearray, range, deque, Counter, defaultdict, OrderedDict, namedtuples, Decimal
 built-in functions and types. Subclasses of str, int, float, list, set and dict cross as these, numpy arrays as lists. Any
 other object stays on its side and is referred to by number. Calls, attributes, items and iteration are forwarded to it.
 Comparisons are not, so that no object of the program decides its own verdict. A program may do less with objects of the
-check, see `allowed`. Arguments that the program changes in place change for the check too. Its exceptions are raised there
+check, see `is_allowed`. Arguments that the program changes in place change for the check too. Its exceptions are raised there
 as the nearest built-in one, except StopIteration, which could end a loop of the check early.
 """
 
@@ -69,9 +69,9 @@ class Bridge:
             return {self.pack(key): self.pack(item) for key, item in value.items()}
         if kind is set or kind is frozenset:
             return kind(self.pack(item) for item in value)
-        return (MARK, *self.marked(value, kind))
+        return (MARK, *self.pack_marked(value, kind))
 
-    def marked(self, value: Any, kind: type) -> tuple[Any, ...]:
+    def pack_marked(self, value: Any, kind: type) -> tuple[Any, ...]:
         if kind is Remote:
             return object.__getattribute__(value, "_there")
         if kind in VIEWS:
@@ -109,10 +109,14 @@ class Bridge:
         if kind is set or kind is frozenset:
             return kind(self.unpack(item) for item in form)
         if kind is tuple:
-            return self.unmarked(*form[1:]) if form and form[0] == MARK else tuple([self.unpack(item) for item in form])
+            return (
+                self.unpack_marked(*form[1:])
+                if form and form[0] == MARK
+                else tuple([self.unpack(item) for item in form])
+            )
         return form
 
-    def unmarked(self, name: str, *parts: Any) -> Any:
+    def unpack_marked(self, name: str, *parts: Any) -> Any:
         """Return the value of a marked form: a proxy for an object of the other side, or our own object itself."""
         if name == "kept":
             return Remote(self, ("own", *parts))
@@ -150,7 +154,7 @@ class Bridge:
         """Execute a request of the other side. Return the arguments after it, and the result."""
         try:
             thing, parts = self.unpack(there), self.unpack(packed)
-            if self.is_check and not (there[1] == "own" and allowed(what, thing, parts)):
+            if self.is_check and not (there[1] == "own" and is_allowed(what, thing, parts)):
                 raise TypeError(f"{what} of a {type(thing).__name__} of the check is not available to the program")
             if what != "call":
                 return "value", [], self.pack(ACTIONS[what](thing, *parts))
@@ -171,7 +175,7 @@ def is_built_in(value: Any) -> bool:
     return callable(value) and getattr(builtins, str(getattr(value, "__name__", "")), None) is value
 
 
-def allowed(what: str, thing: Any, parts: list[Any]) -> bool:
+def is_allowed(what: str, thing: Any, parts: list[Any]) -> bool:
     """Return whether a program may do this with an object of the check: call it, iterate, use the row's public classes.
 
     Anything else could lead to the code of the check and so to its expected values.

@@ -19,7 +19,7 @@ import psutil
 
 from temper.envs.agents import AgentEpisode
 from temper.envs.core.bounds import require_int, require_known
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault, describe_error
 from temper.envs.core.process import kill_group, require_python, wrap_in_shell
@@ -214,7 +214,7 @@ def _tasks(options: str) -> list[dict[str, str]]:
 def play(episode: AgentEpisode) -> dict[str, float]:
     """The agent of these environments."""
     try:
-        with off_the_clock():
+        with stop_clock():
             process = taskset_process(episode.row["options"])
     except ValueError as error:
         raise EnvironmentFault(str(error)) from error

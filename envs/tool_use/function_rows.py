@@ -23,7 +23,7 @@ TYPE_NAMES = {name: kind for kind, names in JSON_TYPES.items() for name in names
 
 def load(row: Row) -> Task:
     """Make a task of a row: `question` (one turn of messages), `function` (schemas), `ground_truth` (accepted calls)."""
-    accepted = accepted_calls(field(row, "ground_truth", list))
+    accepted = read_accepted_calls(field(row, "ground_truth", list))
     tools = tuple(tool_of(schema) for schema in field(row, "function", list))
     return Task(messages=messages_of(row), spec={"accepted": accepted, "exact": True}, tools=tools)
 
@@ -35,7 +35,7 @@ def messages_of(row: Row) -> tuple[Message, ...]:
     return tuple(read_prompt(question[0], name="question"))
 
 
-def accepted_calls(calls: list[Any]) -> list[dict[str, Any]]:
+def read_accepted_calls(calls: list[Any]) -> list[dict[str, Any]]:
     for call in calls:
         if not isinstance(call, dict) or len(call) != 1 or not all(_accepted(values) for values in call.values()):
             raise ValueError("field 'ground_truth' must hold {name: {argument: [accepted values]}}")

@@ -7,10 +7,18 @@ from typing import Any
 
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import call_message, turn_text
-from temper.envs.tool_use.leaderboard_rows import schemas_of, written_types
+from temper.envs.tool_use.leaderboard_rows import argument_types, schemas_of
 from temper.envs.tool_use.lookups import demonstrate
 from temper.rewards.foreign_values import Language, foreign_value
-from temper.rewards.tool_calls import OMITTED, ReferenceCall, Schema, Schemas, argument_fits, inner_schema, type_of
+from temper.rewards.tool_calls import (
+    OMITTED,
+    ReferenceCall,
+    Schema,
+    Schemas,
+    inner_schema,
+    is_argument_accepted,
+    type_of,
+)
 
 Calls = list[dict[str, Any]]
 NO_CALL = "None of the functions can answer this."
@@ -122,7 +130,7 @@ def _written(call: dict[str, Any], task: Task) -> dict[str, Any]:
     language = task.spec.get("language")
     if language is None:
         return call
-    types = written_types(task, call["name"])
+    types = argument_types(task, call["name"])
     return call | {
         "arguments": {key: literal(value, *types[key], language) for key, value in call["arguments"].items()}
     }
@@ -143,7 +151,7 @@ def _given(key: str, accepted: Sequence[Any], schema: Schema) -> Any:
     """
     stated = [_value(option, schema) for option in accepted if option != OMITTED]
     for value in (*stated, OMITTED, []):
-        if argument_fits(value, accepted, schema):
+        if is_argument_accepted(value, accepted, schema):
             return value
     raise ValueError(f"argument {key!r} has no accepted value in {accepted!r:.80} for the schema {schema!r:.80}")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from temper.envs.coding.env import TESTS
 from temper.envs.core.bounds import require_known
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
@@ -73,7 +73,7 @@ class WorkspaceEnv(TaskEnv):
         write_files(folder, self.workspace.files)
 
     def close(self) -> None:
-        with off_the_clock():
+        with stop_clock():
             self.workspace.close()
         super().close()
 

@@ -84,12 +84,12 @@ def _compare(
             if left <= 0:
                 return False
             left -= prompt.words
-            drops = one.env is not None and indices[one.env.name].overlaps(prompt, one.env.config.drop_overlap)
+            drops = one.env is not None and indices[one.env.name].has_overlap(prompt, one.env.config.drop_overlap)
             if one.env is not None:
                 left_out[one.env.name] += drops
             for name, index in indices.items():
                 index.compare(prompt)
-                if not drops and index.overlaps(prompt, "ngrams"):
+                if not drops and index.has_overlap(prompt, "ngrams"):
                     kept[name][one.name] += 1
     return True
 

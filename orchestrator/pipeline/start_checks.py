@@ -28,8 +28,8 @@ from temper.envs.reward_audit import (
     ONE_ANSWER,
     CaseCheck,
     audit,
-    known_references,
-    own_reference,
+    find_own_reference,
+    find_references,
     sample_tasks,
 )
 from temper.envs.source import data_of, first_rows, open_source
@@ -228,8 +228,8 @@ def audit_rewards(start: Start) -> Iterator[Finding]:
 def _audit_env(env: BoundEnv, tasks: list[Task]) -> list[CaseCheck]:
     """Return the checks of the audit. Raise `TimeoutError` if they take longer than `AUDIT_S`."""
     score_turns(tasks[0], ["0"])
-    reference = None if env.config.reward is None else own_reference(tasks)
-    references = known_references(tasks, reference or env.definition.reference)
+    reference = None if env.config.reward is None else find_own_reference(tasks)
+    references = find_references(tasks, reference or env.definition.reference)
     return audit(env.definition, tasks, references, until=time.monotonic() + AUDIT_S)
 
 

@@ -191,11 +191,11 @@ def test_prompts_are_compared_with_their_signs() -> None:
     near = ("What is 3 - 4?", "what is 3 4", "x^2-1", "x^2 1", "", [{"type": "image"}])
     for other in map(user, near):
         index.compare(other)
-        assert not index.overlaps(other, "ngrams")
+        assert not index.has_overlap(other, "ngrams")
     assert index.result().exact == ()
     for same in ("what  is\n3 + 4?", "in parts"):
         index.compare(user(same))
-        assert index.overlaps(user(same), "exact")
+        assert index.has_overlap(user(same), "exact")
     assert index.result().exact == ("0", "2")
     assert (index.result().prompts, index.result().silent) == (5, 2)
 
@@ -212,7 +212,7 @@ def test_shared_rules_of_evaluation_prompts_are_no_overlap() -> None:
         index.compare(each)
     found = index.result()
     assert (found.prompts, found.long, found.shared, found.mean_share) == (4, 4, ("same id",), 0.25)
-    assert [index.overlaps(each, "ngrams") for each in trained] == [True] * 16 + [False] * 16
+    assert [index.has_overlap(each, "ngrams") for each in trained] == [True] * 16 + [False] * 16
 
 
 def test_the_overlap_with_all_training_prompts_is_counted(tmp_path: Path) -> None:

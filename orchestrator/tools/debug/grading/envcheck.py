@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gymnasium.utils.env_checker import check_env
 from rich.table import Table
 
-from temper.envs.all_tasks import generated_tasks
+from temper.envs.all_tasks import generate_tasks
 from temper.envs.catalog import drawing_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
@@ -131,7 +131,7 @@ def _same_tasks(env: EnvDefinition) -> CaseCheck:
     finding = CaseCheck(name="the same tasks from the same seed")
     if env.generate is not None:
         for seed in range(CHECKED_TWICE):
-            one, two = (generated_tasks(env, 1, seed=seed) for _ in range(2))
+            one, two = (generate_tasks(env, 1, seed=seed) for _ in range(2))
             finding.add(one == two, f"seed {seed}")
     return finding
 

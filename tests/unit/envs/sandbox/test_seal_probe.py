@@ -26,11 +26,11 @@ seal.prctl(seal.PR_SET_NO_NEW_PRIVS, 1, "no_new_privs")
 seal.check_call(seal.LIBC.prctl(seal.PR_SET_SECCOMP, 2, ctypes.c_ulong(ctypes.addressof(head)), 0, 0), "seccomp")
 grader = MathGrader()
 try:
-    grader.equal(reference="x+1", answer="1+x")
+    grader.is_equal(reference="x+1", answer="1+x")
 except GraderError as error:
     print(error)
 os.environ["TEMPER_SANDBOX_MIN_LEVEL"] = "1"
-print(grader.equal(reference="x+1", answer="1+x"))
+print(grader.is_equal(reference="x+1", answer="1+x"))
 grader.close()
 """
 """A process, and all its children, for which the kernel has no Landlock (ENOSYS), as before 5.13."""
@@ -46,7 +46,7 @@ def uid_of(process: int) -> int:
 
 def test_the_math_grader_tries_its_seal_and_is_not_root() -> None:
     grader = MathGrader()
-    assert grader.equal(reference="x+1", answer="1+x") is True
+    assert grader.is_equal(reference="x+1", answer="1+x") is True
     (worker,) = grader.idle
     assert (worker.seal["level"], worker.seal["not_stopped"]) == (2, [])
     assert grader.mother is not None
