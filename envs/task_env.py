@@ -60,8 +60,8 @@ ANY_TEXT = AnyText()
 
 
 class TaskEnv(gymnasium.Env[str, str]):
-    """An environment over tasks. Subclasses define `turn`, and `score_so_far` if an episode without an answer may have a
-    score or a negative part.
+    """An environment over tasks. Subclasses define `turn`, `begin` if an episode has a state, and `score_so_far` if an episode
+    without an answer may have a score or a negative part.
 
     `reset(options={"task": Task})` sets the task. Without options, `draw` makes one if it is set. `step` follows gymnasium
     and takes the text of a turn. `respond` takes a parsed turn. Both call `turn`.
@@ -73,7 +73,7 @@ class TaskEnv(gymnasium.Env[str, str]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for name in ("reset", "step", "respond", "observe", "turn", "score_so_far"):
+        for name in ("reset", "begin", "step", "respond", "observe", "turn", "score_so_far"):
             if inspect.iscoroutinefunction(getattr(cls, name)):
                 raise ValueError(f"{cls.__name__}.{name} must not be async; steps run in threads, so block inside it")
 
@@ -111,6 +111,9 @@ class TaskEnv(gymnasium.Env[str, str]):
     def read_files(self, folder: Path) -> None:
         """Take over the files that an agent leaves in the folder. A model wrote them: follow no link, and limit the size."""
 
+    def begin(self, task: Task) -> None:
+        """Prepare an episode of a task, at the end of `reset`."""
+
     def is_last(self, task: Task) -> bool:
         """Return whether no turn may follow the present one."""
         limit = task.env.settings.max_turns
@@ -132,6 +135,7 @@ class TaskEnv(gymnasium.Env[str, str]):
             raise ValueError(f"options['task'] must be a Task, not {task!r}")
         self.servers.close()
         self.task, self.turns, self.characters, self.answer = task, 0, 0, ""
+        self.begin(task)
         return last_user_text(task), {"key": task.key}
 
     def step(self, action: str) -> GymStep:

@@ -35,16 +35,13 @@ class GymEnv(TaskEnv):
 
     game: GymGame | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation = super().reset(seed=seed, options=options)
-        assert self.task is not None
+    def begin(self, task: Task) -> None:
         self.close()
-        self.game, first = begin_of(self.task)
+        self.game, first = begin_of(task)
         self.total, self.bad, self.played = 0.0, 0, 0
-        kind = self.task.env.options
-        if prompt(kind, first) != self.task.messages[0]["content"]:
+        kind = task.env.options
+        if prompt(kind, first) != task.messages[0]["content"]:
             raise EnvironmentFault(f"{kind['id']} does not begin as it did when the task was made: {first!r}")
-        return observation
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         assert self.game is not None

@@ -36,11 +36,9 @@ ECHO = "echo"
 class MathEnv(TaskEnv):
     """Single turn: the final answer must equal the task's."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observed = super().reset(seed=seed, options=options)
-        if self.task is not None and plain_number(self.task.spec["answer"]) is None:
+    def begin(self, task: Task) -> None:
+        if plain_number(task.spec["answer"]) is None:
             shared_grader().start()  # warm before the answer arrives
-        return observed
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         score = grade(

@@ -42,12 +42,10 @@ class MultiTurnCallsEnv(TaskEnv):
     unreadable).
     """
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation = super().reset(seed=seed, options=options)
+    def begin(self, task: Task) -> None:
         self.calls: list[dict[str, Any]] = []
         self.right = self.steps = self.unreadable = 0
         self.played: Playback | None = None
-        return observation
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         calls = [call for call in parsed.calls if isinstance(call, Call)]

@@ -65,13 +65,10 @@ class SearchOptions:
 class SearchEnv(TaskEnv):
     """A turn with calls is answered by one tool message per call. The first turn without calls is the answer."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation = super().reset(seed=seed, options=options)
-        assert self.task is not None
+    def begin(self, task: Task) -> None:
         self.opened: set[str] = set()
         self.calls = self.errors = 0
-        self.tools = tools(_corpus(self.task), _options(self.task), self.opened)
-        return observation
+        self.tools = tools(_corpus(task), _options(task), self.opened)
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         if not parsed.calls:

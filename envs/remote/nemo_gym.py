@@ -36,16 +36,13 @@ class NemoGymEnv(TaskEnv):
 
     session: Session | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation, info = super().reset(seed=seed, options=options)
-        assert self.task is not None
+    def begin(self, task: Task) -> None:
         self.close()
-        self.session = Session(Server.from_options(self.task.env.options["server"]))
+        self.session = Session(Server.from_options(task.env.options["server"]))
         self.turns_so_far: list[ResponseTurn] = []
         self.calls = self.refused = self.unreadable = 0
         self.reward = 0.0
-        self.session.post_json("seed_session", self.task.spec["row"])
-        return observation, info
+        self.session.post_json("seed_session", task.spec["row"])
 
     def observe(self, parsed: ParsedTurn) -> None:
         self.turns_so_far.append(ResponseTurn(text=to_writable(parsed.content).strip()))

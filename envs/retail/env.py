@@ -47,20 +47,17 @@ class RetailEnv(TaskEnv):
     share of refused calls) and `format` (0 if a call was unreadable).
     """
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation = super().reset(seed=seed, options=options)
-        assert self.task is not None
+    def begin(self, task: Task) -> None:
         try:
-            self.database = rows.database_of(self.task)
+            self.database = rows.database_of(task)
         except ValueError as error:
             raise EnvironmentFault(str(error)) from error
-        self.customer = open_customer(self.task)
-        self.has_ended_well = not has_simulated_customer(self.task)
+        self.customer = open_customer(task)
+        self.has_ended_well = not has_simulated_customer(task)
         self.said: list[str] = []
         self.answered_texts = 0
         self.transferred = False
         self.calls = self.refused = self.unreadable = 0
-        return observation
 
     def observe(self, parsed: ParsedTurn) -> None:
         self.said.append(parsed.content)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import RowFormat, has_fields
@@ -28,9 +27,8 @@ class ToolEnv(TaskEnv):
     `temper.rewards.tool_calls`.
     """
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def begin(self, task: Task) -> None:
         self.calls = self.errors = 0
-        return super().reset(seed=seed, options=options)
 
     def with_tool_errors(self, score: Score) -> Score:
         return replace(score, parts=score.parts | {TOOL_ERRORS: error_rate(self.errors, self.calls)})

@@ -40,14 +40,11 @@ class WorkspaceEnv(TaskEnv):
 
     workspace = Workspace({})
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation = super().reset(seed=seed, options=options)
-        assert self.task is not None
-        files, image = self.task.spec["files"], self.task.env.options.get(IMAGE, "")
+    def begin(self, task: Task) -> None:
+        files, image = task.spec["files"], task.env.options.get(IMAGE, "")
         self.workspace.close()
         self.workspace = ContainerWorkspace(files, image) if image else Workspace(files)
         self.calls = self.accepted = self.unreadable = 0
-        return observation
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         if not parsed.calls:
