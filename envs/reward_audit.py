@@ -11,14 +11,12 @@ from functools import partial
 
 from temper.envs.binding import BoundEnv
 from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
-from temper.envs.core.errors import failure_of
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import CALL_BLOCK, call_message, remove_calls, turn_text
-from temper.envs.env_episode import EnvEpisode
+from temper.envs.core.turn_text import CALL_BLOCK, make_call_turn, remove_calls, turn_text
 from temper.envs.own_reward import ROW, copy_row
 from temper.envs.source import data_of, distinct_tasks, first_rows, open_source
 from temper.envs.task_env import last_user_text
-from temper.envs.transcript import TranscriptScore, parse_own_turn, score_turns
+from temper.envs.transcript import TranscriptScore, score_play, score_turns
 from temper.rewards.score import correctness
 
 AUDITED = 30
@@ -200,7 +198,7 @@ def _inside_calls(tasks: Iterable[Task], references: Mapping[str, list[str]]) ->
     finding = CaseCheck(name="right answers inside a call earn nothing")
     for task in tasks:
         if answer := remove_calls(references[task.key][-1]):
-            call = turn_text({"content": "", "tool_calls": [call_message("finish", {"text": answer})]}, thinks=False)
+            call = turn_text(make_call_turn([("finish", {"text": answer})]), thinks=False)
             for name, turn in (("an unknown", call), ("an unreadable", call.replace("}}", "}"))):
                 scored = score_turns(task, [turn])
                 finding.add(not is_right(task, scored), f"{task.key}, inside {name} call: {_describe_score(scored)}")
@@ -263,21 +261,8 @@ def _everything(env: EnvDefinition, tasks: Iterable[Task], references: Mapping[s
 
 def _copied(task: Task, *, references: Mapping[str, list[str]], copy: Copy) -> TranscriptScore:
     settings = replace(task.env.settings, max_turns=COPIED_TURNS, tool_turns=COPIED_TURNS)
-    episode = EnvEpisode(replace(task, env=replace(task.env, settings=settings)))
-    reference, replies = "\n".join(references[task.key]), list[str]()
-    try:
-        episode.begin()
-        while (text := copy(reference, replies)) is not None:
-            result = episode.step(parse_own_turn(text))
-            if result.done:
-                return TranscriptScore(reward=result.reward, score=result.score)
-            replies += [str(message["content"]) for message in result.messages]
-        result = episode.truncate("for it had nothing to copy")
-        return TranscriptScore(reward=result.reward, score=result.score)
-    except Exception as error:  # any error of an environment
-        return TranscriptScore(reward=None, failure=failure_of(error))
-    finally:
-        episode.close()
+    reference = "\n".join(references[task.key])
+    return score_play(replace(task, env=replace(task.env, settings=settings)), partial(copy, reference))
 
 
 def _last_line(_reference: str, replies: list[str]) -> str:

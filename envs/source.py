@@ -229,17 +229,15 @@ class RowSource:
     """The tasks of all rows of a split, repeated without end.
 
     Training rows are shuffled by the seed anew in each epoch, rows held out by hash only once. Of equal rows only one
-    stays, and `duplicates` counts the others. Rows held out by file or column are a benchmark, so they keep their order,
-    each once. If a row has another row's key, it gets a new one. `skipped` counts bad rows.
+    stays. Rows held out by file or column are a benchmark, so they keep their order, each once. If a row has another row's
+    key, it gets a new one.
     """
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
         heldout, read = split == "heldout", all_rows(env, data)
         rows = [each.task for each in read.tasks if each.heldout == heldout]
-        self.skipped = read.skipped
         is_benchmark = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
         kept = rows if is_benchmark else drop_equal_tasks(rows)
-        self.duplicates = len(rows) - len(kept)
         if named := len(kept) - len({task.key for task in kept}):
             LOG.warning("%s: renamed the duplicate keys of %d rows", data.name, named)
         self.tasks = number_equal_keys(kept)

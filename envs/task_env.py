@@ -36,23 +36,17 @@ from temper.rewards.score import (
 
 MAX_CALLS = 8
 TOO_MANY, UNANSWERED = "error: too many calls", "error: the call was not carried out"
-MAX_CHARACTERS = 65_536
+LONGEST_SAMPLE = 256
 
 
 class AnyText(spaces.Text):
     """Texts of any characters and any length. Samples are short and printable ASCII."""
 
     def __init__(self) -> None:
-        super().__init__(MAX_CHARACTERS, min_length=0, charset=string.printable)
+        super().__init__(LONGEST_SAMPLE, min_length=0, charset=string.printable)
 
     def contains(self, x: Any) -> bool:
         return isinstance(x, str)
-
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        if mask is not None or probability is not None:
-            return super().sample(mask, probability)
-        length = int(self.np_random.integers(0, 257))
-        return "".join(self.np_random.choice(list(self.character_list), size=length).tolist())
 
 
 ANY_TEXT = AnyText()
@@ -226,8 +220,7 @@ class TaskEnv(gymnasium.Env[str, str]):
             score = replace(score, parts=score.parts | {JUDGE: verdict.value}, evidence=evidence)
         usual = WEIGHTS | {JUDGE: 1.0} if settings.reward is None else dict.fromkeys(score.parts, 1.0)
         if settings.length_limit is not None:
-            length = {LENGTH: brevity(self.characters, limit=settings.length_limit)}
-            score = replace(score, parts=score.parts | length)
+            score = score.with_parts({LENGTH: brevity(self.characters, limit=settings.length_limit)})
         if truncated:
             score = replace(score, outcome=Outcome.TRUNCATED)
         reward = weigh_reward(score.parts, settings.weights or usual)

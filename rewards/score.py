@@ -1,7 +1,7 @@
 """The score of an answer: an outcome and named reward parts, and the reward as their weighted sum."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -39,6 +39,10 @@ class Score:
     parts: dict[str, float] = field(default_factory=dict)
     detail: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
+
+    def with_parts(self, parts: Mapping[str, float]) -> "Score":
+        """Return the score with further parts, or with other values of its parts."""
+        return replace(self, parts={**self.parts, **parts})
 
 
 def binary_score(correct: bool, *, well_formed: bool = True, detail: str = "") -> Score:

@@ -47,7 +47,7 @@ class CodeEnv(TaskEnv):
         source = program_text(parsed.answer, spec)
         if source is None:
             wrong = binary_score(False, well_formed=False, detail="no program in the answer")
-            return self.end(_with_share(wrong, 0.0)) if last else self.continue_with([_user(NO_PROGRAM)])
+            return self.end(wrong.with_parts({TESTS: 0.0})) if last else self.continue_with([_user(NO_PROGRAM)])
         score, failures = shared_sandbox().attempt(
             lambda sandbox: judge(
                 sandbox, source, spec, credit=task.env.settings.credit, failures=1 if last else MAX_FAILURES_SHOWN
@@ -95,9 +95,8 @@ def judge(
         "executed": done.executed,
         "isolation": level,
     }
-    score = replace(_with_share(_score(done.wrong, tests.count), share), evidence=evidence)
-    if partial:
-        score = replace(score, parts=score.parts | {CORRECT: share})
+    score = replace(_score(done.wrong, tests.count), evidence=evidence)
+    score = score.with_parts({TESTS: share} | ({CORRECT: share} if partial else {}))
     limit = spec.get("shown", 0)
     messages = [
         tested.detail if number <= limit else f"hidden test {number}: {tested.fault}" for number, tested in done.wrong
@@ -111,10 +110,6 @@ def _score(wrong: list[tuple[int, CaseResult]], count: int) -> Score:
     number, first = wrong[0]
     detail = f"test {number} of {count}: {first.detail}"
     return policy_fault(detail) if first.policy_fault else binary_score(False, detail=detail)
-
-
-def _with_share(score: Score, share: float) -> Score:
-    return replace(score, parts=score.parts | {TESTS: share})
 
 
 def _user(text: str) -> Message:

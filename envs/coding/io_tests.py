@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from temper.envs.core.row_fields import quote_value
+from temper.envs.core.row_format import read_json
 
 Pair = tuple[Any, Any]
 MAX_UNPACKED = 512 * 2**20
@@ -49,13 +50,6 @@ def _one(pair: dict[str, Any], names: tuple[str, ...], field: str) -> Any:
         if name in pair:
             return pair[name]
     raise ValueError(f"field {field!r} has a test with {sorted(pair)}; it needs {' or '.join(names)}")
-
-
-def read_json(text: str, name: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"field {name!r} is not valid JSON: {error}") from error
 
 
 def program_tests(pairs: Sequence[Pair]) -> list[dict[str, str]]:

@@ -14,6 +14,7 @@ from symtable import SymbolTable, symtable
 from typing import TypeVar
 
 from temper.envs.core.row_format import Row, field
+from temper.rewards.program_text import has_definition
 
 MODULES = frozenset(sys.stdlib_module_names)
 SHORT_NAMES = {"np": "import numpy as np"}
@@ -34,13 +35,13 @@ def _read(read: Callable[[str], T], source: str, field: str) -> T:
         raise ValueError(f"field {field!r} is not Python: {error}") from error
 
 
-def is_completed_by(source: str, body: str) -> bool:
-    """Return whether the source with this body appended is Python, so that a model may complete it."""
+def is_completable(source: str, entry_point: str) -> bool:
+    """Return whether a source defines the entry point and is Python with a body, so that a model may complete it."""
     try:
-        parse_source(f"{source.rstrip()}\n{body}", "")
+        parse_source(f"{source.rstrip()}\n    pass", "")
     except ValueError:
         return False
-    return True
+    return has_definition(source, entry_point)
 
 
 def walk_nodes(tree: ast.AST) -> Iterator[ast.AST]:

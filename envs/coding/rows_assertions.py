@@ -17,7 +17,7 @@ from temper.envs.coding.row_source import (
     find_called_names,
     find_required_names,
     find_unbound_names,
-    is_completed_by,
+    is_completable,
     names_of,
     parse_source,
 )
@@ -48,7 +48,12 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
     setup = "".join(_lines(row[name], name) for name in SETUPS if row.get(name))
     solution = next((row[name] for name in SOLUTIONS if isinstance(row.get(name), str)), None)
     given = None if row.get("entry_point") is None else entry_point_of(row)
-    if solution is not None and given is not None and _completes(text, given) and not has_definition(solution, given):
+    if (
+        solution is not None
+        and given is not None
+        and is_completable(text, given)
+        and not has_definition(solution, given)
+    ):
         solution = complete_body(text, solution)
     free = find_unbound_names(names_of("\n".join([setup, *asserts]), tests_field))
     names, imports = find_required_names(free, solution)
@@ -63,7 +68,7 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
     spec: dict[str, Any] = {"entry_point": entry_point, "checks": asserts, "names": names, "setup": imports + setup}
     if solution is not None:
         spec["solution"] = solution
-    if _completes(text, entry_point):
+    if is_completable(text, entry_point):
         spec["prompt"] = text
         spec["setup"] = f"{imports}{preamble(text, entry_point)}\n{setup}"
     request = REQUEST.format(text.strip(), entry_point, shown[0])
@@ -108,10 +113,6 @@ def _lines(value: Any, name: str) -> str:
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise ValueError(f"field {name!r} must be a text or a list of lines, not {type(value).__name__}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def _completes(text: str, entry_point: str) -> bool:
-    return has_definition(text, entry_point) and is_completed_by(text, "    pass")
 
 
 def _entry_point(asserts: list[str], names: list[str], field_name: str) -> str:

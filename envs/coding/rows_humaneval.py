@@ -11,7 +11,7 @@ from temper.envs.coding.row_source import (
     find_required_names,
     find_unbound_names,
     has_name,
-    is_completed_by,
+    is_completable,
     names_of,
     parse_source,
 )
@@ -47,7 +47,7 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
     check = check_of(tree)
     if check is None:
         raise ValueError("field 'test' defines no function check(candidate)")
-    completes = has_definition(prompt, entry_point) and is_completed_by(prompt, "    pass")
+    completes = is_completable(prompt, entry_point)
     setup = preamble(prompt, entry_point) if completes else ""
     solution = _solution(row.get("canonical_solution"), prompt, entry_point, completes=completes)
     given = names_of(setup, "prompt").bound

@@ -7,7 +7,7 @@ A turn has the form `reasoning </think> answer`, or only the answer with thinkin
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -237,6 +237,12 @@ def has_valid_calls(calls: Sequence[Call | BadCall], tools: Sequence[Tool]) -> b
 
 def call_message(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def make_call_turn(calls: Iterable[tuple[str, dict[str, Any]]], *, reasoning: str = "", content: str = "") -> Message:
+    """Return a turn of the model with these calls: names and arguments."""
+    made = [call_message(name, arguments) for name, arguments in calls]
+    return {"role": "assistant", "reasoning_content": reasoning, "content": content, "tool_calls": made}
 
 
 def turn_text(message: Message, *, thinks: bool) -> str:

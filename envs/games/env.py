@@ -72,8 +72,7 @@ class GymEnv(TaskEnv):
 
     def _judged(self, total: float, *, won: bool) -> Score:
         score = binary_score(won, detail=f"return {total:g}")
-        parts = score.parts | {RETURN: total, BAD_ACTIONS: error_rate(self.bad, self.turns)}
-        return replace(score, parts=parts)
+        return score.with_parts({RETURN: total, BAD_ACTIONS: error_rate(self.bad, self.turns)})
 
     def close(self) -> None:
         if self.game is not None:

@@ -100,7 +100,7 @@ class MultiTurnCallsEnv(TaskEnv):
         return self._with_turns(task, binary_score(not fault, well_formed=self.unreadable == 0, detail=fault))
 
     def _with_turns(self, task: Task, score: Score) -> Score:
-        return replace(score, parts=score.parts | {USER_TURNS: self.right / len(task.spec["reference"])})
+        return score.with_parts({USER_TURNS: self.right / len(task.spec["reference"])})
 
 
 def with_folder(folder: Path, *, package: Path | None) -> EnvDefinition:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.core.turn_text import make_call_turn, turn_text
 
 DONE = "Done."
 Calls = list[dict[str, Any]]
@@ -26,9 +26,10 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _turns(turns: list[Calls]) -> list[str]:
-    return [text for calls in turns for text in (*([_turn_of_calls(calls)] if calls else []), DONE)]
-
-
-def _turn_of_calls(calls: Calls) -> str:
-    asked = [call_message(call["name"], call["arguments"]) for call in calls]
-    return turn_text({"content": "", "tool_calls": asked}, thinks=False)
+    texts = []
+    for calls in turns:
+        if calls:
+            asked = [(call["name"], call["arguments"]) for call in calls]
+            texts.append(turn_text(make_call_turn(asked), thinks=False))
+        texts.append(DONE)
+    return texts

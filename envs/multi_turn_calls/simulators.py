@@ -50,7 +50,7 @@ class Simulators:
         """`package` is the folder of `bfcl_eval`. A request may take `CPU_S` of processor time and `wall_s` in all."""
         self.package = package
         self.wall_s = wall_s
-        self._process = LineProcess(CHILD, "the simulators", (str(package.parent), str(CPU_S)))
+        self.process = LineProcess(CHILD, "the simulators", (str(package.parent), str(CPU_S)))
 
     def play(self, scene: Scene, *, model: Calls, reference: Calls) -> Playback | None:
         """Execute the model's and the reference calls, each on fresh simulators.
@@ -58,7 +58,7 @@ class Simulators:
         Return None if the model's calls took too long or ended the process twice, but the reference calls alone did not.
         Raise `EnvironmentFault` if a simulator can't be loaded, fails, or does not finish the reference calls.
         """
-        with stop_clock(), self._process.lock:
+        with stop_clock(), self.process.lock:
             reply = self._ask(scene, model, reference)
             if reply is None:
                 if self._ask(scene, (), reference) is None:
@@ -78,33 +78,21 @@ class Simulators:
             spans=tuple((reply["asked"] + began, seconds) for began, seconds in reply["spans"]),
         )
 
-    def seal(self) -> dict[str, Any]:
-        with self._process.lock:
-            self._started()
-            return dict(self._process.ready["seal"])
-
-    def close(self) -> None:
-        with self._process.lock:
-            self._process.close()
-
     def _ask(self, scene: Scene, model: Calls, reference: Calls) -> dict[str, Any] | None:
-        self._started()
+        try:
+            self.process.start()
+        except NotStarted as error:
+            raise EnvironmentFault(f"the simulators of {self.package} can't be loaded: {error}; {REMEDY}") from error
         for name in scene.classes:
-            if name in self._process.ready["unusable"]:
+            if name in self.process.ready["unusable"]:
                 raise EnvironmentFault(
-                    f"{name} of {self.package} can't be loaded ({self._process.ready['unusable'][name]}); {REMEDY}"
+                    f"{name} of {self.package} can't be loaded ({self.process.ready['unusable'][name]}); {REMEDY}"
                 )
         started = time.monotonic()
-        reply = self._process.ask(asdict(scene) | {"model": model, "reference": reference}, seconds=self.wall_s)
+        reply = self.process.ask(asdict(scene) | {"model": model, "reference": reference}, seconds=self.wall_s)
         if reply is not None and "fault" in reply:
             raise EnvironmentFault(f"a simulator of {', '.join(scene.classes)} failed: {reply['fault']}")
         return None if reply is None else reply | {"asked": started}
-
-    def _started(self) -> None:
-        try:
-            self._process.start()
-        except NotStarted as error:
-            raise EnvironmentFault(f"the simulators of {self.package} can't be loaded: {error}; {REMEDY}") from error
 
 
 SHARED = PerProcess[dict[str, Simulators]](dict)

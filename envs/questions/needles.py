@@ -18,7 +18,7 @@ are not numbers, an answer that has them all is right.
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -105,7 +105,7 @@ class NeedleEnv(TaskEnv):
             shared = {value for value in wanted if value.lower() in (answer or "").lower()}
             right = shared == set(wanted)
         said = binary_score(right, well_formed=answer is not None, detail=f"{len(shared)} of {len(wanted)} found")
-        return self.end(replace(said, parts=said.parts | {RECALL: len(shared) / len(set(wanted))}))
+        return self.end(said.with_parts({RECALL: len(shared) / len(set(wanted))}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
+from temper.envs.core.turn_text import Call, ParsedTurn, make_call_turn, turn_text
 from temper.envs.questions.made_words import draw_words
 from temper.envs.questions.short_answer import parse_accepted
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
@@ -89,7 +89,7 @@ class SearchEnv(TaskEnv):
     def _with_parts(self, score: Score, task: Task) -> Score:
         wanted = set(task.spec["reference_ids"])
         found = len(wanted & self.opened) / len(wanted) if wanted else 1.0
-        return replace(score, parts=score.parts | {FOUND: found, TOOL_ERRORS: error_rate(self.errors, self.calls)})
+        return score.with_parts({FOUND: found, TOOL_ERRORS: error_rate(self.errors, self.calls)})
 
 
 def tools(corpus: Corpus | None, options: SearchOptions, opened: set[str]) -> dict[str, TextTool]:
@@ -167,22 +167,17 @@ def demonstrate(task: Task) -> list[Message]:
     said: list[Message] = []
     for person, name in zip(spec["path"], spec["reference_ids"], strict=True):
         for reasoning, call in ((person, ("search", {"query": person})), (name, ("open", {"id": name}))):
-            said.append(_asking(reasoning, *call))
-            said.append({"role": "tool", "content": answer_call(Call(name=call[0], arguments=dict(call[1])), known)})
+            said.append(make_call_turn([call], reasoning=reasoning))
+            said.append({"role": "tool", "content": answer_call(Call(name=call[0], arguments=call[1]), known)})
     last = spec["accepted"][0]
     return [*said, {"role": "assistant", "reasoning_content": last, "content": f"\\boxed{{{last}}}"}]
-
-
-def _asking(reasoning: str, name: str, arguments: dict[str, str]) -> Message:
-    calls = [call_message(name, dict(arguments))]
-    return {"role": "assistant", "reasoning_content": reasoning, "content": "", "tool_calls": calls}
 
 
 def reference(task: Task) -> list[str]:
     if "path" in task.spec:
         return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
-    opening = [call_message("open", {"id": name}) for name in task.spec["reference_ids"][:MAX_CALLS]]
-    asked = [turn_text({"content": "", "tool_calls": opening}, thinks=False)] if opening else []
+    opening = [("open", {"id": name}) for name in task.spec["reference_ids"][:MAX_CALLS]]
+    asked = [turn_text(make_call_turn(opening), thinks=False)] if opening else []
     return [*asked, f"Answer: {task.spec['accepted'][0]}"]
 
 

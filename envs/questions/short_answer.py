@@ -11,12 +11,11 @@ the words, or the F1 of the items of a list.
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_fields import quote_value
-from temper.envs.core.row_format import Row, RowFormat, field, golds, has_fields
+from temper.envs.core.row_format import Row, RowFormat, field, golds, has_fields, read_json
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -47,7 +46,7 @@ class ShortAnswerEnv(TaskEnv):
         said = binary_score(
             right, well_formed=answer is not None, detail=f"answered {(answer or 'nothing, or several')[:80]}"
         )
-        return self.end(replace(said, parts=said.parts | {F1: f1}))
+        return self.end(said.with_parts({F1: f1}))
 
 
 def score_answer(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
@@ -201,10 +200,7 @@ def _trivia_task(row: Row) -> Task:
 
 def _pop_task(row: Row) -> Task:
     answers = row["possible_answers"]
-    try:
-        listed = json.loads(answers) if isinstance(answers, str) else answers
-    except ValueError as error:
-        raise ValueError(f"field 'possible_answers' is not valid JSON: {error}") from error
+    listed = read_json(answers, "possible_answers") if isinstance(answers, str) else answers
     if not isinstance(listed, list):
         raise ValueError(f"possible_answers is {quote_value(answers)}; it must be a list")
     return _asked(field(row, "question", str), None, parse_accepted(listed, "possible_answers"))

@@ -99,8 +99,6 @@ class NemoGymEnv(TaskEnv):
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    if "protocol" in options:
-        raise ValueError("options.protocol is removed; leave it out, or use kind: openenv for a server with `step`")
     if "agent" in options:
         return with_agent(ENVIRONMENT, options)
     require_known(options, [setting.name for setting in fields(Server)], "options")

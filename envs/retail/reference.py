@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import call_message, remove_calls, turn_text
+from temper.envs.core.turn_text import make_call_turn, remove_calls, turn_text
 from temper.envs.retail.customer import SCRIPT, USER_REPLIES, has_simulated_customer, is_model
 from temper.envs.retail.database import Database
 from temper.envs.retail.outputs import contains_output, takes_parts
@@ -78,5 +78,4 @@ def _turns(task: Task, actions: list[Action], outputs: list[str] | None = None) 
 
 
 def _turn(content: str, action: Action) -> str:
-    calls = [call_message(action["name"], action["arguments"])]
-    return turn_text({"content": content, "tool_calls": calls}, thinks=False)
+    return turn_text(make_call_turn([(action["name"], action["arguments"])], content=content), thinks=False)

@@ -24,7 +24,6 @@ from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault, describe_error
 from temper.envs.core.process import kill_group, require_python, wrap_in_shell
 from temper.envs.core.task import Message, Task
-from temper.envs.task_env import TaskEnv
 
 CHILD = Path(__file__).with_name("child.py")
 START_S, STOP_S = 170.0, 10.0
@@ -227,10 +226,6 @@ def generate(rng: random.Random, level: int, *, options: Options) -> Task:
     return Task(messages=(message,), spec={"task": task["key"], "options": dict(options)}, key=task["key"])
 
 
-class TasksetEnv(TaskEnv):
-    """The task set plays and scores its episodes itself."""
-
-
 def configure(options: Options) -> EnvDefinition:
     require_known(options, ("python", "taskset", "env", "max_tasks", "folder", "variables"), "options")
     for name in ("python", "taskset"):
@@ -244,7 +239,7 @@ def configure(options: Options) -> EnvDefinition:
 
 ENVIRONMENT = EnvDefinition(
     id="verifiers",
-    entry_point="temper.envs.tasksets.env:TasksetEnv",
+    entry_point="temper.envs.task_env:TaskEnv",
     configure=configure,
     agent=f"{play.__module__}.{play.__qualname__}",
     parts=(),

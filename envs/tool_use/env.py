@@ -1,6 +1,5 @@
 """The tool-use environment: look-ups and a calculator over several turns, or single-turn function calls."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +30,7 @@ class ToolEnv(TaskEnv):
         self.calls = self.errors = 0
 
     def with_tool_errors(self, score: Score) -> Score:
-        return replace(score, parts=score.parts | {TOOL_ERRORS: error_rate(self.errors, self.calls)})
+        return score.with_parts({TOOL_ERRORS: error_rate(self.errors, self.calls)})
 
     def score_so_far(self, task: Task) -> Score:
         return self.with_tool_errors(binary_score(False))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.core.turn_text import make_call_turn, turn_text
 from temper.envs.tool_use.leaderboard_rows import argument_types, schemas_of
 from temper.envs.tool_use.lookups import demonstrate
 from temper.rewards.foreign_values import Language, foreign_value
@@ -168,8 +168,8 @@ def _value(option: Any, schema: Schema) -> Any:
 
 
 def _turn(calls: Calls) -> str:
-    made = [call_message(call["name"], call["arguments"]) for call in calls]
-    return turn_text({"content": "" if calls else NO_CALL, "tool_calls": made}, thinks=False)
+    made = [(call["name"], call["arguments"]) for call in calls]
+    return turn_text(make_call_turn(made, content="" if calls else NO_CALL), thinks=False)
 
 
 def literal(value: Any, kind: str, items: str | None, language: Language) -> str:

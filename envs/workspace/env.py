@@ -14,7 +14,7 @@ from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, turn_text
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, make_call_turn, turn_text
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from temper.envs.workspace import bugs
 from temper.envs.workspace.container import ContainerWorkspace
@@ -85,7 +85,7 @@ class WorkspaceEnv(TaskEnv):
         settings, image = task.env.settings, task.env.options.get(IMAGE, "")
         score = verify(self.workspace.files, task.spec, credit=settings.credit, image=image)
         parts = {FORMAT: float(self.unreadable == 0), TOOL_ERRORS: error_rate(self.calls - self.accepted, self.calls)}
-        return replace(score, parts=score.parts | parts)
+        return score.with_parts(parts)
 
 
 def load(row: Row) -> Task:
@@ -145,9 +145,9 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 def _turns(files: dict[str, str]) -> list[str]:
     """Return the turns that write these files and end."""
-    calls = [call_message("write", {"path": path, "text": text}) for path, text in files.items()]
+    calls = [("write", {"path": path, "text": text}) for path, text in files.items()]
     parts = [calls[start : start + MAX_CALLS] for start in range(0, len(calls), MAX_CALLS)]
-    return [*(turn_text({"content": "", "tool_calls": part}, thinks=False) for part in parts), DONE]
+    return [*(turn_text(make_call_turn(part), thinks=False) for part in parts), DONE]
 
 
 ENVIRONMENT = EnvDefinition(

@@ -238,8 +238,8 @@ def test_a_simulator_that_sleeps_or_ends_the_process_is_a_fault(tmp_path: Path) 
         played = simulators.play(scene, model=(), reference=())
         assert played is not None
         assert played.differing == ()
-        assert simulators.seal()["level"] >= 1
-        simulators.close()
+        assert simulators.process.ready["seal"]["level"] >= 1
+        simulators.process.close()
 
 
 def test_simulators_that_cant_be_had_are_told_with_the_remedy(tmp_path: Path) -> None:

@@ -58,10 +58,10 @@ def test_the_math_grader_tries_its_seal_and_is_not_root() -> None:
 def test_reasoning_gyms_process_tries_its_seal_and_is_not_root() -> None:
     library = PuzzleLibrary()
     assert library.make(Origin(dataset="leg_counting", config={}, seed=5)).question
-    found = library.seal()
+    found = library.process.ready["seal"]
     assert (found["level"], found["not_stopped"]) == (2, [])
     assert os.geteuid() != 0 or found["uid"] != 0
-    library.close()
+    library.process.close()
 
 
 def test_without_landlock_grading_is_refused_or_warned_of() -> None:
