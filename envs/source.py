@@ -163,14 +163,12 @@ class StreamedSource:
         return self._blocks.item(index)
 
     def _rows(self) -> Iterator[Task]:
+        index, by = self._index, self._env.config.drop_overlap
         for each in row_tasks(self._env, self._data):
-            if each.heldout == (self._split == "heldout") and not self._overlaps(each.task):
+            if each.heldout != (self._split == "heldout"):
+                continue
+            if index is None or not index.has_overlap(prompt_text(each.task.request), by):
                 yield each.task
-
-    def _overlaps(self, task: Task) -> bool:
-        return self._index is not None and self._index.has_overlap(
-            prompt_text(task.request), self._env.config.drop_overlap
-        )
 
 
 MAX_DRAWS = 10_000

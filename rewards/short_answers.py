@@ -118,7 +118,7 @@ def word_f1(text: str, accepted: Sequence[str]) -> float:
     """Return the highest F1 of the words that a text shares with an accepted one, as SQuAD defines it; 0 without shared
     words.
     """
-    said = Counter(plain(text).split())
+    said = _words(text)
     return max(
         (_f1((said & words).total(), said.total(), words.total()) for words in map(_words, accepted)), default=0.0
     )

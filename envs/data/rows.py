@@ -90,7 +90,8 @@ def file_rows(path: Path) -> Iterator[PlacedRow]:
         return jsonl_rows(path)
     from temper.envs.data.tables import table_rows
 
-    return _numbered(table_rows(path), str(path))
+    rows = enumerate(table_rows(path), start=1)
+    return (PlacedRow(place=f"{path}: row {number}", row=row, padded=True) for number, row in rows)
 
 
 def usable_rows(
@@ -162,11 +163,6 @@ def read_rows(data: DataConfig, *, parse: Callable[[Row, int], T], on_error: OnE
     tally = Tally()
     items = list(usable_rows(data, parse=parse, on_error=on_error, tally=tally))
     return items, tally.skipped
-
-
-def _numbered(rows: Iterator[Row], name: str) -> Iterator[PlacedRow]:
-    for number, row in enumerate(rows, start=1):
-        yield PlacedRow(place=f"{name}: row {number}", row=row, padded=True)
 
 
 def _is_table(path: Path, start: bytes) -> bool:

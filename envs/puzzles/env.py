@@ -60,7 +60,7 @@ class PuzzleEnv(TaskEnv):
 
 
 def _library_score(task: Task, text: str) -> float | None:
-    origin = _origin(task)
+    origin = Origin(dataset=task.spec["dataset"], config=task.spec["config"], seed=task.spec["seed"])
     library = shared_library("scoring")
     try:
         question = library.make(origin).question
@@ -71,10 +71,6 @@ def _library_score(task: Task, text: str) -> float | None:
             f"{origin} is another question in the installed version of reasoning-gym; install the version that made it"
         )
     return library.score(origin, text)
-
-
-def _origin(task: Task) -> Origin:
-    return Origin(dataset=task.spec["dataset"], config=task.spec["config"], seed=task.spec["seed"])
 
 
 def answer_of(text: str) -> tuple[str, bool]:

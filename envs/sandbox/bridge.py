@@ -206,15 +206,6 @@ ACTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def caller() -> Callable[..., Any]:
-    """Return a method that calls the object behind a proxy, with any arguments."""
-
-    def call(stand_in: "Remote", *arguments: Any, **keywords: Any) -> Any:
-        return remote(stand_in, "call", list(arguments), keywords)
-
-    return call
-
-
 class Remote:
     """A proxy for an object of the other side."""
 
@@ -222,7 +213,8 @@ class Remote:
         object.__setattr__(self, "_bridge", bridge)
         object.__setattr__(self, "_there", there)
 
-    __call__ = caller()
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
+        return remote(self, "call", list(arguments), keywords)
 
     def __getattr__(self, name: str) -> Any:
         return remote(self, "attribute", name)

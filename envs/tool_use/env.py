@@ -7,7 +7,7 @@ from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import DEFAULT_TURNS, Message, Task
-from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
+from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.task_env import TaskEnv, answer_each
 from temper.envs.tool_use import function_rows, leaderboard_rows, lookups
 from temper.envs.tool_use.reference import negatives, reference
@@ -45,15 +45,12 @@ class ToolEnv(TaskEnv):
             return self.end(self.with_tool_errors(score))
         if self.is_last(task):
             return self.truncate(f"after {self.turns} turns without an answer")
-        results = answer_each(parsed.calls, lambda call: run_tool(call, task.spec["database"]))
+        tools = lookups.tools(task.spec["database"])
+        results = answer_each(parsed.calls, lambda call: answer_call(call, tools))
         self.calls += len(results)
         self.errors += sum(result.startswith("error:") for result in results)
         messages: list[Message] = [{"role": "tool", "content": result[:MAX_RESULT_CHARACTERS]} for result in results]
         return self.continue_with(messages)
-
-
-def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
-    return answer_call(call, lookups.tools(database))
 
 
 def in_folder(folder: Path | None) -> EnvDefinition:
