@@ -20,8 +20,17 @@ from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.games.actions import parse_action
 from temper.envs.games.known_games import GymGame
 from temper.envs.games.options import game_options
-from temper.envs.games.reference import demonstrate, negatives, reference
-from temper.envs.games.tasks import act, begin_of, describe_actions, generate, prompt, view
+from temper.envs.games.tasks import (
+    act,
+    begin_of,
+    demonstrate,
+    describe_actions,
+    generate,
+    negatives,
+    prompt,
+    reference,
+    view,
+)
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import Score, binary_score, error_rate
 

@@ -29,9 +29,9 @@ class Preset:
     """The source of the prompt."""
     rule: str
     """The rule for a right answer."""
-    tokens: int
+    tokens: int = 4096
     """Token limit of an answer with its thinking, unless the user sets one."""
-    samples: str
+    samples: str = "1, greedy"
     """The usual way to quote it: answers per task and sampling."""
     source: str
     """The paper."""

@@ -20,8 +20,7 @@ from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import parse_turn
 from temper.envs.data.config import DataConfig
 from temper.envs.env_episode import EnvEpisode
-from temper.envs.multi_turn_calls.env import MAX_STEPS, fault_of
-from temper.envs.multi_turn_calls.reference import negatives, reference
+from temper.envs.multi_turn_calls.env import MAX_STEPS, fault_of, negatives, reference
 from temper.envs.multi_turn_calls.rows import call_in
 from temper.envs.multi_turn_calls.simulators import WALL_S, Scene, Simulators
 from temper.envs.source import open_source
