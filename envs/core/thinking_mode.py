@@ -37,7 +37,7 @@ class Thinking:
         if (self.mode is Mode.BUDGET) != (self.budget is not None):
             raise ValueError(f"mode {self.mode.value} with budget {self.budget}: only mode budget has a budget")
         if self.budget is not None:
-            require_not_negative("thinking budget", self.budget)
+            require_not_negative("thinking.budget", self.budget)
 
     @property
     def on(self) -> bool:
@@ -81,7 +81,7 @@ class ThinkingMix:
         if sum(shares.values()) > 1 + 1e-9:
             raise ValueError(f"the shares of thinking are {shares}: their sum must be at most 1")
         for value in (*self.budgets, *self.budget_range):
-            require_not_negative("thinking budget", value)
+            require_not_negative("thinking.budgets", value)
         if self.budget_range and (len(self.budget_range) != 2 or self.budget_range[0] > self.budget_range[1]):
             raise ValueError(f"thinking.budget_range={self.budget_range}: set the lowest and the highest budget")
         if self.budgets and self.budget_range:
