@@ -16,7 +16,7 @@ from temper.envs.coding.row_source import (
     parse_source,
 )
 from temper.envs.core.prompts import USUAL, Prompts
-from temper.envs.core.row_format import HasFields, RowFormat, field
+from temper.envs.core.row_format import RowFormat, field, has_fields
 from temper.envs.core.task import Task
 from temper.rewards.program_text import complete_body, has_definition, join_code, preamble
 
@@ -90,6 +90,6 @@ def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> 
 def formats(prompts: Prompts) -> tuple[RowFormat, ...]:
     return (
         RowFormat(
-            name="humaneval", matches=HasFields("prompt", "test", "entry_point"), load=partial(load, prompts=prompts)
+            name="humaneval", matches=has_fields("prompt", "test", "entry_point"), load=partial(load, prompts=prompts)
         ),
     )

@@ -77,14 +77,19 @@ class RowFormat:
     """
 
 
+@dataclass(frozen=True, slots=True)
 class HasFields:
     """Matches rows with all these fields, or with any of them."""
 
-    def __init__(self, *names: str, how: Callable[[Iterable[object]], bool] = all) -> None:
-        self.names, self.how = names, how
+    names: tuple[str, ...]
+    how: Callable[[Iterable[object]], bool] = all
 
     def __call__(self, row: Row) -> bool:
         return self.how(name in row for name in self.names)
+
+
+def has_fields(*names: str) -> HasFields:
+    return HasFields(names)
 
 
 def own_id(row: Row) -> str | int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from temper.envs.core.prompts import QUESTION, USUAL, Prompts
 from temper.envs.core.row_fields import quote_value
-from temper.envs.core.row_format import HasFields, RowFormat, field, gold
+from temper.envs.core.row_format import RowFormat, field, gold, has_fields
 from temper.envs.core.task import Task
 from temper.envs.mathematics.grader import shared_grader
 from temper.envs.task_env import last_user_text
@@ -56,7 +56,7 @@ def formats(prompts: Prompts, boxes_are: Boxes = AGREE) -> tuple[RowFormat, ...]
             matches=lambda row: "question" in row and "####" in str(row.get("answer")),
             load=partial(load_gsm8k, prompts=prompts, boxes_are=boxes_are),
         ),
-        RowFormat(name="answer", matches=HasFields("question", "answer"), load=load, questions=TEXTS),
+        RowFormat(name="answer", matches=has_fields("question", "answer"), load=load, questions=TEXTS),
         RowFormat(
             name="math",
             matches=lambda row: "problem" in row and ("answer" in row or "solution" in row),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.row_format import HasFields, Row, RowFormat, field, read_json
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields, read_json
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -165,7 +165,7 @@ ENVIRONMENT = EnvDefinition(
     entry_point="temper.envs.questions.instruction_following:InstructionEnv",
     generate=generate,
     levels=len(requests.LEVELS),
-    formats=(RowFormat(name="ifeval", matches=HasFields("prompt", "instruction_id_list", "kwargs"), load=load),),
+    formats=(RowFormat(name="ifeval", matches=has_fields("prompt", "instruction_id_list", "kwargs"), load=load),),
     demonstrate=demonstrate,
     reference=reference,
     negatives=negatives,

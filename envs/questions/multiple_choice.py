@@ -19,7 +19,7 @@ from typing import Any
 from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.row_fields import quote_value
-from temper.envs.core.row_format import HasFields, Row, RowFormat, field, gold
+from temper.envs.core.row_format import Row, RowFormat, field, gold, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -167,20 +167,20 @@ def _task(question: str, choices: list[Any], right: int, *, shuffle: bool) -> Ta
 
 
 def _formats(*, shuffle: bool) -> tuple[RowFormat, ...]:
-    labelled = HasFields("choices", "answerKey")
+    labelled = has_fields("choices", "answerKey")
     return (
         RowFormat(name="arc", matches=labelled, load=partial(_labelled_task, shuffle=shuffle)),
         RowFormat(
             name="mmlu",
-            matches=HasFields("question", "choices", "answer"),
+            matches=has_fields("question", "choices", "answer"),
             load=partial(_list_task, choices="choices", shuffle=shuffle),
         ),
         RowFormat(
             name="mmlu_pro",
-            matches=HasFields("question", "options"),
+            matches=has_fields("question", "options"),
             load=partial(_list_task, choices="options", shuffle=shuffle),
         ),
-        RowFormat(name="gpqa", matches=HasFields("Question", "Correct Answer", *WRONG_OF_GPQA), load=_gpqa_task),
+        RowFormat(name="gpqa", matches=has_fields("Question", "Correct Answer", *WRONG_OF_GPQA), load=_gpqa_task),
     )
 
 

@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 
 from temper.envs.core.bounds import require_choice, require_fraction, require_int, require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.row_format import HasFields, Row, RowFormat, gold
+from temper.envs.core.row_format import Row, RowFormat, gold, has_fields
 from temper.envs.core.row_format import field as row_field
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
@@ -259,7 +259,7 @@ def _definition(options: NeedleOptions) -> EnvDefinition:
         entry_point="temper.envs.questions.needles:NeedleEnv",
         generate=partial(generate, options=options),
         levels=len(KINDS),
-        formats=(RowFormat(name="ruler", matches=HasFields("input", "outputs"), load=_ruler_task),),
+        formats=(RowFormat(name="ruler", matches=has_fields("input", "outputs"), load=_ruler_task),),
         demonstrate=demonstrate,
         reference=reference,
         negatives=negatives,

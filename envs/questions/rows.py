@@ -43,7 +43,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 
 def _definition(prompts: Prompts) -> EnvDefinition:
     texts = RowFormat(
-        name="prompt", matches=HasFields(*TEXTS, how=any), load=partial(load, prompts=prompts), questions=TEXTS
+        name="prompt", matches=HasFields(TEXTS, any), load=partial(load, prompts=prompts), questions=TEXTS
     )
     return EnvDefinition(
         id="rows",

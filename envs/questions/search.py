@@ -22,7 +22,7 @@ from typing import Any
 from temper.envs.core.bounds import require_int, require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
-from temper.envs.core.row_format import HasFields, Row, RowFormat, field
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import Call, ParsedTurn, make_call_turn, turn_text
@@ -238,8 +238,8 @@ def _definition(options: SearchOptions) -> EnvDefinition:
         return replace(env, in_folder=partial(_beside, options=options), companions=(BESIDE,))
     rows = partial(_load, corpus=options.corpus)
     formats = (
-        RowFormat(name="qa", matches=HasFields("question", "answer"), load=rows),
-        RowFormat(name="flashrag", matches=HasFields("question", "golden_answers"), load=rows),
+        RowFormat(name="qa", matches=has_fields("question", "answer"), load=rows),
+        RowFormat(name="flashrag", matches=has_fields("question", "golden_answers"), load=rows),
     )
     return replace(env, formats=formats)
 

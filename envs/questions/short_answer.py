@@ -15,7 +15,7 @@ from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_fields import quote_value
-from temper.envs.core.row_format import HasFields, Row, RowFormat, field, golds, read_json
+from temper.envs.core.row_format import Row, RowFormat, field, golds, has_fields, read_json
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -247,17 +247,17 @@ ENVIRONMENT = EnvDefinition(
     generate=generate,
     levels=len(LEVELS),
     formats=(
-        RowFormat(name="squad", matches=HasFields("question", "context", "answers"), load=_squad_task),
-        RowFormat(name="longbench", matches=HasFields("input", "context", "answers"), load=_longbench_task),
-        RowFormat(name="popqa", matches=HasFields("question", "possible_answers"), load=_pop_task),
-        RowFormat(name="items", matches=HasFields("question", "items"), load=_items_task),
+        RowFormat(name="squad", matches=has_fields("question", "context", "answers"), load=_squad_task),
+        RowFormat(name="longbench", matches=has_fields("input", "context", "answers"), load=_longbench_task),
+        RowFormat(name="popqa", matches=has_fields("question", "possible_answers"), load=_pop_task),
+        RowFormat(name="items", matches=has_fields("question", "items"), load=_items_task),
         RowFormat(
             name="triviaqa",
             matches=lambda row: "question" in row and isinstance(row.get("answer"), dict),
             load=_trivia_task,
         ),
-        RowFormat(name="quantity", matches=HasFields("question", "answer", "unit"), load=_quantity_task),
-        RowFormat(name="qa", matches=HasFields("question", "answer"), load=_qa_task),
+        RowFormat(name="quantity", matches=has_fields("question", "answer", "unit"), load=_quantity_task),
+        RowFormat(name="qa", matches=has_fields("question", "answer"), load=_qa_task),
     ),
     demonstrate=demonstrate,
     reference=reference,

@@ -20,7 +20,7 @@ from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import GraderError
 from temper.envs.core.messages import is_messages, read_prompt
 from temper.envs.core.row_fields import quote_value
-from temper.envs.core.row_format import HasFields, Row, RowFormat, field
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -255,7 +255,7 @@ ENVIRONMENT = EnvDefinition(
     levels=len(LEVELS),
     formats=(
         RowFormat(name="json_mode", matches=_extracts, load=load, questions=()),
-        RowFormat(name="json_schema", matches=HasFields("json_schema"), load=load_schema),
+        RowFormat(name="json_schema", matches=has_fields("json_schema"), load=load_schema),
     ),
     demonstrate=demonstrate,
     reference=reference,

@@ -20,7 +20,7 @@ from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.http_client import Server, read_number
 from temper.envs.core.process import kill_group, require_python, wrap_in_shell
-from temper.envs.core.row_format import HasFields, RowFormat
+from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.task import Task
 from temper.envs.remote.responses_api import PARAMS, load
 
@@ -104,7 +104,7 @@ def with_agent(definition: EnvDefinition, options: Mapping[str, Any]) -> EnvDefi
     def load_with_agent(row: dict[str, Any]) -> Task:
         return replace(load(row), spec={"task": dict(row), "agent": address})
 
-    formats = (RowFormat(name="nemo_gym", matches=HasFields(PARAMS), load=load_with_agent),)
+    formats = (RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=load_with_agent),)
     return replace(
         definition,
         entry_point="temper.envs.task_env:TaskEnv",

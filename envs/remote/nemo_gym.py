@@ -19,7 +19,7 @@ from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.http_client import MAX_RESULT_CHARACTERS, Server, Session, read_number
-from temper.envs.core.row_format import HasFields, RowFormat
+from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, to_writable
@@ -109,7 +109,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 ENVIRONMENT = EnvDefinition(
     id="nemo_gym",
     entry_point="temper.envs.remote.nemo_gym:NemoGymEnv",
-    formats=(RowFormat(name="nemo_gym", matches=HasFields(PARAMS), load=load, questions=()),),
+    formats=(RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=load, questions=()),),
     configure=configure,
     parts=(*PARTS, TOOL_ERRORS),
     max_turns=MAX_TURNS,

@@ -26,7 +26,7 @@ from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.http_client import MAX_RESULT_CHARACTERS, Server, read_number
-from temper.envs.core.row_format import HasFields, Row, RowFormat, field
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn, to_writable
@@ -227,7 +227,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 ENVIRONMENT = EnvDefinition(
     id="openenv",
     entry_point="temper.envs.remote.openenv:OpenEnvEnv",
-    formats=(RowFormat(name="openenv", matches=HasFields("prompt"), load=load),),
+    formats=(RowFormat(name="openenv", matches=has_fields("prompt"), load=load),),
     levels=1,
     configure=configure,
     parts=(*PARTS, BAD_ACTIONS),

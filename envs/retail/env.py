@@ -9,7 +9,7 @@ from typing import Any
 from temper.envs.core.bounds import require_choice, require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
-from temper.envs.core.row_format import HasFields, LeftOut, Row, RowFormat
+from temper.envs.core.row_format import LeftOut, Row, RowFormat, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
@@ -138,7 +138,7 @@ def with_folder(folder: Path, *, idle: str = "drop", outputs: str = "whole", cus
         opening = {"role": "user", "content": OPENING}
         return replace(task, messages=(task.messages[0], opening), full_request=task.messages)
 
-    tau = RowFormat(name="tau", matches=HasFields("instruction", "actions"), load=load)
+    tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=load)
     options = {"database": str(folder)} | ({"outputs": outputs} if outputs == "part" else {})
     options |= {} if customer is None else {"customer": customer}
     return replace(ENVIRONMENT, formats=(tau,), in_folder=None, options=options, replays=not is_model(customer))

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.row_format import HasFields, RowFormat
+from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import DEFAULT_TURNS, Message, Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -58,7 +58,7 @@ def in_folder(folder: Path | None) -> EnvDefinition:
     leaderboard = RowFormat(
         name="bfcl_v4", matches=leaderboard_rows.is_question, load=partial(leaderboard_rows.load, folder=folder)
     )
-    answered = RowFormat(name="bfcl", matches=HasFields("question", "function"), load=function_rows.load, questions=())
+    answered = RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load, questions=())
     return EnvDefinition(
         id="tool_use",
         entry_point="temper.envs.tool_use.env:ToolEnv",

@@ -11,7 +11,7 @@ from temper.envs.coding.env import TESTS
 from temper.envs.core.bounds import require_known
 from temper.envs.core.clock import stop_clock
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.row_format import HasFields, Row, RowFormat, field
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, make_call_turn, turn_text
@@ -155,7 +155,7 @@ ENVIRONMENT = EnvDefinition(
     entry_point="temper.envs.workspace.env:WorkspaceEnv",
     generate=bugs.generate,
     levels=2,
-    formats=(RowFormat(name="workspace", matches=HasFields("prompt", "files", "tests"), load=load),),
+    formats=(RowFormat(name="workspace", matches=has_fields("prompt", "files", "tests"), load=load),),
     demonstrate=bugs.demonstrate,
     reference=reference,
     negatives=negatives,
