@@ -20,10 +20,8 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"tokenizer": "x"}, "options"),
         ({"unit": "tokens", "length": 5, "tokenizer": "no/such/folder"}, "options"),
         ({"task": "double"}, "options"),
-        ({"haystack": "hay"}, "options"),
         ({"needles": 0}, "options"),
         ({"needles": None}, "options"),
-        ({"depth": 1.5}, "options"),
         ({"lenght": 5}, "options"),
     ],
     "search": [
