@@ -117,7 +117,7 @@ def make_env(ref: EnvRef) -> gymnasium.Env[str, str]:
     return env_class(ref)()
 
 
-def drawing_env(
+def make_drawing_env(
     definition: EnvDefinition, draw: Callable[[random.Random], Task] | None = None
 ) -> gymnasium.Env[str, str]:
     """Make an environment whose `reset` draws a task if none is passed, by `draw` or by its own generator."""

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from temper.envs.classifier import shared_classifier
 from temper.envs.core.clock import stop_clock
 from temper.envs.core.errors import EnvironmentFault, GraderError
-from temper.envs.core.http_client import ChatReply, RequestRefused, Server, chat_reply
+from temper.envs.core.http_client import ChatReply, RequestRefused, Server, request_chat
 from temper.envs.core.judge_config import ADDRESSES, RUN_KEY, JudgeConfig
 from temper.envs.core.task import Task
 from temper.envs.own_reward import copy_row
@@ -206,11 +206,11 @@ def _reply(server: Server, body: dict[str, Any]) -> ChatReply:
     """Return a reply, without the form if the server refuses it."""
     one, formless = (server.url, body["model"]), {key: value for key, value in body.items() if key != FORM}
     if one in _FORMLESS:
-        return chat_reply(server, formless)
+        return request_chat(server, formless)
     try:
-        return chat_reply(server, body)
+        return request_chat(server, body)
     except RequestRefused:
-        reply = chat_reply(server, formless)  # it raises again if the form is not the cause
+        reply = request_chat(server, formless)  # it raises again if the form is not the cause
         _FORMLESS.add(one)
         return reply
 

@@ -14,7 +14,7 @@ from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CALL_BLOCK, make_call_turn, remove_calls, turn_text
 from temper.envs.own_reward import ROW, copy_row
-from temper.envs.source import data_of, distinct_tasks, first_rows, open_source
+from temper.envs.source import data_of, distinct_tasks, open_source, read_first_rows
 from temper.envs.task_env import last_user_text
 from temper.envs.transcript import TranscriptScore, score_play, score_turns
 from temper.rewards.score import correctness
@@ -166,7 +166,7 @@ def sample_tasks(env: BoundEnv, count: int, *, seed: int) -> list[Task]:
     They have no judge, which would cost a request for each answer.
     """
     if data := data_of(env):
-        rows = list({each.task.key: each.task for one in data for each in first_rows(env, one).tasks}.values())
+        rows = list({each.task.key: each.task for one in data for each in read_first_rows(env, one).tasks}.values())
         tasks = rows[:: max(1, len(rows) // count)][:count]
     else:
         tasks = distinct_tasks(open_source(env, split="train", seed=seed), count)

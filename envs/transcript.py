@@ -81,7 +81,7 @@ def _score_play(task: Task, play: Play, read: Callable[[str], ParsedTurn]) -> Tr
     return TranscriptScore(reward=result.reward, score=result.score)
 
 
-def transcript_turns(response: dict[str, Any]) -> list[str]:
+def read_transcript_turns(response: dict[str, Any]) -> list[str]:
     """Return the model's turns in a response row: `response` (text), `messages`, or `calls` followed by `response`.
 
     Raise `ValueError` if the row has none of them or one is malformed.

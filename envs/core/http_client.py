@@ -257,7 +257,7 @@ class ChatReply:
     tokens: int
 
 
-def chat_reply(server: Server, body: Mapping[str, Any]) -> ChatReply:
+def request_chat(server: Server, body: Mapping[str, Any]) -> ChatReply:
     """Return a chat completion. The wait is off the episode's clock.
 
     Raise `EnvironmentFault` as `Session.post_json`.

@@ -25,7 +25,7 @@ class PlacedRow:
     """Whether its null fields are absent ones, as in a table, which has every column in every row."""
 
 
-def jsonl_rows(path: Path) -> Iterator[PlacedRow]:
+def read_jsonl(path: Path) -> Iterator[PlacedRow]:
     """Yield the rows of a file with their 1-based lines. Blank lines are skipped."""
     for number, line in _lines(path):
         place = f"{path}:{number}"
@@ -35,9 +35,9 @@ def jsonl_rows(path: Path) -> Iterator[PlacedRow]:
             yield PlacedRow(place=place, fault=str(error))
 
 
-def sound_rows(path: Path) -> Iterator[Row]:
+def read_sound_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a file. Raise `ValueError` with the place of a bad row."""
-    for placed in jsonl_rows(path):
+    for placed in read_jsonl(path):
         if placed.row is None:
             raise ValueError(f"{placed.place}: {placed.fault}")
         yield placed.row

@@ -15,7 +15,7 @@ from typing import Any
 
 from temper.envs.core.row_format import Row, field
 from temper.envs.core.task import Message, Task, Tool
-from temper.envs.data.jsonl import sound_rows
+from temper.envs.data.jsonl import read_sound_rows
 from temper.envs.multi_turn_calls.simulator_names import DOCUMENTS, MODULES
 from temper.envs.multi_turn_calls.simulators import Scene
 from temper.envs.tool_use.function_rows import messages_of
@@ -127,7 +127,7 @@ def _documents(package: Path, module: str) -> Sequence[dict[str, Any]]:
 
 @functools.lru_cache(maxsize=32)
 def _read(path: Path, _changed: int) -> Sequence[dict[str, Any]]:
-    functions = list(sound_rows(path))
+    functions = list(read_sound_rows(path))
     for function in functions:
         field(function, "name", str)
     return functions

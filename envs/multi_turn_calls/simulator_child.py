@@ -129,7 +129,7 @@ def main(folder: str, cpu_s: float) -> None:
     namespaces.leave_root(seal.library_folders())
     seal.seal_library_user(memory_bytes=MEMORY_BYTES)
     sys.path.remove(folder)
-    found = seal_probe.seal_found(memory_bytes=MEMORY_BYTES)
+    found = seal_probe.probe_seal(memory_bytes=MEMORY_BYTES)
     classes, unusable = load_classes(folder)
     print(json.dumps({"seal": found, "unusable": unusable}), file=out, flush=True)
     for line in sys.stdin:

@@ -63,7 +63,7 @@ class Preset:
         return settings | {"eval_data": self._data(given.get("eval_data"))}
 
     def _data(self, given: Any) -> dict[str, Any]:
-        own = as_given(self.data)
+        own = to_settings(self.data)
         source = {"path": given} if isinstance(given, str) else dict(given or {})
         if source.get("path") not in (None, self.data.path):
             own = {name: value for name, value in own.items() if name not in PLACE}
@@ -71,13 +71,13 @@ class Preset:
 
     def _is_own(self, data: Any) -> bool:
         source = {"path": data} if isinstance(data, str) else dict(data)
-        own = as_given(self.data)
+        own = to_settings(self.data)
         return all(source.get(name) in (None, own.get(name)) for name in ("config", "split")) and (
             source.get("path") == self.data.path
         )
 
 
-def as_given(data: DataConfig) -> dict[str, Any]:
+def to_settings(data: DataConfig) -> dict[str, Any]:
     return {
         each.name: value
         for each in fields(DataConfig)

@@ -29,7 +29,7 @@ from temper.envs.core.turn_text import Call, ParsedTurn, make_call_turn, turn_te
 from temper.envs.questions.made_words import draw_words
 from temper.envs.questions.short_answer import parse_accepted
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
-from temper.envs.tools.corpus import Corpus, corpus_at, small_corpus
+from temper.envs.tools.corpus import Corpus, load_corpus, make_corpus
 from temper.envs.tools.text_tool import TextTool, answer_call, schemas
 from temper.rewards.score import TOOL_ERRORS, Score, binary_score, error_rate
 from temper.rewards.short_answers import matches_any, short_answer
@@ -126,8 +126,8 @@ def _options(task: Task) -> SearchOptions:
 def _corpus(task: Task) -> Corpus:
     try:
         if "documents" in task.spec:
-            return small_corpus(tuple((name, title, text) for name, title, text in task.spec["documents"]))
-        return corpus_at(str(task.env.options["corpus"]))
+            return make_corpus(tuple((name, title, text) for name, title, text in task.spec["documents"]))
+        return load_corpus(str(task.env.options["corpus"]))
     except (ValueError, OSError) as error:
         raise EnvironmentFault(f"the corpus can't be read: {error}") from error
 
@@ -197,7 +197,7 @@ def _load(row: Row, *, corpus: str) -> Task:
     name = "golden_answers" if "golden_answers" in row else "answer"
     spec = parse_accepted(row[name], name)
     reference_ids = [str(name) for name in (field(row, "reference_ids", list) if "reference_ids" in row else [])]
-    known = corpus_at(corpus).by_id
+    known = load_corpus(corpus).by_id
     if missing := [name for name in reference_ids if name not in known]:
         raise ValueError(f"field 'reference_ids' names {missing[0]!r}, which is not in {corpus}")
     content = f"{field(row, 'question', str).strip()}\n\n{REQUEST}"

@@ -145,7 +145,7 @@ class Bridge:
             message = self.do(*reply[1:])
         outcome, about, result = reply
         if outcome == "raised":
-            raise exception(about, result)
+            raise make_exception(about, result)
         for index, form in about:
             refill(parts[0][index], self.unpack(form))
         return self.unpack(result)
@@ -267,7 +267,7 @@ def refill(original: Any, changed: Any) -> None:
         original.extend(changed) if isinstance(original, deque) else original.update(changed)
 
 
-def exception(names: list[str], text: str) -> Exception:
+def make_exception(names: list[str], text: str) -> Exception:
     """Return the nearest built-in exception, by the names of the classes."""
     for name in names:
         found = getattr(builtins, name, None)

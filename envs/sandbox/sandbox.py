@@ -171,7 +171,7 @@ def shared_sandbox() -> Sandbox:
     return SHARED.get()
 
 
-def sandbox_report() -> str:
+def report_sandbox() -> str:
     """Start the sandbox and return one line about its isolation and its gaps."""
     sandbox = shared_sandbox()
     sandbox.warm()

@@ -19,7 +19,7 @@ KERNEL = "a Linux kernel of 5.13 or later"
 MIN_LEVEL_VARIABLE = "TEMPER_SANDBOX_MIN_LEVEL"
 
 
-def seal_found(*, memory_bytes: int) -> dict[str, Any]:
+def probe_seal(*, memory_bytes: int) -> dict[str, Any]:
     """Return the report of a sealed process: its level, and the forbidden actions that succeeded."""
     calls = _through(
         {

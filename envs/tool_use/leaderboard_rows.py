@@ -16,7 +16,7 @@ from typing import Any, Literal
 from temper.envs.core.row_format import Row, field
 from temper.envs.core.task import Task, Tool
 from temper.envs.core.turn_text import BadCall, Call
-from temper.envs.data.jsonl import sound_rows
+from temper.envs.data.jsonl import read_sound_rows
 from temper.envs.tool_use.function_rows import json_schema, messages_of, parameter_schemas, read_accepted_calls, tool_of
 from temper.rewards.foreign_values import JSON_TYPES, Language, foreign_value
 from temper.rewards.score import Score, binary_score
@@ -87,7 +87,7 @@ def answer_to(row_id: str, category: str, folder: Path | None) -> list[Any]:
 
 @functools.lru_cache(maxsize=32)
 def _answers(path: Path, _changed: int) -> Mapping[str, list[Any]]:
-    return {field(row, "id", str): field(row, "ground_truth", list) for row in sound_rows(path)}
+    return {field(row, "id", str): field(row, "ground_truth", list) for row in read_sound_rows(path)}
 
 
 def describe_function(function: Any, language: Language | None) -> Tool:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from temper.envs.core.bounds import refuse_variable
 from temper.envs.core.setting import Kind, immutable, required
 from temper.envs.data.config import explain_no_hub_name, is_hub_name, near_names
-from temper.envs.data.hub import find_cached_file, snapshot
+from temper.envs.data.hub import download_snapshot, find_cached_file
 
 GGUF = ".gguf"
 PACKAGE = "package:"
@@ -91,7 +91,9 @@ class ModelSource:
     def folder(self) -> Path:
         """Its folder, downloaded if necessary. Raise `FileNotFoundError` or `ValueError` if that fails."""
         if self.on_hub:
-            return snapshot(self.path, kind="model", revision=self.revision, patterns=FILES, without=NOT_FILES).folder
+            return download_snapshot(
+                self.path, kind="model", revision=self.revision, patterns=FILES, without=NOT_FILES
+            ).folder
         if self.revision is not None:
             raise ValueError(f"revision={self.revision}: {self.path} is a local directory without revisions; remove it")
         self.require_place()

@@ -9,7 +9,7 @@ from typing import Any
 
 from temper.envs.classifier import classifier_folder
 from temper.envs.data.config import DataConfig, is_hub_name
-from temper.envs.data.hub import cache_alone, card_of
+from temper.envs.data.hub import cache_alone, download_card
 from temper.envs.data.rows import data_files, is_on_hub, require_data
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.pipeline.config import Config
@@ -173,7 +173,7 @@ def _commit(model: ModelSource) -> str:
 
 def _data_commit(data: DataConfig) -> str:
     try:
-        return card_of(data.path, data.revision).commit
+        return download_card(data.path, data.revision).commit
     except FileNotFoundError:
         return MISSING
 

@@ -15,7 +15,7 @@ from support.documents import tutorial_block as block
 
 from temper.envs.all_tasks import generate_tasks
 from temper.envs.binding import bind_all
-from temper.envs.catalog import drawing_env, environment, make_env
+from temper.envs.catalog import environment, make_drawing_env, make_env
 from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.functions import load_function
 from temper.envs.core.task import Task
@@ -72,7 +72,7 @@ def test_the_example_is_opened_by_its_configuration_and_scores_right_and_wrong_a
 
 
 def test_the_example_passes_gymnasiums_checks_and_envcheck(example: Path) -> None:
-    check_env(drawing_env(environment(MODULE)), skip_render_check=True)
+    check_env(make_drawing_env(environment(MODULE)), skip_render_check=True)
     own = environment(MODULE)
     self_test = pytest.importorskip("temper.orchestrator.tools.debug.grading.envcheck").self_test
     report = self_test(own, generate_tasks(own, 8, seed=0))

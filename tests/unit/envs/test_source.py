@@ -14,7 +14,7 @@ from temper.envs.catalog import environment
 from temper.envs.config import EnvConfig
 from temper.envs.data.config import DataConfig
 from temper.envs.data.split import split_of
-from temper.envs.source import RowSource, all_rows, distinct_tasks, open_source
+from temper.envs.source import RowSource, distinct_tasks, open_source, read_all_rows
 from temper.orchestrator.data.chat_data import Demonstrations
 from temper.orchestrator.loop.mixture import open_mixture
 
@@ -144,7 +144,7 @@ def test_a_bad_row_is_named_or_skipped_and_counted(write: Writer, bad: bytes, me
     with pytest.raises(ValueError, match=rf"rows\.jsonl:3: .*{message}") as error:
         open_source(bind("math", EnvConfig(data=path)), split="train", seed=0)
     assert "on_error=skip" in str(error.value)
-    found = all_rows(bind("math", EnvConfig(data=path, on_error="skip")), path)
+    found = read_all_rows(bind("math", EnvConfig(data=path, on_error="skip")), path)
     assert (len(found.tasks), found.skipped) == (40, 2)
 
 
@@ -171,7 +171,7 @@ def remarks_of(
     rows: Sequence[Mapping[str, object]], write: Writer, env: str = "math", **settings: object
 ) -> tuple[str, ...]:
     data = write("\n".join(map(json.dumps, rows)).encode())
-    return all_rows(bind(env, EnvConfig(data=data, **settings)), data).remarks  # type: ignore[arg-type]
+    return read_all_rows(bind(env, EnvConfig(data=data, **settings)), data).remarks  # type: ignore[arg-type]
 
 
 def test_repeated_rows_and_conflicting_answers_are_counted(write: Writer) -> None:

@@ -14,7 +14,7 @@ from temper.envs.data.blocks import BLOCK
 from temper.envs.data.config import DataConfig, DropOverlap
 from temper.envs.data.overlap import OverlapIndex, PromptText, prompt_text
 from temper.envs.data.split import SplitConfig
-from temper.envs.source import RowSource, StreamedSource, all_rows, distinct_tasks, open_source, row_tasks
+from temper.envs.source import RowSource, StreamedSource, distinct_tasks, open_source, read_all_rows, read_row_tasks
 from temper.orchestrator.pipeline.config import KINDS, load_config
 from temper.orchestrator.pipeline.overlap_check import find_overlaps, overlaps_of
 from temper.orchestrator.pipeline.overlaps import read_overlaps, write_overlaps
@@ -270,7 +270,7 @@ def test_half_of_gsm8k_is_compared_with_the_other_half(tmp_path: Path) -> None:
 def test_rows_are_read_once_for_all_who_ask_of_an_environment(tmp_path: Path) -> None:
     data = save(tmp_path / "rows.jsonl", numbered(0, 40))
     env = bind("math", EnvConfig(data=data))
-    (first, *_) = row_tasks(env, data)
+    (first, *_) = read_row_tasks(env, data)
     Path(data.path).unlink()  # nobody reads it again
     train, held = (open_source(env, split=split, seed=1) for split in ("train", "heldout"))
     assert isinstance(train, RowSource)
@@ -278,7 +278,7 @@ def test_rows_are_read_once_for_all_who_ask_of_an_environment(tmp_path: Path) ->
     assert len(train.tasks) + len(held.tasks) == 40
     assert any(task is first.task for task in (*train.tasks, *held.tasks))
     with pytest.raises(FileNotFoundError, match=r"^envs\.math\.data: no data file"):
-        all_rows(bind("math", EnvConfig(data=data)), data)
+        read_all_rows(bind("math", EnvConfig(data=data)), data)
 
 
 def test_rows_without_the_splits_column_are_trained_on(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_rows_without_the_splits_column_are_trained_on(tmp_path: Path) -> None:
     for first, part in ((0, "test"), (4, None), (8, "train")):
         save(path, numbered(first, 4), part=part)
     data = DataConfig(path=str(path))
-    rows = list(row_tasks(bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="part"))), data))
+    rows = list(read_row_tasks(bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="part"))), data))
     assert [each.heldout for each in rows] == [True] * 4 + [False] * 8
     wrong = bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="prat")))
     with pytest.raises(ValueError, match=r"split\.column 'prat'"):
@@ -298,7 +298,7 @@ def test_the_first_bad_row_of_a_stream_is_told(tmp_path: Path, caplog: pytest.Lo
     path.write_text("no row\n" * 3)
     data = DataConfig(path=save(path, numbered(0, 5)).path, streaming=True, on_error="skip")
     with caplog.at_level(logging.WARNING):
-        next(row_tasks(bind("math", EnvConfig(data=data)), data))
+        next(read_row_tasks(bind("math", EnvConfig(data=data)), data))
     (said,) = caplog.messages
     assert said.startswith(f"{path}:1: not a JSON object")
 

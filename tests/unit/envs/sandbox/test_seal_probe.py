@@ -15,10 +15,10 @@ import ctypes, json, logging, os, struct
 from temper.envs.sandbox import seal as seal
 from temper.envs.core.errors import GraderError
 from temper.envs.mathematics.grader import MathGrader
-from temper.envs.sandbox.seal_probe import seal_found
+from temper.envs.sandbox.seal_probe import probe_seal
 
 logging.basicConfig()
-print(json.dumps(seal_found(memory_bytes=2**20)))
+print(json.dumps(probe_seal(memory_bytes=2**20)))
 create_ruleset = ((0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x00050026), (0x06, 0, 0, 0x7FFF0000))
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", op, yes, no, k) for op, yes, no, k in create_ruleset))
 head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(create_ruleset), ctypes.addressof(code)))
