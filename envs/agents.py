@@ -27,7 +27,7 @@ from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.own_reward import copy_row, read_parts
-from temper.rewards.score import Score, weighted_reward
+from temper.rewards.score import Score, weigh_reward
 
 MAX_ERROR_CHARACTERS = 500
 """Characters of a program's errors in a message."""
@@ -221,5 +221,5 @@ def end_with_reward(task: Task, returned: Any) -> StepResult:
         raise GraderError(
             f"{settings.agent} returned {', '.join(parts)}, and weights has only {', '.join(settings.weights)}"
         )
-    reward = weighted_reward(parts, settings.weights or dict.fromkeys(parts, 1.0))
+    reward = weigh_reward(parts, settings.weights or dict.fromkeys(parts, 1.0))
     return StepResult(reward=reward, done=True, score=Score(parts=parts, detail="scored by the agent"))

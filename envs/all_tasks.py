@@ -30,7 +30,7 @@ def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None =
     return {task.key: task for task in number_equal_keys(drop_equal_tasks(tasks))}
 
 
-def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
+def generate_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
     if env.generate is None:
         raise ValueError(f"environment {env.id!r} generates no tasks; give --data FILE")
     ref = env.ref()

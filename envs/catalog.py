@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -87,20 +86,16 @@ def _own(module: str) -> EnvDefinition:
         found = importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         found = False
-    env = getattr(_imported(module), "ENVIRONMENT", None) if found else None
+    try:
+        env = getattr(importlib.import_module(module), "ENVIRONMENT", None) if found else None
+    except Exception as error:  # a user's module may raise anything
+        raise ValueError(f"environment {module!r} can't be imported ({type(error).__name__}: {error})") from error
     if isinstance(env, EnvDefinition):
         return env
     raise ValueError(
         f"unknown environment {module!r}; use one of {', '.join(ENVIRONMENTS)}, "
         f"or the name of a module of the current folder that defines ENVIRONMENT{suggest_name(module, ENVIRONMENTS)}"
     )
-
-
-def _imported(module: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # a user's module may raise anything
-        raise ValueError(f"environment {module!r} can't be imported ({type(error).__name__}: {error})") from error
 
 
 def _drawn(generate: Callable[[random.Random, int], Task], ref: EnvRef, rng: random.Random) -> Task:
@@ -122,7 +117,7 @@ def make_env(ref: EnvRef) -> gymnasium.Env[str, str]:
     return env_class(ref)()
 
 
-def drawing_env(
+def make_drawing_env(
     definition: EnvDefinition, draw: Callable[[random.Random], Task] | None = None
 ) -> gymnasium.Env[str, str]:
     """Make an environment whose `reset` draws a task if none is passed, by `draw` or by its own generator."""

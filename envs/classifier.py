@@ -11,8 +11,8 @@ from typing import Any
 from temper.envs.core.errors import GraderError
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.task import Message
-from temper.envs.data.config import names_hub
-from temper.envs.data.hub import cached_file
+from temper.envs.data.config import is_hub_name
+from temper.envs.data.hub import find_cached_file
 from temper.envs.sandbox.line_process import LineProcess
 from temper.envs.sandbox.per_process import PerProcess
 
@@ -86,13 +86,13 @@ def check_classifier(path: str) -> str:
         raise ValueError(f"judge.classifier={path} has {outputs} outputs; set a sequence classifier with one")
     if not (folder / TEMPLATE).is_file() and not _json(folder / TOKENIZER).get("chat_template"):
         raise ValueError(f"judge.classifier={path} has no chat template; add {TEMPLATE} to its folder")
-    return path if names_hub(path) else str(folder)
+    return path if is_hub_name(path) else str(folder)
 
 
 def classifier_folder(path: str) -> Path:
     """Return a model's absolute folder, in the cache for a hub name. It may be missing."""
-    if names_hub(path):
-        config = cached_file(path, file=CONFIG, revision=None)
+    if is_hub_name(path):
+        config = find_cached_file(path, file=CONFIG, revision=None)
         return Path(path) if config is None else config.parent
     return Path(path).expanduser().resolve()
 

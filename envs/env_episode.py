@@ -32,7 +32,7 @@ class EnvEpisode:
         self._make = make
         self._env: gymnasium.Env[str, str] | None = None
         self._lock = threading.Lock()
-        self.over = False
+        self.is_over = False
         """Whether the episode has ended and the environment is closed."""
 
     def begin(self) -> tuple[Message, ...]:
@@ -92,8 +92,8 @@ class EnvEpisode:
         """
         if isinstance(env, TaskEnv):
             return validate_result(env.respond(parsed), self._name)
-        whole = isinstance(env.unwrapped, TaskEnv) or bool(env.metadata.get(RAW_TURNS))
-        return from_gymnasium(env.step(parsed.text if whole else parsed.content), self._name)
+        takes_text = isinstance(env.unwrapped, TaskEnv) or bool(env.metadata.get(RAW_TURNS))
+        return from_gymnasium(env.step(parsed.text if takes_text else parsed.content), self._name)
 
     def _truncate(self, env: gymnasium.Env[str, str], limit: str, text: str) -> StepResult:
         """Return the environment's score so far, or 0 for an external environment."""
@@ -106,7 +106,7 @@ class EnvEpisode:
     def _over(self, result: StepResult) -> StepResult:
         if result.done:
             self._close()
-            self.over = True
+            self.is_over = True
         return result
 
     def _close(self) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from temper.envs.classifier import shared_classifier
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.errors import EnvironmentFault, GraderError
-from temper.envs.core.http_client import ChatReply, RequestRefused, Server, chat_reply
+from temper.envs.core.http_client import ChatReply, RequestRefused, Server, request_chat
 from temper.envs.core.judge_config import ADDRESSES, RUN_KEY, JudgeConfig
 from temper.envs.core.task import Task
 from temper.envs.own_reward import copy_row
@@ -102,7 +102,7 @@ def compare_answers(config: JudgeConfig, task: Task, answers: Sequence[str]) -> 
 
     values: list[list[float]] = [[] for _ in answers]
     asked: list[list[Verdict]] = [[] for _ in answers]
-    with off_the_clock(), ThreadPoolExecutor(AT_ONCE) as threads:
+    with stop_clock(), ThreadPoolExecutor(AT_ONCE) as threads:
         orders = [*pairs, *((second, first) for first, second in pairs)]
         for (first, second), found in zip(orders, threads.map(lambda order: compare(*order), orders), strict=True):
             values[first].append(found.value)
@@ -176,7 +176,7 @@ def _classified(config: JudgeConfig, task: Task, answer: str) -> Verdict:
     chat = [*task.request, {"role": "assistant", "content": answer}]
 
     def ask() -> Verdict:
-        with off_the_clock():
+        with stop_clock():
             logit, tokens = shared_classifier(config).score(chat, seconds=config.timeout_s)
         value = 0.5 + 0.5 * math.tanh(logit / config.scale / 2)  # the sigmoid, without overflow
         return Verdict(value=value, requests=1, tokens=tokens)
@@ -206,11 +206,11 @@ def _reply(server: Server, body: dict[str, Any]) -> ChatReply:
     """Return a reply, without the form if the server refuses it."""
     one, formless = (server.url, body["model"]), {key: value for key, value in body.items() if key != FORM}
     if one in _FORMLESS:
-        return chat_reply(server, formless)
+        return request_chat(server, formless)
     try:
-        return chat_reply(server, body)
+        return request_chat(server, body)
     except RequestRefused:
-        reply = chat_reply(server, formless)  # it raises again if the form is not the cause
+        reply = request_chat(server, formless)  # it raises again if the form is not the cause
         _FORMLESS.add(one)
         return reply
 

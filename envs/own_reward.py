@@ -1,12 +1,12 @@
 """A reward function of the user: `(answer, row) -> float | dict[str, float]`, sync or async."""
 
-import math
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
 from temper.envs.core.errors import GraderError, describe_error
 from temper.envs.core.functions import load_function, run_function
+from temper.envs.core.step_result import require_number
 from temper.envs.core.task import EnvSettings, Task
 from temper.rewards.score import JUDGE, LENGTH, Score
 
@@ -45,14 +45,6 @@ def read_parts(returned: Any, name: str, settings: EnvSettings) -> dict[str, flo
         raise GraderError(f"{name} returned the part {LENGTH}, which length_limit sets; rename the part")
     if JUDGE in given and settings.judge is not None:
         raise GraderError(f"{name} returned the part {JUDGE}, which the judge gives; rename the part")
-    return {str(part): _number(value, name) for part, value in given.items()}
-
-
-def _number(value: Any, name: str) -> float:
-    try:
-        number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise GraderError(f"{name} returned {value!r:.100}; return a finite number, or a dict of them by name")
-    return number
+    return {
+        str(part): require_number(value, f"the part {part!r} that {name} returned") for part, value in given.items()
+    }

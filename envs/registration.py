@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 
 from temper.envs.binding import bind
-from temper.envs.catalog import ENVIRONMENTS, drawing_env
+from temper.envs.catalog import ENVIRONMENTS, make_drawing_env
 from temper.envs.config import EnvConfig
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
@@ -46,7 +46,7 @@ def make(
     )
     env = bind(env_id, config)
     source = open_source(env, split=split, seed=0)
-    return drawing_env(env.definition, partial(_drawn, source))
+    return make_drawing_env(env.definition, partial(_drawn, source))
 
 
 def _drawn(source: SizedSource, rng: random.Random) -> Task:

@@ -4,21 +4,19 @@ import ast
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from temper.envs.binding import BoundEnv
 from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
-from temper.envs.core.errors import failure_of
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import CALL_BLOCK, call_message, turn_text, without_calls
-from temper.envs.env_episode import EnvEpisode
+from temper.envs.core.turn_text import CALL_BLOCK, make_call_turn, remove_calls, turn_text
 from temper.envs.own_reward import ROW, copy_row
-from temper.envs.source import data_of, distinct_tasks, first_rows, open_source
+from temper.envs.source import data_of, distinct_tasks, open_source, read_first_rows
 from temper.envs.task_env import last_user_text
-from temper.envs.transcript import TranscriptScore, parse_own_turn, score_turns
+from temper.envs.transcript import TranscriptScore, score_play, score_turns
 from temper.rewards.score import correctness
 
 AUDITED = 30
@@ -88,16 +86,16 @@ def audit(
 
     If it is empty, only scripts that need none are tried. Raise `TimeoutError` at `until` on the monotonic clock.
     """
-    tried = _TimedTasks(tasks[:AUDITED], until=until)
-    known = _TimedTasks([task for task in tried if task.key in references], until=until)
-    earning = partial(_earning, limit=USUAL_CHANCE if env.chance is None else env.chance)
+    tried = tasks[:AUDITED]
+    known = [task for task in tried if task.key in references]
+    earning = partial(_earning, limit=USUAL_CHANCE if env.chance is None else env.chance, until=until)
     copies = {"a table of the failed tests": _table} if env.runs_programs else COPIES
     copied: Scripts = {name: partial(_copied, references=references, copy=copy) for name, copy in copies.items()}
     findings = [
-        _nothing(tried),
-        _everything(env, known, references),
-        earning("answers copied from feedback", copied, _TimedTasks(known[:COPIED_TASKS], until=until)),
-        _inside_calls(known, references),
+        _nothing(_until(tried, until)),
+        _everything(env, _until(known, until), references),
+        earning("answers copied from feedback", copied, known[:COPIED_TASKS]),
+        _inside_calls(_until(known, until), references),
     ]
     if len(tried) >= FEWEST:
         answers = {_name_reference(task, references): references[task.key] for task in known[:OTHERS]}
@@ -114,21 +112,15 @@ def audit(
     return findings
 
 
-class _TimedTasks(list[Task]):
-    """Tasks that raise `TimeoutError` if they are used after `until` on the monotonic clock."""
-
-    def __init__(self, tasks: Sequence[Task], *, until: float) -> None:
-        super().__init__(tasks)
-        self._until = until
-
-    def __iter__(self) -> Iterator[Task]:
-        for task in super().__iter__():
-            if time.monotonic() > self._until:
-                raise TimeoutError("the audit takes too long")
-            yield task
+def _until(tasks: Sequence[Task], end: float) -> Iterator[Task]:
+    """Yield the tasks. Raise `TimeoutError` at `end` on the monotonic clock."""
+    for task in tasks:
+        if time.monotonic() > end:
+            raise TimeoutError("the audit takes too long")
+        yield task
 
 
-def own_reference(tasks: Sequence[Task], named: str | None = None) -> Callable[[Task], list[str]] | None:
+def find_own_reference(tasks: Sequence[Task], named: str | None = None) -> Callable[[Task], list[str]] | None:
     """Return the reference answers for a user's function: a field of the rows, by default `reference`, if any row has it.
 
     Raise `ValueError` if no row has the named field.
@@ -142,7 +134,7 @@ def own_reference(tasks: Sequence[Task], named: str | None = None) -> Callable[[
     raise ValueError(f"no row has the field {named!r}; the first one has {', '.join(sorted(rows[0]))}")
 
 
-def own_negatives(task: Task, *, reference: Callable[[Task], list[str]]) -> Iterator[tuple[str, list[str]]]:
+def make_own_negatives(task: Task, *, reference: Callable[[Task], list[str]]) -> Iterator[tuple[str, list[str]]]:
     """Yield named wrong answers for a user's function: a right number inside a longer one."""
     (right,) = reference(task)
     if NUMBER.fullmatch(right):
@@ -157,7 +149,7 @@ def _field(task: Task, *, name: str) -> list[str]:
     return [str(row[name])]
 
 
-def known_references(tasks: Sequence[Task], reference: Callable[[Task], list[str]] | None) -> dict[str, list[str]]:
+def find_references(tasks: Sequence[Task], reference: Callable[[Task], list[str]] | None) -> dict[str, list[str]]:
     """Return the reference answers of the tasks that have one, by key."""
     found: dict[str, list[str]] = {}
     if reference is None:
@@ -174,7 +166,7 @@ def sample_tasks(env: BoundEnv, count: int, *, seed: int) -> list[Task]:
     They have no judge, which would cost a request for each answer.
     """
     if data := data_of(env):
-        rows = list({each.task.key: each.task for one in data for each in first_rows(env, one).tasks}.values())
+        rows = list({each.task.key: each.task for one in data for each in read_first_rows(env, one).tasks}.values())
         tasks = rows[:: max(1, len(rows) // count)][:count]
     else:
         tasks = distinct_tasks(open_source(env, split="train", seed=seed), count)
@@ -191,7 +183,7 @@ def is_right(task: Task, scored: TranscriptScore) -> bool:
     return scored.failure is not None or correctness(scored.score.parts, scored.reward) >= 1.0
 
 
-def _nothing(tasks: Sequence[Task]) -> CaseCheck:
+def _nothing(tasks: Iterable[Task]) -> CaseCheck:
     finding = CaseCheck(name="empty answers earn nothing")
     for task in tasks:
         for turns in ([""], [""] * REPEATED):
@@ -201,23 +193,23 @@ def _nothing(tasks: Sequence[Task]) -> CaseCheck:
     return finding
 
 
-def _inside_calls(tasks: Sequence[Task], references: Mapping[str, list[str]]) -> CaseCheck:
+def _inside_calls(tasks: Iterable[Task], references: Mapping[str, list[str]]) -> CaseCheck:
     """Put right answers into calls of an unknown tool, readable and unreadable. Answers that are calls are skipped."""
     finding = CaseCheck(name="right answers inside a call earn nothing")
     for task in tasks:
-        if answer := without_calls(references[task.key][-1]):
-            call = turn_text({"content": "", "tool_calls": [call_message("finish", {"text": answer})]}, thinks=False)
+        if answer := remove_calls(references[task.key][-1]):
+            call = turn_text(make_call_turn([("finish", {"text": answer})]), thinks=False)
             for name, turn in (("an unknown", call), ("an unreadable", call.replace("}}", "}"))):
                 scored = score_turns(task, [turn])
                 finding.add(not is_right(task, scored), f"{task.key}, inside {name} call: {_describe_score(scored)}")
     return finding
 
 
-def _earning(name: str, scripts: Scripts, tasks: Sequence[Task], *, limit: float) -> CaseCheck:
+def _earning(name: str, scripts: Scripts, tasks: Sequence[Task], *, limit: float, until: float) -> CaseCheck:
     """Check that no script earns more than the limit in the mean over the tasks."""
     finding = CaseCheck(name=name)
     for script, play in scripts.items():
-        mean = _mean(tasks, play, finding)
+        mean = _mean(tasks, play, finding, until)
         finding.best = max(finding.best, (script, mean), key=lambda one: one[1])
         finding.add(mean <= limit, f"{script} earns {mean:.2f} on {len(tasks)} tasks, above {limit}")
     finding.name += f" (best {finding.best[1]:.2f} of {limit})"
@@ -239,7 +231,7 @@ def _hedge(tasks: Sequence[Task]) -> str:
     return "\n".join((FLOOD, *DEGENERATE, *(text for text in dict.fromkeys(fields) if len(text) <= LONGEST_FIELD)))
 
 
-def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, list[str]]) -> CaseCheck:
+def _everything(env: EnvDefinition, tasks: Iterable[Task], references: Mapping[str, list[str]]) -> CaseCheck:
     """Hide right answers: among all numbers, and among other reference answers.
 
     Skipped: answers that may define several functions, and tasks that check only the form.
@@ -252,7 +244,7 @@ def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[s
         turns = references[task.key]
         flooded = [_without_numbers(turn) for turn in turns]
         if flooded != turns and not is_right(task, score_turns(task, flooded)):
-            own = " ".join(NUMBER.findall(" ".join(without_calls(turn) for turn in turns)))
+            own = " ".join(NUMBER.findall(" ".join(remove_calls(turn) for turn in turns)))
             scored = score_turns(task, [f"{FLOOD} {own} {FLOOD}\n{flooded[0]}", *flooded[1:]])
             finding.add(not is_right(task, scored), f"{task.key}, every number: {_describe_score(scored)}")
         if task.key in single:
@@ -269,21 +261,8 @@ def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[s
 
 def _copied(task: Task, *, references: Mapping[str, list[str]], copy: Copy) -> TranscriptScore:
     settings = replace(task.env.settings, max_turns=COPIED_TURNS, tool_turns=COPIED_TURNS)
-    episode = EnvEpisode(replace(task, env=replace(task.env, settings=settings)))
-    reference, replies = "\n".join(references[task.key]), list[str]()
-    try:
-        episode.begin()
-        while (text := copy(reference, replies)) is not None:
-            result = episode.step(parse_own_turn(text))
-            if result.done:
-                return TranscriptScore(reward=result.reward, score=result.score)
-            replies += [str(message["content"]) for message in result.messages]
-        result = episode.truncate("for it had nothing to copy")
-        return TranscriptScore(reward=result.reward, score=result.score)
-    except Exception as error:  # any error of an environment
-        return TranscriptScore(reward=None, failure=failure_of(error))
-    finally:
-        episode.close()
+    reference = "\n".join(references[task.key])
+    return score_play(replace(task, env=replace(task.env, settings=settings)), partial(copy, reference))
 
 
 def _last_line(_reference: str, replies: list[str]) -> str:
@@ -335,10 +314,10 @@ def _without_numbers(turn: str) -> str:
     return NUMBER.sub("", kept) + turn[len(kept) :]
 
 
-def _mean(tasks: Sequence[Task], play: Callable[[Task], TranscriptScore], finding: CaseCheck) -> float:
+def _mean(tasks: Sequence[Task], play: Callable[[Task], TranscriptScore], finding: CaseCheck, until: float) -> float:
     """Return the mean reward of tasks, or 0 if the first few earn nothing. A failure goes against the finding."""
     earned = 0.0
-    for number, task in enumerate(tasks):
+    for number, task in enumerate(_until(tasks, until)):
         if number == HOPELESS and earned == 0.0:
             return 0.0
         scored = play(task)

@@ -24,7 +24,7 @@ from temper.envs.data.blocks import BLOCK, Blocks
 from temper.envs.data.config import DataConfig
 from temper.envs.data.overlap import OverlapIndex, prompt_text
 from temper.envs.data.repeats import SeenRows
-from temper.envs.data.rows import Tally, data_files, usable_rows
+from temper.envs.data.rows import Tally, data_files, read_usable_rows
 from temper.envs.data.split import SPLITS, ReadRows, SplitTask, digest, split_of
 from temper.envs.own_reward import ROW
 
@@ -49,7 +49,7 @@ def data_of_split(env: BoundEnv, split: str) -> DataConfig | None:
     return env.config.data
 
 
-def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
+def read_all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
     """Return the tasks of all rows of `data`, which belongs to the environment. They are read once and cached."""
     setting = _setting(env, data)
     if setting not in env.rows:
@@ -67,19 +67,19 @@ def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
     return env.rows[setting]
 
 
-def first_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
-    """Return `all_rows`, or the first block of streamed ones, which is cached too."""
+def read_first_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
+    """Return `read_all_rows`, or the first block of streamed ones, which is cached too."""
     if not data.streaming:
-        return all_rows(env, data)
+        return read_all_rows(env, data)
     block = f"{_setting(env, data)}, first block"
     if block not in env.rows:
         env.rows[block] = _collect(env, data, BLOCK)
     return env.rows[block]
 
 
-def row_tasks(env: BoundEnv, data: DataConfig) -> Iterator[SplitTask]:
+def read_row_tasks(env: BoundEnv, data: DataConfig) -> Iterator[SplitTask]:
     """Yield the tasks of `data`, which belongs to the environment, row by row. Streamed rows are read again each time."""
-    return _read(env, data, Tally()) if data.streaming else iter(all_rows(env, data).tasks)
+    return _read(env, data, Tally()) if data.streaming else iter(read_all_rows(env, data).tasks)
 
 
 def _collect(env: BoundEnv, data: DataConfig, most: int | None = None) -> ReadRows:
@@ -112,18 +112,18 @@ def _read(env: BoundEnv, data: DataConfig, tally: Tally, seen: SeenRows | None =
             task = env.task(made, content_key(made) if own is None else str(own))
             return SplitTask(task=task, heldout=_heldout(row, task, env, data), row=number + 1)
 
-        yield from usable_rows(data, parse=parse, on_error=config.on_error, tally=tally)
+        yield from read_usable_rows(data, parse=parse, on_error=config.on_error, tally=tally)
         if not met:
             raise ValueError(f"{data.name}: no row has the split.column {column!r}")
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{_setting(env, data)}: {error}; set null for generated tasks") from error
 
 
-def evaluation_index(env: BoundEnv) -> OverlapIndex:
+def build_evaluation_index(env: BoundEnv) -> OverlapIndex:
     """Return an index of the environment's evaluation prompts, to compare training prompts with."""
     data = data_of_split(env, "heldout")
     assert data is not None
-    heldout = (each.task for each in row_tasks(env, data) if each.heldout)
+    heldout = (each.task for each in read_row_tasks(env, data) if each.heldout)
     return OverlapIndex((task.key, prompt_text(task.request)) for task in heldout)
 
 
@@ -153,24 +153,22 @@ class StreamedSource:
         """Read the first block. Raise `ValueError` or `FileNotFoundError` if it can't be read or has no task."""
         self._env, self._data, self._split = env, data, split
         drops = split == "train" and env.config.drop_overlap != "none"
-        self._index = evaluation_index(env) if drops else None
+        self._index = build_evaluation_index(env) if drops else None
         order = f"{env.definition.id}/{seed}/{split}" if split == "train" else None
         self._blocks = Blocks(self._rows, seed=order)
-        if self._blocks.empty:
+        if self._blocks.is_empty:
             raise ValueError(f"{data.name} has no {split} rows; add some, or change the split")
 
     def task(self, index: int) -> Task:
         return self._blocks.item(index)
 
     def _rows(self) -> Iterator[Task]:
-        for each in row_tasks(self._env, self._data):
-            if each.heldout == (self._split == "heldout") and not self._overlaps(each.task):
+        index, by = self._index, self._env.config.drop_overlap
+        for each in read_row_tasks(self._env, self._data):
+            if each.heldout != (self._split == "heldout"):
+                continue
+            if index is None or not index.has_overlap(prompt_text(each.task.request), by):
                 yield each.task
-
-    def _overlaps(self, task: Task) -> bool:
-        return self._index is not None and self._index.overlaps(
-            prompt_text(task.request), self._env.config.drop_overlap
-        )
 
 
 MAX_DRAWS = 10_000
@@ -229,17 +227,15 @@ class RowSource:
     """The tasks of all rows of a split, repeated without end.
 
     Training rows are shuffled by the seed anew in each epoch, rows held out by hash only once. Of equal rows only one
-    stays, and `duplicates` counts the others. Rows held out by file or column are a benchmark, so they keep their order,
-    each once. If a row has another row's key, it gets a new one. `skipped` counts bad rows.
+    stays. Rows held out by file or column are a benchmark, so they keep their order, each once. If a row has another row's
+    key, it gets a new one.
     """
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
-        heldout, read = split == "heldout", all_rows(env, data)
+        heldout, read = split == "heldout", read_all_rows(env, data)
         rows = [each.task for each in read.tasks if each.heldout == heldout]
-        self.skipped = read.skipped
-        whole = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
-        kept = rows if whole else drop_equal_tasks(rows)
-        self.duplicates = len(rows) - len(kept)
+        is_benchmark = heldout and (env.config.eval_data is not None or env.config.split.column is not None)
+        kept = rows if is_benchmark else drop_equal_tasks(rows)
         if named := len(kept) - len({task.key for task in kept}):
             LOG.warning("%s: renamed the duplicate keys of %d rows", data.name, named)
         self.tasks = number_equal_keys(kept)
@@ -251,7 +247,7 @@ class RowSource:
         self._seed = f"{env.definition.id}/{seed}/{split}"
         self._reshuffles = not heldout
         self._order = lru_cache(maxsize=2)(self._shuffled)  # draws of two epochs overlap
-        if not whole:
+        if not is_benchmark:
             random.Random(self._seed).shuffle(self.tasks)
 
     def task(self, index: int) -> Task:
@@ -266,8 +262,8 @@ class RowSource:
 
 
 def _without_overlap(tasks: list[Task], env: BoundEnv) -> list[Task]:
-    index, by = evaluation_index(env), env.config.drop_overlap
-    return [task for task in tasks if not index.overlaps(prompt_text(task.request), by)]
+    index, by = build_evaluation_index(env), env.config.drop_overlap
+    return [task for task in tasks if not index.has_overlap(prompt_text(task.request), by)]
 
 
 def distinct_tasks(source: SizedSource, count: int | None) -> list[Task]:

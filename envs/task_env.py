@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.step_result import GymStep, StepResult, to_gymnasium
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
@@ -31,28 +31,22 @@ from temper.rewards.score import (
     Score,
     binary_score,
     brevity,
-    weighted_reward,
+    weigh_reward,
 )
 
 MAX_CALLS = 8
 TOO_MANY, UNANSWERED = "error: too many calls", "error: the call was not carried out"
-MAX_CHARACTERS = 65_536
+LONGEST_SAMPLE = 256
 
 
 class AnyText(spaces.Text):
     """Texts of any characters and any length. Samples are short and printable ASCII."""
 
     def __init__(self) -> None:
-        super().__init__(MAX_CHARACTERS, min_length=0, charset=string.printable)
+        super().__init__(LONGEST_SAMPLE, min_length=0, charset=string.printable)
 
     def contains(self, x: Any) -> bool:
         return isinstance(x, str)
-
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        if mask is not None or probability is not None:
-            return super().sample(mask, probability)
-        length = int(self.np_random.integers(0, 257))
-        return "".join(self.np_random.choice(list(self.character_list), size=length).tolist())
 
 
 ANY_TEXT = AnyText()
@@ -60,8 +54,8 @@ ANY_TEXT = AnyText()
 
 
 class TaskEnv(gymnasium.Env[str, str]):
-    """An environment over tasks. Subclasses define `turn`, and `score_so_far` if an episode without an answer may have a
-    score or a negative part.
+    """An environment over tasks. Subclasses define `turn`, `begin` if an episode has a state, and `score_so_far` if an episode
+    without an answer may have a score or a negative part.
 
     `reset(options={"task": Task})` sets the task. Without options, `draw` makes one if it is set. `step` follows gymnasium
     and takes the text of a turn. `respond` takes a parsed turn. Both call `turn`.
@@ -73,7 +67,7 @@ class TaskEnv(gymnasium.Env[str, str]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for name in ("reset", "step", "respond", "observe", "turn", "score_so_far"):
+        for name in ("reset", "begin", "step", "respond", "observe", "turn", "score_so_far"):
             if inspect.iscoroutinefunction(getattr(cls, name)):
                 raise ValueError(f"{cls.__name__}.{name} must not be async; steps run in threads, so block inside it")
 
@@ -89,7 +83,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         """The servers of `mcp-per-episode:` tools, which `close` ends."""
 
     def close(self) -> None:
-        with off_the_clock():  # the episode has its score
+        with stop_clock():  # the episode has its score
             self.servers.close()
         super().close()
 
@@ -110,6 +104,9 @@ class TaskEnv(gymnasium.Env[str, str]):
 
     def read_files(self, folder: Path) -> None:
         """Take over the files that an agent leaves in the folder. A model wrote them: follow no link, and limit the size."""
+
+    def begin(self, task: Task) -> None:
+        """Prepare an episode of a task, at the end of `reset`."""
 
     def is_last(self, task: Task) -> bool:
         """Return whether no turn may follow the present one."""
@@ -132,6 +129,7 @@ class TaskEnv(gymnasium.Env[str, str]):
             raise ValueError(f"options['task'] must be a Task, not {task!r}")
         self.servers.close()
         self.task, self.turns, self.characters, self.answer = task, 0, 0, ""
+        self.begin(task)
         return last_user_text(task), {"key": task.key}
 
     def step(self, action: str) -> GymStep:
@@ -149,7 +147,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.answer = parsed.answer
         if not parsed.readable:
             detail = "the reasoning was not closed" if task.thinks else "reasoning, but thinking is off"
-            return self.end(malformed_score(self._score_without_answer(task), detail))
+            return self.end(score_unreadable_turn(self._score_without_answer(task), detail))
         self.observe(parsed)
         settings = task.env.settings
         tools = shared_tools(settings.tools, timeout_s=settings.tool_timeout_s, episode_servers=self.servers)
@@ -222,11 +220,10 @@ class TaskEnv(gymnasium.Env[str, str]):
             score = replace(score, parts=score.parts | {JUDGE: verdict.value}, evidence=evidence)
         usual = WEIGHTS | {JUDGE: 1.0} if settings.reward is None else dict.fromkeys(score.parts, 1.0)
         if settings.length_limit is not None:
-            length = {LENGTH: brevity(self.characters, limit=settings.length_limit)}
-            score = replace(score, parts=score.parts | length)
+            score = score.with_parts({LENGTH: brevity(self.characters, limit=settings.length_limit)})
         if truncated:
             score = replace(score, outcome=Outcome.TRUNCATED)
-        reward = weighted_reward(score.parts, settings.weights or usual)
+        reward = weigh_reward(score.parts, settings.weights or usual)
         return StepResult(reward=reward, done=True, truncated=truncated, score=score)
 
     def continue_with(self, messages: Sequence[Message]) -> StepResult:
@@ -241,7 +238,7 @@ def answer_each(
     return [answer(call) if number < most else TOO_MANY for number, call in enumerate(calls)]
 
 
-def malformed_score(score: Score, detail: str) -> Score:
+def score_unreadable_turn(score: Score, detail: str) -> Score:
     """Return the score of an unreadable turn from the score before it. No answer is right."""
     parts = score.parts | {CORRECT: min(score.parts.get(CORRECT, 0.0), 0.0), FORMAT: 0.0}
     return replace(score, outcome=Outcome.WRONG, parts=parts, detail=detail)

@@ -15,7 +15,7 @@ from temper.envs.core.turn_text import (
     OPEN_CALL,
     OPEN_THINKING,
     ParsedTurn,
-    call_message,
+    make_call_turn,
     parse_turn,
     turn_text,
 )
@@ -39,13 +39,25 @@ def parse_own_turn(text: str) -> ParsedTurn:
     return parse_turn(text if tagged else CLOSE_THINKING + text, thinks=True)
 
 
+Play = Callable[[list[str]], str | None]
+"""Returns the next turn from the environment's messages so far, or None to stop."""
+
+
 def score_turns(
     task: Task, turns: Sequence[str], *, read: Callable[[str], ParsedTurn] = parse_own_turn
 ) -> TranscriptScore:
     """Run the turns as a complete episode. Never raises: a fault becomes a typed failure."""
+    left = iter(turns)
+    settings = replace(task.env.settings, max_turns=len(turns), tool_turns=len(turns), scripted=True)
+    task = replace(task, thinking=UNLIMITED, env=replace(task.env, settings=settings))
+    return score_play(task, lambda _replies: next(left, None), read=read)
+
+
+def score_play(task: Task, play: Play, *, read: Callable[[str], ParsedTurn] = parse_own_turn) -> TranscriptScore:
+    """Run an episode with the turns that `play` returns. Never raises: a fault becomes a typed failure."""
     start = time.monotonic()
     try:
-        scored = _play(task, turns, read)
+        scored = _score_play(task, play, read)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an environment may raise anything, even SystemExit
@@ -53,23 +65,23 @@ def score_turns(
     return replace(scored, seconds=time.monotonic() - start)
 
 
-def _play(task: Task, turns: Sequence[str], read: Callable[[str], ParsedTurn]) -> TranscriptScore:
-    settings = replace(task.env.settings, max_turns=len(turns), tool_turns=len(turns), scripted=True)
-    episode = EnvEpisode(replace(task, thinking=UNLIMITED, env=replace(task.env, settings=settings)))
+def _score_play(task: Task, play: Play, read: Callable[[str], ParsedTurn]) -> TranscriptScore:
+    episode, replies = EnvEpisode(task), list[str]()
     try:
         episode.begin()
-        for text in turns:
+        while (text := play(replies)) is not None:
             result = episode.step(read(text))
             if result.done:
                 break
+            replies += [str(message.get("content")) for message in result.messages]
         else:
-            result = episode.truncate(f"after the {len(turns)} turns that were given")
+            result = episode.truncate("after the last given turn")
     finally:
         episode.close()
     return TranscriptScore(reward=result.reward, score=result.score)
 
 
-def transcript_turns(response: dict[str, Any]) -> list[str]:
+def read_transcript_turns(response: dict[str, Any]) -> list[str]:
     """Return the model's turns in a response row: `response` (text), `messages`, or `calls` followed by `response`.
 
     Raise `ValueError` if the row has none of them or one is malformed.
@@ -110,5 +122,5 @@ def _text_of_message(message: Message) -> str:
             except ValueError:
                 written.append(f"{OPEN_CALL}{arguments}{CLOSE_CALL}")
                 continue
-        written.append(turn_text({"content": "", "tool_calls": [call_message(name, arguments)]}, thinks=False))
+        written.append(turn_text(make_call_turn([(name, arguments)]), thinks=False))
     return content + "".join(written)

@@ -1,6 +1,6 @@
 r"""Find the answer in a text, and compare plain numbers exactly. Pure, and bounded on any text.
 
-The environments that look for an answer in a text use one list of forms (`given_answers`). The first form that occurs
+The environments that look for an answer in a text use one list of forms (`find_answers`). The first form that occurs
 decides, and all its occurrences count:
 
 1. Tags: the text between `<answer>` and `</answer>`. A form inside them decides further.
@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from itertools import dropwhile, zip_longest
 from typing import Literal
 
-from temper.rewards.plain_numbers import MAX_CHARACTERS, bare, number, plain_number, readable
+from temper.rewards.plain_numbers import MAX_CHARACTERS, number, plain_number, to_bare, to_readable
 
 Boxes = Literal["agree", "last"]
 """How to treat several boxes: `agree` requires equal boxes, `last` takes the last one."""
@@ -97,7 +97,7 @@ def boxes(text: str) -> list[str] | None:
     while start:
         inside = start.end()
         if text[inside : inside + 1] == "{":
-            end = closing_brace(text, inside + 1)
+            end = find_closing_brace(text, inside + 1)
             if end is None:
                 return None
             content = text[inside + 1 : end].strip()
@@ -111,7 +111,7 @@ def boxes(text: str) -> list[str] | None:
     return found
 
 
-def closing_brace(text: str, start: int) -> int | None:
+def find_closing_brace(text: str, start: int) -> int | None:
     """Return the place of the brace that closes the one before `start`, or None if it stays open."""
     depth = 1
     for brace in BRACE.finditer(text, start):
@@ -121,19 +121,19 @@ def closing_brace(text: str, start: int) -> int | None:
     return None
 
 
-def given_answers(text: str) -> list[str]:
+def find_answers(text: str) -> list[str]:
     """Return the answers that a text gives by the forms above, or the whole text if it uses none. A broken form gives ""."""
     text = text[-SEARCHED_TAIL:]
     if tagged := TAGGED.findall(text):
-        return [given for one in dict.fromkeys(tagged) for given in given_answers(one)]
+        return [given for one in dict.fromkeys(tagged) for given in find_answers(one)]
     if BOX.search(text):
         return boxes(text) or [""]
-    if stated := stated_texts(text):
+    if stated := find_statements(text):
         return [one.strip(EMPHASIS) for one in stated]
     return [_confirmed(text) or text]
 
 
-def stated_texts(text: str, *, letters: bool = False) -> list[str]:
+def find_statements(text: str, *, letters: bool = False) -> list[str]:
     """Return the rest of the line after each statement, or the next line if it is empty. `letters`: see `_statements`."""
     stated, texts = _statements(text, letters=letters), list[str]()
     for one, after in zip_longest(stated, stated[1:]):
@@ -150,7 +150,7 @@ def _statements(text: str, *, letters: bool = False, numbers: bool = False) -> l
     return list(dropwhile(lambda one: one["again"] is not None, found))
 
 
-def confirmed_texts(text: str) -> list[str]:
+def find_confirmations(text: str) -> list[str]:
     """Return the answers in sentences of the fourth form."""
     return [one["before"] or one["after"] for one in CONFIRMED.finditer(text)]
 
@@ -163,7 +163,7 @@ def _confirmed(text: str) -> str | None:
 
 def final_answer(text: str, boxes_are: Boxes = "agree") -> str | None:
     """Return the final answer by the rules above, or None if there is none or answers conflict."""
-    tail = END_TOKEN.sub("", readable(text[-SEARCHED_TAIL:])).rstrip()
+    tail = END_TOKEN.sub("", to_readable(text[-SEARCHED_TAIL:])).rstrip()
     if tagged := TAGGED.findall(tail):
         return _agreed([_tagged_answer(one.strip(), boxes_are) for one in tagged], boxes_are)
     if BOX.search(tail):
@@ -202,7 +202,7 @@ def _tagged_answer(inner: str, boxes_are: Boxes) -> str:
 def _comparison_key(answer: str) -> object:
     """Return the comparison key of a box: the value of a number, otherwise the text without layout."""
     value = plain_number(answer)
-    return bare(answer[: MAX_CHARACTERS + 1]).replace(" ", "") if value is None else value
+    return to_bare(answer[: MAX_CHARACTERS + 1]).replace(" ", "") if value is None else value
 
 
 def _answers_after_mark(tail: str) -> list[str]:
@@ -224,7 +224,7 @@ def _stated_answer(text: str, stated: list[re.Match[str]]) -> str | None:
     if stated and len(said) < 2:
         return _answer_after(said[0]) if said else ""
     last = (_lines(text) or [""])[-1]
-    alone = bare(last[:MAX_CHARACTERS])
+    alone = to_bare(last[:MAX_CHARACTERS])
     return _bold_number(last) or (alone if NUMBER.fullmatch(alone) else None)
 
 
@@ -248,7 +248,7 @@ def _lists_numbers(text: str) -> bool:
     """Return whether the text is only a list of numbers that differ: guesses without a choice."""
     entries = FIRST.sub("", text)
     *before, last = _lines(entries) or [""]
-    if NUMBER.fullmatch(bare(last)) and any(map(DIFFERENCE.search, before)):
+    if NUMBER.fullmatch(to_bare(last)) and any(map(DIFFERENCE.search, before)):
         return False  # a calculation with its result
     return bool(LISTED.fullmatch(NUMBER.sub("", entries))) and len(set(map(plain_number, NUMBER.findall(entries)))) > 1
 

@@ -20,8 +20,8 @@ nothing, and neither does a letter beyond the last choice. Only the last 20,000 
 import re
 from enum import IntEnum
 
-from temper.rewards.answers import BOX, SEARCHED_TAIL, TAGGED, boxes, confirmed_texts, stated_texts
-from temper.rewards.plain_numbers import TEXT_MACRO, readable
+from temper.rewards.answers import BOX, SEARCHED_TAIL, TAGGED, boxes, find_confirmations, find_statements
+from temper.rewards.plain_numbers import TEXT_MACRO, to_readable
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 CAPITALS = frozenset(LETTERS) - {"I"}
@@ -64,7 +64,7 @@ FOLLOWS = {
 
 def chosen_letter(text: str, *, count: int) -> str | None:
     """Return the letter that a text chooses among the first `count`, or None if it chooses none or several."""
-    tail = SPACING.sub(" ", TEXT_MACRO.sub(r"\1", readable(text[-SEARCHED_TAIL:])))
+    tail = SPACING.sub(" ", TEXT_MACRO.sub(r"\1", to_readable(text[-SEARCHED_TAIL:])))
     if tagged := TAGGED.findall(tail):
         found = {chosen_letter(one, count=count) for one in tagged}
     else:
@@ -76,9 +76,9 @@ def _letters(text: str, letters: str) -> set[str | None]:
     """Return the letters of the first form that occurs. An occurrence that names several choices or none gives None."""
     if BOX.search(text):
         return {_whole(box, letters) for box in boxes(text) or [""]}
-    stated = (match for rest in stated_texts(text, letters=True) if (match := STATED.match(rest)))
+    stated = (match for rest in find_statements(text, letters=True) if (match := STATED.match(rest)))
     named = {_letter(match, letters) for match in stated if match["letter"] in CAPITALS or ENDS.match(match["rest"])}
-    return named or {_whole(one, letters) for one in confirmed_texts(text)} - {None} or {_whole(text, letters)}
+    return named or {_whole(one, letters) for one in find_confirmations(text)} - {None} or {_whole(text, letters)}
 
 
 def _whole(text: str, letters: str) -> str | None:

@@ -3,16 +3,16 @@
 import re
 from collections import Counter
 
-from temper.rewards.answers import closing_brace
+from temper.rewards.answers import find_closing_brace
 from temper.rewards.plain_numbers import (
     MAX_CHARACTERS,
     MAX_DIGITS,
     MAX_EXPONENT,
     TEXT_MACRO,
-    bare,
     is_unit,
     number,
-    readable,
+    to_bare,
+    to_readable,
 )
 from temper.rewards.units import BEHIND_UNIT, unit_behind
 
@@ -65,11 +65,11 @@ SYNONYMS = {
 
 def tokens(text: str) -> str:
     """Return words, numbers and signs separated by single spaces, without layout, so that `in` finds whole tokens only."""
-    plain = SINGLE.sub(r"\1", bare(text))
+    plain = SINGLE.sub(r"\1", to_bare(text))
     return " " + " ".join(SYNONYMS.get(token, token) for token in TOKEN.findall(plain)) + " "
 
 
-def repeats(answer: str, question: str) -> bool:
+def is_echo(answer: str, question: str) -> bool:
     """Return whether an answer only repeats text of the question. A plain number in lowest terms never does."""
     if not answer.strip() or len(answer) > min(len(question) + MAX_CHARACTERS, MAX_QUESTION):
         return False
@@ -80,7 +80,7 @@ def repeats(answer: str, question: str) -> bool:
     return bool(said.strip()) and said.rstrip(" .?") + " " in tokens(question[-MAX_QUESTION:]).casefold()
 
 
-def without(question: str, text: str) -> str:
+def remove_question(question: str, text: str) -> str:
     return text.replace(question, " ") if len(question) >= SHORTEST_QUESTION else text
 
 
@@ -90,7 +90,7 @@ def to_formula(answer: str) -> str:
 
 
 def _with_plain_e(answer: str) -> str:
-    return readable(answer).replace("\\mathrm{e}", "e")
+    return to_readable(answer).replace("\\mathrm{e}", "e")
 
 
 def asks_percentage(question: str) -> bool:
@@ -98,13 +98,13 @@ def asks_percentage(question: str) -> bool:
     return bool(PERCENTAGE_ASKED.search(question[-MAX_QUESTION:]))
 
 
-def without_counted(answer: str, question: str) -> str:
+def remove_counted_word(answer: str, question: str) -> str:
     """Return an answer without the word for a number that the question counts in, as in "how many dozen eggs"."""
     asked = COUNTED.search(question[-MAX_QUESTION:])
     return re.sub(rf"\b{asked[1]}s?\b", "", answer, flags=re.I) if asked else answer
 
 
-def same_text(answer: str, reference: str) -> bool | None:
+def is_same_text(answer: str, reference: str) -> bool | None:
     """Return whether two answers are the same text, or None if the text alone does not decide it.
 
     Words (`Monday`, `(A)`) and numbers in another base (`12_8`) are compared as text only. Case and brackets of words are
@@ -121,13 +121,13 @@ def same_text(answer: str, reference: str) -> bool | None:
 
 def is_words(reference: str) -> bool:
     """Return whether a reference answer is words, not a formula: three letters or more, or set as text."""
-    text = bare(reference)
+    text = to_bare(reference)
     long = len(re.sub(r"[^A-Za-z]", "", text)) >= 3
     return bool(WORDS.fullmatch(text)) and (long or bool(TEXT_MACRO.fullmatch(reference.strip(" $"))))
 
 
 def _letters(text: str) -> str:
-    return " ".join(re.findall(r"[^\s.,()]+", bare(text).casefold()))
+    return " ".join(re.findall(r"[^\s.,()]+", to_bare(text).casefold()))
 
 
 def refusal(answer: str, *, reference: str) -> str | None:
@@ -174,7 +174,7 @@ def _chained(text: str, reference: str) -> bool:
 
     Signs for approximate equality are not allowed there: one side would be compared, and the other is a hedge.
     """
-    if len(RELATION.findall(text)) > len(RELATION.findall(readable(reference))):
+    if len(RELATION.findall(text)) > len(RELATION.findall(to_readable(reference))):
         return True
     sides = text.split("=")
     if len(sides) - 1 <= reference.count("="):
@@ -217,7 +217,7 @@ def _has_large_power(text: str) -> bool:
     This only saves time, because the computer algebra has a deadline and a memory limit.
     """
     for power in EXPONENT.finditer(text):
-        exponent = text[power.end() : closing_brace(text, power.end())] if power[1] else power[2] or ""
+        exponent = text[power.end() : find_closing_brace(text, power.end())] if power[1] else power[2] or ""
         if any(int(whole) > MAX_POWER for whole in WHOLE_NUMBER.findall(exponent)):
             return True
     for _, middle, between, top in TOWER.findall(text):

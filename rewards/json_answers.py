@@ -42,7 +42,7 @@ def json_answer(text: str) -> Any:
     if not fenced:
         raise reason
     first, *others = map(parse_json, fenced)
-    if not all(same_json(first, other) for other in others):
+    if not all(is_same_json(first, other) for other in others):
         raise NoJson("the answer has code fences with different values")
     return first
 
@@ -51,7 +51,7 @@ def parse_json(text: str) -> Any:
     """Return the value of a JSON text. Raise `NoJson` if it is not JSON or too large."""
     try:
         value = json.loads(
-            text, object_pairs_hook=object_of, parse_constant=_constant, parse_float=_float, parse_int=_int
+            text, object_pairs_hook=to_object, parse_constant=_constant, parse_float=_float, parse_int=_int
         )
     except NoJson:
         raise
@@ -61,7 +61,7 @@ def parse_json(text: str) -> Any:
     return value
 
 
-def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def to_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         raise NoJson("an object has a key twice")
@@ -100,16 +100,16 @@ def _inside(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def same_json(left: Any, right: Any) -> bool:
+def is_same_json(left: Any, right: Any) -> bool:
     """Return whether two JSON values are equal by the rules above."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, int | float) and isinstance(right, int | float):
         return left == right
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(same_json(*pair) for pair in zip(left, right, strict=True))
+        return len(left) == len(right) and all(is_same_json(*pair) for pair in zip(left, right, strict=True))
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same_json(left[key], right[key]) for key in left)
+        return left.keys() == right.keys() and all(is_same_json(left[key], right[key]) for key in left)
     return type(left) is type(right) and left == right
 
 
@@ -128,4 +128,4 @@ def _right(value: Any, reference: Any) -> Iterator[bool]:
         for index, inner in enumerate(reference):
             yield from _right(value[index] if isinstance(value, list) and index < len(value) else MISSING, inner)
     else:
-        yield same_json(value, reference)
+        yield is_same_json(value, reference)

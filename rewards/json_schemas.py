@@ -39,7 +39,7 @@ class UnusableSchema(ValueError):
     """A schema refers to itself without end, or to a missing part."""
 
 
-def checked_schema(schema: Any) -> Any:
+def require_schema(schema: Any) -> Any:
     """Return the schema if it is usable. Raise `ValueError` with the reason if it is invalid, too large or refers to other
     documents.
     """

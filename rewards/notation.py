@@ -49,12 +49,12 @@ SIMPLE_TUPLE = re.compile(rf"[(\[]{ENDS}[)\]]|\\\{{{ENDS}\\\}}")
 NAMED_TUPLE = re.compile(r"\(([A-Za-z](?:,\s*[A-Za-z])+)\)\s*=\s*(\(.*)")
 
 
-def comparable(answer: str, reference: str, question: str = "") -> tuple[str, str]:
+def to_comparable(answer: str, reference: str, question: str = "") -> tuple[str, str]:
     """Return answer and reference in plain notation.
 
     A column is a tuple if the other is one. If both are in scientific notation, each gets a mantissa from 1 to 10.
     """
-    given, wanted = plain_notation(answer, question), plain_notation(reference, question)
+    given, wanted = to_plain_notation(answer, question), to_plain_notation(reference, question)
     if SCIENTIFIC.fullmatch(given) and SCIENTIFIC.fullmatch(wanted):
         return _normal(given), _normal(wanted)
     if wanted.startswith("("):
@@ -62,7 +62,7 @@ def comparable(answer: str, reference: str, question: str = "") -> tuple[str, st
     return (given, _column_as_tuple(wanted)) if given.startswith("(") else (given, wanted)
 
 
-def plain_notation(answer: str, question: str = "") -> str:
+def to_plain_notation(answer: str, question: str = "") -> str:
     text = IN_DOLLARS.sub(r"\1", answer).strip()
     for pattern, form in SYNONYMS:
         text = pattern.sub(form, text)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 C = TypeVar("C", bound=type)
 
 
-def pickled_in_order(cls: C) -> C:
+def pickle_in_order(cls: C) -> C:
     """Pickle instances as tuples of their values. `dataclasses` would list the fields again for each instance."""
     names = tuple(field.name for field in fields(cls))
     read = attrgetter(*names)

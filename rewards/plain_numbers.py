@@ -84,7 +84,7 @@ class Number:
         return self.bottom in (1, self.value.denominator)
 
 
-def readable(text: str) -> str:
+def to_readable(text: str) -> str:
     """Return the text in compatibility form (NFKC), with plain minus signs, raised digits as powers and no invisible signs.
 
     It is normalised piece by piece: the time of NFKC grows with the square of the number of consecutive combining marks.
@@ -97,9 +97,9 @@ def readable(text: str) -> str:
     return "".join(unicodedata.normalize("NFKC", piece) for piece in pieces)
 
 
-def bare(answer: str) -> str:
+def to_bare(answer: str) -> str:
     """Return an answer without layout: text macros, spacing, dollar and degree signs, emphasis and a final full stop."""
-    text = TEXT_MACRO.sub(r" \1 ", readable(answer))
+    text = TEXT_MACRO.sub(r" \1 ", to_readable(answer))
     text = CURRENCY.sub("", DEGREES.sub("", LAYOUT.sub(lambda found: "," if "," in found[0] else "", text)))
     return SPACING.sub(" ", text).strip(" *_`").rstrip(".").strip(" *_`")
 
@@ -113,7 +113,7 @@ def number(answer: str) -> Number | None:
     """Return the answer as a plain number, or None if it is not one."""
     if len(answer) > MAX_CHARACTERS:
         return None
-    text = bare(answer)
+    text = to_bare(answer)
     if sum(map(str.isdigit, text)) > MAX_DIGITS:
         return None
     text = ungroup_digits(text)

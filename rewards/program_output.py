@@ -9,7 +9,7 @@ from typing import Any
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
 
-def strictly_equal(result: Any, expected: Any) -> bool:
+def is_strictly_equal(result: Any, expected: Any) -> bool:
     """Compare with strict types: 1 is not 1.0 or True, a tuple is not a list. Floats agree to 1e-9 relative.
 
     Both sides are plain data (decoded literals), so no method of the program's objects runs.
@@ -20,10 +20,10 @@ def strictly_equal(result: Any, expected: Any) -> bool:
         both_nan = math.isnan(result) and math.isnan(expected)
         return both_nan or math.isclose(result, expected, rel_tol=1e-9, abs_tol=1e-12)
     if isinstance(expected, list | tuple):
-        return len(result) == len(expected) and all(map(strictly_equal, result, expected))
+        return len(result) == len(expected) and all(map(is_strictly_equal, result, expected))
     if isinstance(expected, dict):
         return _typed(result) == _typed(expected) and all(
-            strictly_equal(result[key], expected[key]) for key in expected
+            is_strictly_equal(result[key], expected[key]) for key in expected
         )
     if isinstance(expected, set | frozenset):
         return _typed(result) == _typed(expected)
@@ -34,9 +34,9 @@ def _typed(keys: Iterable[Any]) -> set[tuple[type, Any]]:
     return {(type(key), key) for key in keys}
 
 
-def json_equal(result: Any, expected: Any) -> bool:
+def is_json_equal(result: Any, expected: Any) -> bool:
     """Compare with a value read from JSON, which has no tuples, no whole floats and only text keys."""
-    return strictly_equal(_as_json(result), _as_json(expected))
+    return is_strictly_equal(_as_json(result), _as_json(expected))
 
 
 def _as_json(value: Any) -> Any:
@@ -49,7 +49,7 @@ def _as_json(value: Any) -> Any:
     return value
 
 
-def same_output(output: str, expected: str) -> bool:
+def is_same_output(output: str, expected: str) -> bool:
     """Return whether a program wrote the expected output, by lines and words.
 
     Trailing white space, leading and trailing blank lines and the width of spaces are ignored. Words are equal as text or

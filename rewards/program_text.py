@@ -58,7 +58,7 @@ def program_of(answer: str, *, entry_point: str | None = None, prompt: str = "")
         return None
     if not prompt or entry_point is None:
         return source
-    if defines(source, entry_point):
+    if has_definition(source, entry_point):
         return join_code(preamble(prompt, entry_point), source)
     return complete_body(prompt, source)
 
@@ -114,7 +114,7 @@ def _opening(line: str, *, alone: bool) -> tuple[str, str, int] | None:
     return fence, bare[len(before) :].lower(), 0
 
 
-def defines(source: str, name: str) -> bool:
+def has_definition(source: str, name: str) -> bool:
     """Return whether a line of the source defines or assigns `name` at the top level."""
     return any(name in line.groups() for line in DEFINITION.finditer(source))
 
@@ -142,7 +142,7 @@ def complete_body(prompt: str, body: str) -> str:
 
 def _chosen(fenced: list[Block], entry_point: str | None) -> str:
     filled = [block for block in fenced if block.text.strip()]
-    defining = [block for block in filled if entry_point is not None and defines(block.text, entry_point)]
+    defining = [block for block in filled if entry_point is not None and has_definition(block.text, entry_point)]
     python = [block for block in filled if block.mark in PYTHON]
     unmarked = [block for block in filled if not block.mark]
     return next((choice[-1].text for choice in (defining, python, unmarked, filled) if choice), "")

@@ -1,11 +1,11 @@
 """The score of an answer: an outcome and named reward parts, and the reward as their weighted sum."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from temper.rewards.pickling import pickled_in_order
+from temper.rewards.pickling import pickle_in_order
 
 CORRECT = "correct"
 FORMAT = "format"
@@ -27,7 +27,7 @@ class Outcome(Enum):
     TRUNCATED = "cut"  # a limit on turns or tokens ended it; the environment gives the reward
 
 
-@pickled_in_order
+@pickle_in_order
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """The score of one answer. `detail` is one line for people, `evidence` records how it was graded (grader, isolation).
@@ -39,6 +39,10 @@ class Score:
     parts: dict[str, float] = field(default_factory=dict)
     detail: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
+
+    def with_parts(self, parts: Mapping[str, float]) -> "Score":
+        """Return the score with further parts, or with other values of its parts."""
+        return replace(self, parts={**self.parts, **parts})
 
 
 def binary_score(correct: bool, *, well_formed: bool = True, detail: str = "") -> Score:
@@ -52,7 +56,7 @@ def policy_fault(detail: str) -> Score:
     return Score(outcome=Outcome.POLICY_FAULT, parts={CORRECT: 0.0, FORMAT: 1.0}, detail=detail)
 
 
-def weighted_reward(parts: Mapping[str, float], weights: Mapping[str, float] = WEIGHTS) -> float:
+def weigh_reward(parts: Mapping[str, float], weights: Mapping[str, float] = WEIGHTS) -> float:
     """Return the sum of weight times value over the parts. A missing part adds nothing."""
     return sum(weights.get(name, 0.0) * value for name, value in parts.items())
 

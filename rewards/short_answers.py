@@ -1,6 +1,6 @@
 """Short answers in words: extraction, comparison and lists. Pure; bounded on any text.
 
-`rewards.answers.given_answers` finds the answers of a text, which must agree.
+`rewards.answers.find_answers` finds the answers of a text, which must agree.
 
 Two texts match if SQuAD's evaluation equates them (Rajpurkar et al., 2016: lower case, no punctuation, no articles, single
 spaces). They also match if TriviaQA's does (Joshi et al., 2017: punctuation becomes a space), or if both are plain numbers
@@ -23,7 +23,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from temper.rewards.answers import EMPHASIS, NUMBER, given_answers
+from temper.rewards.answers import EMPHASIS, NUMBER, find_answers
 from temper.rewards.plain_numbers import (
     DEGREES,
     FRACTION,
@@ -33,7 +33,7 @@ from temper.rewards.plain_numbers import (
     TEXT_MACRO,
     number,
     quotient,
-    readable,
+    to_readable,
     ungroup_digits,
 )
 from temper.rewards.tool_calls import most_pairs
@@ -61,7 +61,7 @@ LAST_AND = re.compile(r",?\s+(?:and|&)\s+", re.IGNORECASE)
 
 def short_answer(text: str) -> str | None:
     """Return the answer of a text by the rules above, or None if it has none or several that differ."""
-    given = (TEXT_MACRO.sub(r"\1", one).strip(EMPHASIS) for one in given_answers(text))
+    given = (TEXT_MACRO.sub(r"\1", one).strip(EMPHASIS) for one in find_answers(text))
     said = list(dict.fromkeys(one.removesuffix(".").strip(EMPHASIS) for one in given))
     if len(said) > MAX_ITEMS or any(not one or len(one) > MAX_CHARACTERS for one in said):
         return None
@@ -70,7 +70,7 @@ def short_answer(text: str) -> str | None:
 
 def simplify(text: str) -> str:
     """Return a text with numbers in one notation (`-5`, `1/2`, `10^6`, `1234`) and without LaTeX layout."""
-    text = LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(text[:MAX_CHARACTERS].translate(PLAINER))))
+    text = LAYOUT.sub("", TEXT_MACRO.sub(r"\1", to_readable(text[:MAX_CHARACTERS].translate(PLAINER))))
     text = SPACING.sub(" ", FRACTION.sub(quotient, DEGREES.sub("", text)).translate({ord("{"): None, ord("}"): None}))
     text = SPACED.sub(lambda sign: sign[0].strip(), text.strip())
     text = ungroup_digits(ESCAPED.sub("", text))
@@ -118,7 +118,7 @@ def word_f1(text: str, accepted: Sequence[str]) -> float:
     """Return the highest F1 of the words that a text shares with an accepted one, as SQuAD defines it; 0 without shared
     words.
     """
-    said = Counter(plain(text).split())
+    said = _words(text)
     return max(
         (_f1((said & words).total(), said.total(), words.total()) for words in map(_words, accepted)), default=0.0
     )

@@ -87,14 +87,14 @@ def _call_fits(call: tuple[str, Mapping[str, Any]], reference: ReferenceCall, sc
     if isinstance(required, list) and any(key not in arguments for key in required):
         return False
     return all(
-        argument_fits(arguments[key], values, inner_schema(known, key), exact=exact)
+        is_argument_accepted(arguments[key], values, inner_schema(known, key), exact=exact)
         if key in arguments
         else OMITTED in values
         for key, values in accepted.items()
     )
 
 
-def argument_fits(value: Any, accepted: Sequence[Any], schema: Schema, *, exact: bool = False) -> bool:
+def is_argument_accepted(value: Any, accepted: Sequence[Any], schema: Schema, *, exact: bool = False) -> bool:
     """Return whether an argument's value is accepted by the rules above."""
     kind, plain = type_of(schema), (lambda it: it) if exact else _plain
     if kind is float and type(value) is int:

@@ -25,7 +25,7 @@ from temper.rewards.plain_numbers import (
     TEXT_MACRO,
     number,
     quotient,
-    readable,
+    to_readable,
     ungroup_digits,
 )
 
@@ -194,7 +194,7 @@ def unit(text: str) -> Quantity | None:
     return _product(_simplify(text))
 
 
-def same_quantity(answer: str, reference: str, *, tolerance: float = 0.0) -> bool:
+def is_same_quantity(answer: str, reference: str, *, tolerance: float = 0.0) -> bool:
     """Return whether two numbers with units are equal, or differ by at most `tolerance`, a share of the reference.
 
     The share refers to the reference's own unit: 5 % of 20 degrees Celsius is one degree.
@@ -242,7 +242,7 @@ def _simplify(text: str) -> str:
         text = re.sub(rf"{currency}\s?(-?[\d.,]+)", rf"\1 {name}", text)
     text = ROUND.sub(
         " deg ",
-        SPACING.sub(" ", LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(MATHS.sub(r"\1", text)).strip(" \n*_`")))),
+        SPACING.sub(" ", LAYOUT.sub("", TEXT_MACRO.sub(r"\1", to_readable(MATHS.sub(r"\1", text)).strip(" \n*_`")))),
     )
     text = FRACTION.sub(lambda found: f"{quotient(found)} ", FRACTION_OF_UNITS.sub(r" \1/(\2)", text)).strip()
     text = ungroup_digits(text).replace("- ", "-")

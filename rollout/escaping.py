@@ -18,7 +18,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.messages import TEXT_TYPES
-from temper.envs.core.turn_text import CLOSE_CALL, CLOSE_THINKING, OPEN_CALL, OPEN_THINKING, writable
+from temper.envs.core.turn_text import CLOSE_CALL, CLOSE_THINKING, OPEN_CALL, OPEN_THINKING, to_writable
 from temper.rollout.formats.find import CALL_SYNTAXES, THINKING_TAGS, ending_ids
 from temper.rollout.formats.messages import (
     ASSISTANT_MESSAGE,
@@ -92,7 +92,7 @@ class Escaper:
         return known
 
     def _escape(self, text: str, tags: "Tags") -> str:
-        text = writable(text)
+        text = to_writable(text)
         broken = _break_tags(text, tags.pattern)
         if tags.ids.isdisjoint(self._encode(broken)) and not self._leaves_tag(broken, tags):
             return broken

@@ -17,7 +17,7 @@ from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.process import StoredResult
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Message, Task
-from temper.rewards.pickling import pickled_in_order
+from temper.rewards.pickling import pickle_in_order
 from temper.rewards.score import Score, correctness
 from temper.rollout.expert_choices import Choices
 from temper.rollout.sampling import PLAIN, Sampling
@@ -223,7 +223,7 @@ class StoredTurns(Sequence[Turn]):
         raise LookupError("these turns are stored in another process; read them with `read_groups`")
 
 
-@pickled_in_order
+@pickle_in_order
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One episode: its turns, its end, and either a reward with its score or a typed failure.
@@ -373,7 +373,7 @@ class Ticket:
     sampling: Sampling = PLAIN
 
 
-@pickled_in_order
+@pickle_in_order
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """The answers to one task, scored together. `failed` ones have no score.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from temper.envs.coding.test_result import Tested, call_text, failed_test, format_value, shorten
+from temper.envs.coding.case_result import CaseResult, call_text, fail_case, format_value, shorten
 from temper.envs.core.errors import EnvironmentFault, GraderError
 from temper.envs.sandbox.runner import MAX_REQUEST_BYTES
 from temper.envs.sandbox.sandbox import STARTED_AHEAD, Sandbox
@@ -35,7 +35,7 @@ def run_checks(
     *,
     limits: Limits = LIMITS,
     start: Start | None = None,
-) -> Generator[Tested, None, None]:
+) -> Generator[CaseResult, None, None]:
     """Yield the result of each check of a program. `names` are taken from the program, `limits` apply to a check. `start`
     starts the program's processes, by default in the sandbox.
 
@@ -81,36 +81,36 @@ def _load(checker: SealedProcess, source: str) -> None:
         raise GraderError(f"a check can't be loaded: {reply.kind.value} {reply.detail}")
 
 
-def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called: str, fresh: bool) -> Tested:
+def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called: str, fresh: bool) -> CaseResult:
     heard = program.load(source)
     if heard.kind is ReplyKind.VALUE:
         heard = program.converse("_serve", SERVE)
     if heard.kind is not ReplyKind.ASK:
-        return failed_test(heard, "loading the program")
+        return fail_case(heard, "loading the program")
     requests, said, start_s = 0, "", time.thread_time()
     asked = checker.converse("_run")
     while asked.kind is ReplyKind.ASK:
         requests += 1
         if requests > MAX_REQUESTS or time.thread_time() - start_s > GRADING_CPU_S:
             detail = f"{requests} requests: more than {MAX_REQUESTS}, or more than {GRADING_CPU_S:g} s of grading"
-            return Tested(passed=False, detail=detail, policy_fault=True, out_of_time=True)
+            return CaseResult(passed=False, detail=detail, policy_fault=True, out_of_time=True)
         heard = program.answer(asked.value)
         if heard.kind is not ReplyKind.ASK:
-            return failed_test(heard, _call(asked) or "the program")
+            return fail_case(heard, _call(asked) or "the program")
         said = _describe_reply(asked, heard) or said
         try:
             asked = checker.answer(heard.value)
         except EnvironmentFault as error:  # the program's reply is too large to pass on
-            return Tested(passed=False, detail=f"{said or 'the result'}: {error}", policy_fault=True)
+            return CaseResult(passed=False, detail=f"{said or 'the result'}: {error}", policy_fault=True)
     if asked.kind is ReplyKind.VALUE and requests:
-        return Tested(passed=True)
+        return CaseResult(passed=True)
     if requests == 0 or not (fresh or asked.kind is ReplyKind.RAISED):
         raise GraderError(
             f"a check can't be loaded or never called the candidate {called}: {asked.kind.value} {asked.detail}"
         )
     why = re.sub(r"^AssertionError: *$", "", re.sub(r" *\(line \d+\)$", "", asked.detail))
     detail = "; ".join(text for text in (said, why) if text)
-    return Tested(passed=False, detail=detail, out_of_time=asked.kind is ReplyKind.TIME)
+    return CaseResult(passed=False, detail=detail, out_of_time=asked.kind is ReplyKind.TIME)
 
 
 def _call(asked: Reply) -> str:

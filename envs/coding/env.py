@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from temper.envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
+from temper.envs.coding.case_result import CaseResult, shorten
 from temper.envs.coding.checks import Start
 from temper.envs.coding.reference import negatives, reference
 from temper.envs.coding.suite import MAX_SECONDS, SOLUTION, build_suite
-from temper.envs.coding.test_result import Tested, shorten
 from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
@@ -24,7 +24,7 @@ from temper.envs.core.task import Credit, Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.sandbox.sandbox import Sandbox, shared_sandbox
 from temper.envs.task_env import TaskEnv
-from temper.rewards.program_text import defines, join_code, program_of
+from temper.rewards.program_text import has_definition, join_code, program_of
 from temper.rewards.score import CORRECT, Score, binary_score, policy_fault
 
 TESTS = "tests"
@@ -47,7 +47,7 @@ class CodeEnv(TaskEnv):
         source = program_text(parsed.answer, spec)
         if source is None:
             wrong = binary_score(False, well_formed=False, detail="no program in the answer")
-            return self.end(_with_share(wrong, 0.0)) if last else self.continue_with([_user(NO_PROGRAM)])
+            return self.end(wrong.with_parts({TESTS: 0.0})) if last else self.continue_with([_user(NO_PROGRAM)])
         score, failures = shared_sandbox().attempt(
             lambda sandbox: judge(
                 sandbox, source, spec, credit=task.env.settings.credit, failures=1 if last else MAX_FAILURES_SHOWN
@@ -63,7 +63,9 @@ def program_text(answer: str, spec: dict[str, Any]) -> str | None:
     if "tests" in spec:
         names = [SOLUTION, *names] if spec.get("method") else [*names, SOLUTION]
     found = [program_of(answer, entry_point=name, prompt=spec.get("prompt", "")) for name in names]
-    defined = (source for source, name in zip(found, names, strict=True) if source and name and defines(source, name))
+    defined = (
+        source for source, name in zip(found, names, strict=True) if source and name and has_definition(source, name)
+    )
     source = next(defined, found[0])
     return source if source is None else join_code(spec.get("imports", ""), source)
 
@@ -93,9 +95,8 @@ def judge(
         "executed": done.executed,
         "isolation": level,
     }
-    score = replace(_with_share(_score(done.wrong, tests.count), share), evidence=evidence)
-    if partial:
-        score = replace(score, parts=score.parts | {CORRECT: share})
+    score = replace(_score(done.wrong, tests.count), evidence=evidence)
+    score = score.with_parts({TESTS: share} | ({CORRECT: share} if partial else {}))
     limit = spec.get("shown", 0)
     messages = [
         tested.detail if number <= limit else f"hidden test {number}: {tested.fault}" for number, tested in done.wrong
@@ -103,16 +104,12 @@ def judge(
     return score, [shorten(text, 1000) for text in messages[:MAX_FAILURES_SHOWN]]
 
 
-def _score(wrong: list[tuple[int, Tested]], count: int) -> Score:
+def _score(wrong: list[tuple[int, CaseResult]], count: int) -> Score:
     if not wrong:
         return binary_score(True, detail=f"{count} tests passed")
     number, first = wrong[0]
     detail = f"test {number} of {count}: {first.detail}"
     return policy_fault(detail) if first.policy_fault else binary_score(False, detail=detail)
-
-
-def _with_share(score: Score, share: float) -> Score:
-    return replace(score, parts=score.parts | {TESTS: share})
 
 
 def _user(text: str) -> Message:

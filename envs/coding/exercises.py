@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from temper.envs.core.task import Message, Task
-from temper.envs.core.worked_steps import sum_steps, worked_answer
+from temper.envs.core.worked_steps import demonstrate_answer, sum_steps
 
 # few inputs: each test runs in a new process, which costs 5 ms of CPU time
 NUMBERS = (-7, 0, 13)
@@ -149,4 +149,4 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    return worked_answer(task, task.spec.get("solution", ""), steps="plan")
+    return demonstrate_answer(task, task.spec.get("solution", ""), steps="plan")

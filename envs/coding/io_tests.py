@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from temper.envs.core.row_fields import quote_value
+from temper.envs.core.row_format import read_json
 
 Pair = tuple[Any, Any]
 MAX_UNPACKED = 512 * 2**20
@@ -49,13 +50,6 @@ def _one(pair: dict[str, Any], names: tuple[str, ...], field: str) -> Any:
         if name in pair:
             return pair[name]
     raise ValueError(f"field {field!r} has a test with {sorted(pair)}; it needs {' or '.join(names)}")
-
-
-def read_json(text: str, name: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"field {name!r} is not valid JSON: {error}") from error
 
 
 def program_tests(pairs: Sequence[Pair]) -> list[dict[str, str]]:
@@ -103,7 +97,7 @@ def is_packed(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(("eJ", "eA", "eN", "eF", "eH"))
 
 
-def packed_tests(text: str, *, calls: bool) -> Sequence[Mapping[str, Any]]:
+def read_packed_tests(text: str, *, calls: bool) -> Sequence[Mapping[str, Any]]:
     """Return packed tests for a function or a program. Do not modify them. Raise `ValueError` like `unpack_tests`."""
     with UNPACKING:
         return _packed_tests(text, calls)
@@ -124,13 +118,13 @@ def unpack_tests(text: str) -> list[Pair]:
         raise ValueError(f"packed tests can't be unpacked: {error}") from error
     if inflate.unconsumed_tail or not inflate.eof:
         raise ValueError(f"packed tests are truncated, or larger than {MAX_UNPACKED} bytes")
-    pairs = pairs_of(pickled_text(pickled), "private_test_cases")
+    pairs = pairs_of(read_pickled_text(pickled), "private_test_cases")
     if not pairs:
         raise ValueError("packed tests are empty")
     return pairs
 
 
-def pickled_text(pickled: bytes) -> str:
+def read_pickled_text(pickled: bytes) -> str:
     """Return the only text of a pickle, without unpickling. Raise `ValueError` for any other pickle."""
     found: list[str] = []
     try:

@@ -73,5 +73,5 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     yield from ((what, [BLOCK.format(source.format(name=name))]) for what, source in FUNCTIONS.items())
     if solution is not None:
         spoilt = METHOD_OFF_BY_ONE if task.spec.get("method") else OFF_BY_ONE
-        whole = join_code(task.spec.get("imports", ""), solution)
-        yield "off by one", [BLOCK.format(spoilt.format(name=name, solution=whole).strip())]
+        program = join_code(task.spec.get("imports", ""), solution)
+        yield "off by one", [BLOCK.format(spoilt.format(name=name, solution=program).strip())]

@@ -14,6 +14,7 @@ from symtable import SymbolTable, symtable
 from typing import TypeVar
 
 from temper.envs.core.row_format import Row, field
+from temper.rewards.program_text import has_definition
 
 MODULES = frozenset(sys.stdlib_module_names)
 SHORT_NAMES = {"np": "import numpy as np"}
@@ -34,13 +35,13 @@ def _read(read: Callable[[str], T], source: str, field: str) -> T:
         raise ValueError(f"field {field!r} is not Python: {error}") from error
 
 
-def is_completed_by(source: str, body: str) -> bool:
-    """Return whether the source with this body appended is Python, so that a model may complete it."""
+def is_completable(source: str, entry_point: str) -> bool:
+    """Return whether a source defines the entry point and is Python with a body, so that a model may complete it."""
     try:
-        parse_source(f"{source.rstrip()}\n{body}", "")
+        parse_source(f"{source.rstrip()}\n    pass", "")
     except ValueError:
         return False
-    return True
+    return has_definition(source, entry_point)
 
 
 def walk_nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -55,7 +56,7 @@ def walk_nodes(tree: ast.AST) -> Iterator[ast.AST]:
             todo.extend(ast.iter_child_nodes(node))
 
 
-def bound_names(tree: ast.AST) -> list[str]:
+def find_bound_names(tree: ast.AST) -> list[str]:
     """Return the names that a tree binds anywhere, in text order: definitions, imports, targets, arguments."""
     names: list[str] = []
     for node in walk_nodes(tree):
@@ -101,12 +102,12 @@ def names_of(source: str, field: str) -> Names:
     return names
 
 
-def unbound_names(names: Names) -> list[str]:
+def find_unbound_names(names: Names) -> list[str]:
     """Return the distinct names that a source uses but does not bind, in order."""
     return list(dict.fromkeys(name for name in names.used if name not in names.bound))
 
 
-def called_names(tree: ast.AST) -> list[str]:
+def find_called_names(tree: ast.AST) -> list[str]:
     return [node.func.id for node in walk_nodes(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
 
 
@@ -116,7 +117,7 @@ def imports_for(names: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def required_names(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
+def find_required_names(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
     """Return the names that tests need from a program, and imports of the modules among the others.
 
     A program provides the top-level names of its solution, or every name that is not a module if there is no solution.
@@ -138,11 +139,11 @@ def check_of(tree: ast.Module) -> ast.FunctionDef | None:
     return found[-1] if found and len(found[-1].args.args) == 1 else None
 
 
-def uses(tree: ast.AST, names: Collection[str]) -> bool:
+def has_name(tree: ast.AST, names: Collection[str]) -> bool:
     return any(isinstance(node, ast.Name) and node.id in names for node in walk_nodes(tree))
 
 
-def whole_check(test: str, entry_point: str, names: Collection[str]) -> str:
+def join_check(test: str, entry_point: str, names: Collection[str]) -> str:
     """Return a test with a check function as one test. It calls the test's `check`, even if the program defines one."""
     if CHECK not in names:
         return f"{test}\n\n{CHECK}({entry_point})\n"
@@ -175,11 +176,11 @@ def _statements(check: ast.FunctionDef, touched: set[str]) -> Iterator[tuple[ast
     results.
     """
     for statement in check.body:
-        touches = uses(statement, touched)
+        touches = has_name(statement, touched)
         asserts = any(isinstance(node, ast.Assert) for node in walk_nodes(statement))
         calls = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
         if touches and (asserts or calls) and not isinstance(statement, ast.FunctionDef):
             yield statement, True
         elif not isinstance(statement, ast.Assert):
-            touched |= set(bound_names(statement)) if touches else set()
+            touched |= set(find_bound_names(statement)) if touches else set()
             yield statement, False

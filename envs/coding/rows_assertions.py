@@ -13,18 +13,18 @@ from functools import partial
 from typing import Any
 
 from temper.envs.coding.row_source import (
-    called_names,
     entry_point_of,
-    is_completed_by,
+    find_called_names,
+    find_required_names,
+    find_unbound_names,
+    is_completable,
     names_of,
     parse_source,
-    required_names,
-    unbound_names,
 )
 from temper.envs.core.prompts import USUAL, Prompts
 from temper.envs.core.row_format import Row, RowFormat, field
 from temper.envs.core.task import Task
-from temper.rewards.program_text import complete_body, defines, preamble
+from temper.rewards.program_text import complete_body, has_definition, preamble
 
 TEXTS = ("text", "prompt", "question", "problem", "description", "instruction")
 TESTS = ("test_list", "assertions", "asserts", "tests", "test_cases", "test")
@@ -48,22 +48,27 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
     setup = "".join(_lines(row[name], name) for name in SETUPS if row.get(name))
     solution = next((row[name] for name in SOLUTIONS if isinstance(row.get(name), str)), None)
     given = None if row.get("entry_point") is None else entry_point_of(row)
-    if solution is not None and given is not None and _completes(text, given) and not defines(solution, given):
+    if (
+        solution is not None
+        and given is not None
+        and is_completable(text, given)
+        and not has_definition(solution, given)
+    ):
         solution = complete_body(text, solution)
-    free = unbound_names(names_of("\n".join([setup, *asserts]), tests_field))
-    names, imports = required_names(free, solution)
+    free = find_unbound_names(names_of("\n".join([setup, *asserts]), tests_field))
+    names, imports = find_required_names(free, solution)
     entry_point = _entry_point(shown, names, tests_field) if given is None else given
     names = [entry_point, *(name for name in names if name != entry_point)]
     for number, source in enumerate(asserts):
         at_once = CALLS_AT_ONCE.match(source)  # most tests, which then need no table of their own
         if at_once and at_once[1] in free and at_once[1] in names:
             continue
-        if set(names).isdisjoint(unbound_names(names_of(f"{setup}\n{source}", tests_field))):
+        if set(names).isdisjoint(find_unbound_names(names_of(f"{setup}\n{source}", tests_field))):
             raise ValueError(f"field {tests_field!r}: test {number} does not use {entry_point!r}: {source[:80]!r}")
     spec: dict[str, Any] = {"entry_point": entry_point, "checks": asserts, "names": names, "setup": imports + setup}
     if solution is not None:
         spec["solution"] = solution
-    if _completes(text, entry_point):
+    if is_completable(text, entry_point):
         spec["prompt"] = text
         spec["setup"] = f"{imports}{preamble(text, entry_point)}\n{setup}"
     request = REQUEST.format(text.strip(), entry_point, shown[0])
@@ -110,16 +115,12 @@ def _lines(value: Any, name: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _completes(text: str, entry_point: str) -> bool:
-    return defines(text, entry_point) and is_completed_by(text, "    pass")
-
-
 def _entry_point(asserts: list[str], names: list[str], field_name: str) -> str:
     """Return the name that most assertions call, or the outermost call of the first one in a tie."""
     if len(names) == 1:
         return names[0]
     trees = [parse_source(source, field_name) for source in asserts]
-    calls = [[name for name in called_names(tree) if name in names] for tree in trees]
+    calls = [[name for name in find_called_names(tree) if name in names] for tree in trees]
     found = list(dict.fromkeys(name for row in calls for name in row)) or names
     if not found:
         raise ValueError(f"field {field_name!r} never calls a function of the program: {asserts[0][:80]!r}")

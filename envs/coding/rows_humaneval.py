@@ -8,17 +8,17 @@ from temper.envs.coding.row_source import (
     CHECK,
     check_of,
     entry_point_of,
-    is_completed_by,
+    find_required_names,
+    find_unbound_names,
+    has_name,
+    is_completable,
     names_of,
     parse_source,
-    required_names,
-    unbound_names,
-    uses,
 )
 from temper.envs.core.prompts import USUAL, Prompts
 from temper.envs.core.row_format import RowFormat, field, has_fields
 from temper.envs.core.task import Task
-from temper.rewards.program_text import complete_body, defines, join_code, preamble
+from temper.rewards.program_text import complete_body, has_definition, join_code, preamble
 
 CANDIDATE = "_candidate"
 COMPLETE = "Complete this Python function. Answer with the whole function in a code block.\n\n```python\n{}\n```"
@@ -47,12 +47,12 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
     check = check_of(tree)
     if check is None:
         raise ValueError("field 'test' defines no function check(candidate)")
-    completes = defines(prompt, entry_point) and is_completed_by(prompt, "    pass")
+    completes = is_completable(prompt, entry_point)
     setup = preamble(prompt, entry_point) if completes else ""
     solution = _solution(row.get("canonical_solution"), prompt, entry_point, completes=completes)
     given = names_of(setup, "prompt").bound
-    missing = [name for name in unbound_names(names_of(test, "test")) if name not in given]
-    names, imports = required_names([*missing, *[CHECK] * uses(ast.Module(check.body, []), {CHECK})], solution)
+    missing = [name for name in find_unbound_names(names_of(test, "test")) if name not in given]
+    names, imports = find_required_names([*missing, *[CHECK] * has_name(ast.Module(check.body, []), {CHECK})], solution)
     others = [name for name in names if name != entry_point]
     spec: dict[str, Any] = {"entry_point": entry_point, "check": test, "names": [entry_point, *others]}
     spec["setup"] = imports + setup
@@ -65,7 +65,7 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
         spec["solution"] = solution
     request = COMPLETE.format(prompt.rstrip()) if completes else WRITE.format(prompt.rstrip(), entry_point)
     if others:
-        examples = [node for node in ast.walk(check) if isinstance(node, ast.Assert) and uses(node, others)]
+        examples = [node for node in ast.walk(check) if isinstance(node, ast.Assert) and has_name(node, others)]
         request += OTHERS.format("`, `".join(others), "".join(map(EXAMPLE.format, map(ast.unparse, examples[:1]))))
     kind = "completion" if completes else "function"
     fields = {"question": prompt.strip(), "name": entry_point, "test": "", "tests": "", "starter": ""}
@@ -75,14 +75,14 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
 def _compares_with(check: ast.FunctionDef, entry_point: str) -> bool:
     """Return whether a check calls the entry point by name, and only to compare the candidate with it."""
     candidate = check.args.args[0].arg
-    named = [statement for statement in check.body if uses(statement, {entry_point})]
-    return candidate != entry_point and bool(named) and all(uses(statement, {candidate}) for statement in named)
+    named = [statement for statement in check.body if has_name(statement, {entry_point})]
+    return candidate != entry_point and bool(named) and all(has_name(statement, {candidate}) for statement in named)
 
 
 def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> str | None:
     if not isinstance(given, str):
         return None
-    if defines(given, entry_point):
+    if has_definition(given, entry_point):
         return join_code(preamble(prompt, entry_point) if completes else "", given)
     return complete_body(prompt, given) if completes else None
 

@@ -9,9 +9,9 @@ packed private tests stay packed), `public_tests`, `private_tests` and `generate
 from functools import partial
 from typing import Any
 
-from temper.envs.coding.io_tests import Pair, function_tests, is_packed, pairs_of, program_tests, read_json
+from temper.envs.coding.io_tests import Pair, function_tests, is_packed, pairs_of, program_tests
 from temper.envs.core.prompts import USUAL, Prompts
-from temper.envs.core.row_format import Row, RowFormat
+from temper.envs.core.row_format import Row, RowFormat, read_json
 from temper.envs.core.task import Task
 
 TEXTS = ("question", "question_content", "prompt", "problem", "description", "problem_statement", "text")

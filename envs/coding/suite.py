@@ -19,14 +19,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from temper.envs.coding.case_result import FAULTS, CaseResult, call_text, fail_case, format_value, shorten
 from temper.envs.coding.checks import Start, run_checks
-from temper.envs.coding.io_tests import packed_tests
-from temper.envs.coding.row_source import split_check, whole_check
-from temper.envs.coding.test_result import FAULTS, Tested, call_text, failed_test, format_value, shorten
+from temper.envs.coding.io_tests import read_packed_tests
+from temper.envs.coding.row_source import join_check, split_check
 from temper.envs.core.errors import GraderError
 from temper.envs.sandbox.sandbox import Sandbox
 from temper.envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS, Limits, ReplyKind
-from temper.rewards.program_output import json_equal, same_output, strictly_equal
+from temper.rewards.program_output import is_json_equal, is_same_output, is_strictly_equal
 
 CALL_LIMITS = Limits(wall_s=6.0, cpu_s=1, memory_mb=512)
 MAIN_LIMITS = Limits(wall_s=15.0, cpu_s=6, memory_mb=1024)
@@ -43,14 +43,14 @@ class Suite:
 
     kind: Literal["stdio", "values", "check", "assertions"]
     count: int
-    results: Generator[Tested, None, None]
+    results: Generator[CaseResult, None, None]
 
-    def execute(self, *, failures: int, seconds: float) -> "Executed":
+    def execute(self, *, failures: int, seconds: float) -> "SuiteResult":
         """Execute the tests until `failures` have failed. Raise `GraderError` if none failed and not all were executed.
 
         Tests that remain after `seconds`, without the programs' waits for a CPU, count as failed.
         """
-        passed, executed, out_of_time, wrong = 0, 0, 0, list[tuple[int, Tested]]()
+        passed, executed, out_of_time, wrong = 0, 0, 0, list[tuple[int, CaseResult]]()
         start, waited = time.monotonic(), WAITS.seconds
         with closing(self.results) as results:
             for tested in results:
@@ -63,22 +63,24 @@ class Suite:
                 if spent > seconds and executed < self.count:
                     detail = f"the tests before it took {seconds:g} s"
                     fault = FAULTS[ReplyKind.TIME]
-                    wrong.append((executed + 1, Tested(passed=False, detail=detail, policy_fault=True, fault=fault)))
+                    wrong.append(
+                        (executed + 1, CaseResult(passed=False, detail=detail, policy_fault=True, fault=fault))
+                    )
                     break
                 if out_of_time >= MAX_OUT_OF_TIME or len(wrong) >= failures:
                     break
         if not wrong and (executed != self.count or executed == 0):
             raise GraderError(f"{executed} of {self.count} tests were executed")
-        return Executed(executed=executed, passed=passed, wrong=wrong)
+        return SuiteResult(executed=executed, passed=passed, wrong=wrong)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Executed:
+class SuiteResult:
     """The numbers of executed and passed tests, and the failed tests with their numbers from 1."""
 
     executed: int
     passed: int
-    wrong: list[tuple[int, Tested]]
+    wrong: list[tuple[int, CaseResult]]
 
 
 def build_suite(
@@ -97,7 +99,7 @@ def build_suite(
     if "check" in spec:
         candidate = spec.get("candidate", name)
         parts = split_check(spec["check"], candidate, names) if one_by_one else []
-        bodies = parts or [whole_check(spec["check"], candidate, names)]
+        bodies = parts or [join_check(spec["check"], candidate, names)]
         texts = [body.rpartition("\n")[2] for body in parts] or [f"check({name})"]
     else:
         bodies = texts = spec["checks"]
@@ -110,49 +112,49 @@ def _with_packed(spec: dict[str, Any]) -> dict[str, Any]:
     if "packed" not in spec:
         return spec
     try:
-        tests = packed_tests(spec["packed"], calls="stdio" not in spec)
+        tests = read_packed_tests(spec["packed"], calls="stdio" not in spec)
     except ValueError as error:
         raise GraderError(str(error)) from error
     kind = "stdio" if "stdio" in spec else "tests"
     return spec | {kind: [*spec[kind], *tests]}
 
 
-def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[Tested, None, None]:
+def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[CaseResult, None, None]:
     name, tests = spec["entry_point"], spec["tests"]
-    equal, limits = (json_equal, MAIN_LIMITS) if spec.get("json") else (strictly_equal, CALL_LIMITS)
+    equal, limits = (is_json_equal, MAIN_LIMITS) if spec.get("json") else (is_strictly_equal, CALL_LIMITS)
     equal = _equals_wrapped if spec.get("wrapped") else equal
     source += METHOD.format(name, bool(spec.get("method")) or f"not callable(globals().get({name!r}))")
     replies = sandbox.call_each(source, name, [test["args"] for test in tests], limits)
     for test, reply in zip(tests, replies, strict=True):
         call = call_text(name, test["args"])
         if reply.kind is not ReplyKind.VALUE:
-            yield failed_test(reply, call)
+            yield fail_case(reply, call)
         elif equal(reply.value, test["expected"]):
-            yield Tested(passed=True)
+            yield CaseResult(passed=True)
         else:
             detail = f"{call} returned {format_value(reply.value)}, expected {format_value(test['expected'])}"
-            yield Tested(passed=False, detail=detail)
+            yield CaseResult(passed=False, detail=detail)
 
 
 def _equals_wrapped(result: Any, expected: Any) -> bool:
     wrapped = isinstance(expected, list) and len(expected) == 1
-    return json_equal(result, expected) or (wrapped and json_equal(result, expected[0]))
+    return is_json_equal(result, expected) or (wrapped and is_json_equal(result, expected[0]))
 
 
-def _outputs(sandbox: Sandbox, source: str, tests: list[dict[str, str]]) -> Generator[Tested, None, None]:
+def _outputs(sandbox: Sandbox, source: str, tests: list[dict[str, str]]) -> Generator[CaseResult, None, None]:
     for test in tests:
         given = f"input:\n{shorten(test['input'])}\n"
         reply = sandbox.run_main(source, test["input"], MAIN_LIMITS, most=2 * len(test["output"].encode()))
         if reply.kind is not ReplyKind.VALUE:
-            yield failed_test(reply, f"{given}the program")
-        elif same_output(reply.value, test["output"]):
-            yield Tested(passed=True)
+            yield fail_case(reply, f"{given}the program")
+        elif is_same_output(reply.value, test["output"]):
+            yield CaseResult(passed=True)
         else:
             detail = f"{given}output:\n{shorten(reply.value)}\nexpected:\n{shorten(test['output'])}"
-            yield Tested(passed=False, detail=detail)
+            yield CaseResult(passed=False, detail=detail)
 
 
-def _named(results: Generator[Tested, None, None], texts: list[str]) -> Generator[Tested, None, None]:
+def _named(results: Generator[CaseResult, None, None], texts: list[str]) -> Generator[CaseResult, None, None]:
     for tested, text in zip(results, texts, strict=True):
         failed_text = f"{shorten(text)} failed: {tested.detail}"
         yield tested if tested.passed else replace(tested, detail=failed_text)

@@ -27,7 +27,7 @@ class Clock:
             return self._left if self._since is None else self._left - (time.monotonic() - self._since)
 
     @contextmanager
-    def turned(self, *, on: bool) -> Iterator[None]:
+    def keep(self, *, on: bool) -> Iterator[None]:
         """Run or stop the clock during the block, then restore its state."""
         before = self.turn(on=on)
         try:
@@ -65,18 +65,18 @@ class Clock:
 
 
 class _Part(Clock):
-    def __init__(self, whole: Clock) -> None:
-        self._whole = whole
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.on = False
 
     @property
     def left_s(self) -> float:
-        return self._whole.left_s
+        return self._clock.left_s
 
     def turn(self, *, on: bool) -> bool:
-        with self._whole._lock:
+        with self._clock._lock:
             before, self.on = self.on, on
-            self._whole._apply()
+            self._clock._apply()
             return before
 
 
@@ -84,13 +84,13 @@ CURRENT: ContextVar[Clock | None] = ContextVar("CURRENT", default=None)
 
 
 @contextmanager
-def off_the_clock() -> Iterator[None]:
+def stop_clock() -> Iterator[None]:
     """Stop the episode's clock during the block, for shared resources with their own deadlines."""
     clock = CURRENT.get()
     if clock is None:
         yield
         return
-    with clock.turned(on=False):
+    with clock.keep(on=False):
         yield
 
 

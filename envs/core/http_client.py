@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from temper.envs.core.bounds import SettingError, require_int
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.judge_config import RUN_KEY
 
@@ -257,14 +257,14 @@ class ChatReply:
     tokens: int
 
 
-def chat_reply(server: Server, body: Mapping[str, Any]) -> ChatReply:
+def request_chat(server: Server, body: Mapping[str, Any]) -> ChatReply:
     """Return a chat completion. The wait is off the episode's clock.
 
     Raise `EnvironmentFault` as `Session.post_json`.
     """
     session = Session(server)
     try:
-        with off_the_clock():
+        with stop_clock():
             found = session.post_json("chat/completions", body)
     finally:
         session.close()

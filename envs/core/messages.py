@@ -7,7 +7,7 @@ from typing import Any
 from temper.envs.core.null_padding import strip_nulls, strip_padding
 from temper.envs.core.row_fields import MESSAGE_FIELDS, is_given, quote_value, refuse_fields
 from temper.envs.core.task import Message, Tool
-from temper.envs.core.turn_text import writable
+from temper.envs.core.turn_text import to_writable
 
 SYSTEM, USER, ASSISTANT, TOOL = "system", "user", "assistant", "tool"
 ROLES = {
@@ -58,7 +58,7 @@ def read_messages(value: Any, *, name: str, tools: Sequence[Tool] = ()) -> list[
     if not isinstance(given, list) or not given:
         raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {quote_value(value)}")
     try:
-        is_text = writable(given) == given
+        is_text = to_writable(given) == given
     except ValueError as error:
         raise ValueError(f"`{name}` can't be kept as JSON: {error} in {quote_value(given)}") from error
     if not is_text:

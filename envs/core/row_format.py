@@ -1,5 +1,6 @@
 """Row formats of public data sets: detection, and conversion to tasks."""
 
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,14 @@ def field(row: Row, name: str, kind: type[T]) -> T:
     if not isinstance(value, kind) or value is None:
         raise ValueError(f"{name} is {quote_value(value)}; it must {KINDS.get(kind, 'have a value')}")
     return value
+
+
+def read_json(text: str, name: str) -> Any:
+    """Return the value of a field that holds JSON text. Raise `ValueError` with the field if it is invalid."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"field {name!r} is not valid JSON: {error}") from error
 
 
 def gold(value: Any, name: str) -> str:

@@ -112,9 +112,9 @@ def _kinds(config: type, prefix: str) -> Iterator[tuple[str, Kind]]:
         if part is None or shape == "maybe":
             yield name, _declared(each, name)
         if part is not None:
-            whole = each.metadata.get(KIND) if shape == "one" else None
+            declared = each.metadata.get(KIND) if shape == "one" else None
             below = f"{name}.*." if shape == "each" else f"{name}."
-            yield from ((key, whole or kind) for key, kind in _kinds(part, below))
+            yield from ((key, declared or kind) for key, kind in _kinds(part, below))
 
 
 def _declared(each: "Field[Any]", name: str) -> Kind:

@@ -64,11 +64,12 @@ def validate_result(result: Any, name: str) -> StepResult:
     if not isinstance(score.parts, Mapping):
         raise EnvironmentFault(f"{name}: the parts of the reward are {score.parts!r:.100}, not a mapping")
     parts = {
-        str(part): _number(value, f"the part {part!r} of the reward of {name}") for part, value in score.parts.items()
+        str(part): require_number(value, f"the part {part!r} of the reward of {name}")
+        for part, value in score.parts.items()
     }
     return replace(
         result,
-        reward=_number(result.reward, f"the reward of {name}"),
+        reward=require_number(result.reward, f"the reward of {name}"),
         score=Score(
             outcome=None if score.outcome is None else Outcome(score.outcome),
             parts=parts,
@@ -128,7 +129,8 @@ def read_messages(info: Mapping[str, Any], name: str) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _number(value: Any, what: str) -> float:
+def require_number(value: Any, what: str) -> float:
+    """Return a number that a function of the user gave. Raise `GraderError` unless it is finite."""
     try:
         number = math.nan if isinstance(value, str | bytes | bytearray) else float(value)
     except (TypeError, ValueError, OverflowError):

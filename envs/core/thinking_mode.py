@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from temper.envs.core.bounds import require_not_negative
 from temper.envs.core.setting import immutable, scheduled
 
 
@@ -35,8 +36,8 @@ class Thinking:
             )
         if (self.mode is Mode.BUDGET) != (self.budget is not None):
             raise ValueError(f"mode {self.mode.value} with budget {self.budget}: only mode budget has a budget")
-        if self.budget is not None and self.budget < 0:
-            raise ValueError(f"thinking budget {self.budget}: must be 0 or more tokens")
+        if self.budget is not None:
+            require_not_negative("thinking.budget", self.budget)
 
     @property
     def on(self) -> bool:
@@ -76,13 +77,11 @@ class ThinkingMix:
     def __post_init__(self) -> None:
         shares = {"budget": self.budget, "low_effort": self.low_effort, "no_thinking": self.no_thinking}
         for name, share in shares.items():
-            if not share >= 0:
-                raise ValueError(f"thinking.{name}={share}: a share must be 0 or more")
+            require_not_negative(f"thinking.{name}", share)
         if sum(shares.values()) > 1 + 1e-9:
             raise ValueError(f"the shares of thinking are {shares}: their sum must be at most 1")
         for value in (*self.budgets, *self.budget_range):
-            if value < 0:
-                raise ValueError(f"thinking budget {value}: must be 0 or more tokens")
+            require_not_negative("thinking.budgets", value)
         if self.budget_range and (len(self.budget_range) != 2 or self.budget_range[0] > self.budget_range[1]):
             raise ValueError(f"thinking.budget_range={self.budget_range}: set the lowest and the highest budget")
         if self.budgets and self.budget_range:

@@ -7,12 +7,12 @@ A turn has the form `reasoning </think> answer`, or only the answer with thinkin
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from temper.envs.core.task import Message, Tool
-from temper.rewards.json_answers import NoJson, object_of
+from temper.rewards.json_answers import NoJson, to_object
 
 OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
 OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
@@ -78,7 +78,7 @@ def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
         text=text,
         reasoning=parts.reasoning,
         answer=parts.answer,
-        content=without_calls(parts.answer),
+        content=remove_calls(parts.answer),
         readable=parts.readable,
         well_formed=parts.well_formed,
         calls=tuple(parse_calls(parts.answer)),
@@ -124,7 +124,7 @@ def answer_text(text: str) -> str:
     return BLANK_LINES.sub("", text).rstrip()
 
 
-def without_calls(answer: str) -> str:
+def remove_calls(answer: str) -> str:
     """Return an answer without its calls, also unreadable ones."""
     kept, at = list[str](), 0
     for block in _call_blocks(answer):
@@ -183,13 +183,15 @@ def call_of(name: Any, arguments: Any, *, named: Any = "") -> Call | BadCall:
     if not isinstance(arguments, dict):
         return BadCall(error="error: arguments must be an object")
     try:
-        given = writable(arguments)
+        given = to_writable(arguments)
     except ValueError as error:
         return BadCall(error=f"error: {error}")
-    return Call(name=writable(name.strip()), arguments=given, id=writable(named) if isinstance(named, str) else "")
+    return Call(
+        name=to_writable(name.strip()), arguments=given, id=to_writable(named) if isinstance(named, str) else ""
+    )
 
 
-def writable(value: Any, *, levels: int = DEEPEST) -> Any:
+def to_writable(value: Any, *, levels: int = DEEPEST) -> Any:
     """Return JSON data that UTF-8 can encode, with U+FFFD for unpaired surrogates.
 
     Raise `ValueError` for data nested deeper than `levels`, and for numbers that are not finite.
@@ -203,8 +205,8 @@ def writable(value: Any, *, levels: int = DEEPEST) -> Any:
     if levels == 0:
         raise ValueError("lists and objects are nested too deeply")
     if isinstance(value, list):
-        return [writable(inner, levels=levels - 1) for inner in value]
-    return {writable(key): writable(inner, levels=levels - 1) for key, inner in value.items()}
+        return [to_writable(inner, levels=levels - 1) for inner in value]
+    return {to_writable(key): to_writable(inner, levels=levels - 1) for key, inner in value.items()}
 
 
 def call_from_text(name: Any, arguments: str) -> Call | BadCall:
@@ -215,14 +217,14 @@ def call_from_text(name: Any, arguments: str) -> Call | BadCall:
 def _json_of(text: str) -> Any:
     """Return the value of a JSON text, or a `BadCall` if it is invalid or has duplicate keys."""
     try:
-        return json.loads(text, object_pairs_hook=object_of)
+        return json.loads(text, object_pairs_hook=to_object)
     except NoJson as error:
         return BadCall(error=f"error: {error}")
     except (ValueError, RecursionError):
         return BadCall(error="error: tool call is not JSON")
 
 
-def calls_are_valid(calls: Sequence[Call | BadCall], tools: Sequence[Tool]) -> bool:
+def has_valid_calls(calls: Sequence[Call | BadCall], tools: Sequence[Tool]) -> bool:
     """Return whether every call is readable, names one of the tools and has its required arguments."""
     known = {tool["function"]["name"]: tool["function"] for tool in tools}
     return all(
@@ -235,6 +237,12 @@ def calls_are_valid(calls: Sequence[Call | BadCall], tools: Sequence[Tool]) -> b
 
 def call_message(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def make_call_turn(calls: Iterable[tuple[str, dict[str, Any]]], *, reasoning: str = "", content: str = "") -> Message:
+    """Return a turn of the model with these calls: names and arguments."""
+    made = [call_message(name, arguments) for name, arguments in calls]
+    return {"role": "assistant", "reasoning_content": reasoning, "content": content, "tool_calls": made}
 
 
 def turn_text(message: Message, *, thinks: bool) -> str:

@@ -3,7 +3,7 @@
 from temper.envs.core.task import Message, Task
 
 
-def worked_answer(task: Task, content: str, *, steps: str = "steps") -> list[Message]:
+def demonstrate_answer(task: Task, content: str, *, steps: str = "steps") -> list[Message]:
     """Return an answer after the steps of a generated task. Raise `ValueError` for a row of data, which has none."""
     if steps not in task.spec:
         raise ValueError("a row of data has no worked steps; use a generated task")

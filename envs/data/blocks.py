@@ -26,11 +26,11 @@ class Blocks(Generic[T]):
         self._reads = threading.Lock()
         self._count: int | None = None
         self._shuffled: tuple[tuple[int, int], list[T]] = ((-1, -1), [])
-        self.empty = not self._block(0)
+        self.is_empty = not self._block(0)
 
     def item(self, index: int) -> T:
         """Return the item at `index`, modulo the count. There must be one. Raise any error of the reader."""
-        assert not self.empty
+        assert not self.is_empty
         with self._reads:
             while True:
                 epoch, place = (0, index) if self._count is None else divmod(index, self._count)

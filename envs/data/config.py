@@ -20,7 +20,7 @@ LOCAL_FOLDERS = (
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-def number_of(value: object) -> float | None:
+def to_number(value: object) -> float | None:
     if not isinstance(value, str | int | float):
         return None
     try:
@@ -78,10 +78,10 @@ class DataConfig:
 
 def _is_range(bounds: list[Any]) -> bool:
     given = [bound for bound in bounds if bound is not None]
-    return all(number_of(bound) is not None for bound in given) or all(isinstance(bound, str) for bound in given)
+    return all(to_number(bound) is not None for bound in given) or all(isinstance(bound, str) for bound in given)
 
 
-def names_hub(path: str, files: tuple[str, ...] = ()) -> bool:
+def is_hub_name(path: str, files: tuple[str, ...] = ()) -> bool:
     """Return whether a path is a hub name: it looks like one, has no ending of `files`, and its first part is not a local
     folder or a usual name of one.
     """
@@ -101,7 +101,7 @@ def near_names(path: Path) -> str:
     return f"; did you mean {' or '.join(str(path.with_name(name)) for name in near)}?" if near else ""
 
 
-def why_no_name(path: str) -> str:
+def explain_no_hub_name(path: str) -> str:
     """Return the end of an error message if a path looks like a hub name but is not one, otherwise an empty text."""
     owner = path.partition("/")[0]
     if not HUB_NAME.fullmatch(path):

@@ -31,7 +31,7 @@ def cache_alone() -> Iterator[None]:
         CACHE_ALONE.reset(before)
 
 
-def snapshot(
+def download_snapshot(
     name: str, *, kind: Kind, revision: str | None, patterns: tuple[str, ...], without: tuple[str, ...] = ()
 ) -> Snapshot:
     """Return the files that match `patterns`, downloaded if the cache lacks them. One request per process.
@@ -86,7 +86,7 @@ def _snapshot(
     return Snapshot(folder=path, commit=path.name)
 
 
-def cached_file(name: str, *, file: str, revision: str | None) -> Path | None:
+def find_cached_file(name: str, *, file: str, revision: str | None) -> Path | None:
     """Return a file of a model in the cache, or None."""
     from huggingface_hub import try_to_load_from_cache  # imports slowly
 
@@ -94,8 +94,8 @@ def cached_file(name: str, *, file: str, revision: str | None) -> Path | None:
     return Path(found) if isinstance(found, str) else None
 
 
-def card_of(name: str, revision: str | None) -> Snapshot:
-    return snapshot(name, kind="dataset", revision=revision, patterns=(CARD,))
+def download_card(name: str, revision: str | None) -> Snapshot:
+    return download_snapshot(name, kind="dataset", revision=revision, patterns=(CARD,))
 
 
 def _download(name: str, kind: Kind, revision: str | None) -> str:

@@ -25,7 +25,7 @@ class PlacedRow:
     """Whether its null fields are absent ones, as in a table, which has every column in every row."""
 
 
-def jsonl_rows(path: Path) -> Iterator[PlacedRow]:
+def read_jsonl(path: Path) -> Iterator[PlacedRow]:
     """Yield the rows of a file with their 1-based lines. Blank lines are skipped."""
     for number, line in _lines(path):
         place = f"{path}:{number}"
@@ -35,9 +35,9 @@ def jsonl_rows(path: Path) -> Iterator[PlacedRow]:
             yield PlacedRow(place=place, fault=str(error))
 
 
-def sound_rows(path: Path) -> Iterator[Row]:
+def read_sound_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a file. Raise `ValueError` with the place of a bad row."""
-    for placed in jsonl_rows(path):
+    for placed in read_jsonl(path):
         if placed.row is None:
             raise ValueError(f"{placed.place}: {placed.fault}")
         yield placed.row
@@ -61,12 +61,14 @@ def require_lines(path: Path) -> None:
     except ValueError:
         pass
     try:
-        whole = _row(path.read_bytes().removeprefix(BOM))
+        wrapper = _row(path.read_bytes().removeprefix(BOM))
     except ValueError:
         return
-    lists = [name for name, value in whole.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    lists = [
+        name for name, value in wrapper.items() if isinstance(value, list) and value and isinstance(value[0], dict)
+    ]
     named = [name for name in lists if name in WRAPPERS] if is_alone else lists
-    is_row = any(map(is_messages, whole.values())) or find_field(ASKED, whole.keys() - lists) is not None
+    is_row = any(map(is_messages, wrapper.values())) or find_field(ASKED, wrapper.keys() - lists) is not None
     if named and not is_row:
         raise ValueError(f"{path} is one object with the rows in {named[0]!r}; save this list alone, as a .json file")
     if not is_alone:

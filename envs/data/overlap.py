@@ -56,8 +56,6 @@ class Overlap:
     """Keys of the evaluation prompts that are also training prompts, once normalised."""
     shared: tuple[str, ...]
     """Keys of the evaluation prompts that share a run of words with a training prompt."""
-    mean_share: float
-    """Mean share of a long prompt's runs that occur in training prompts."""
     silent: int = 0
     """Evaluation prompts without words of the user, which can't be compared."""
 
@@ -85,19 +83,17 @@ class OverlapIndex:
     def result(self, *, all_compared: bool = True) -> Overlap:
         """Return the overlap with the training prompts compared so far."""
         runs = [(key, prompt.runs & self._runs) for key, prompt in self._prompts]
-        shares = [(key, len(own & self._met_runs) / len(own)) for key, own in runs if own]
         return Overlap(
             prompts=len(self._prompts),
             long=sum(bool(prompt.runs) for _, prompt in self._prompts),
             training=self._training,
             all_compared=all_compared,
             exact=tuple(key for key, prompt in self._prompts if prompt.text in self._met_texts),
-            shared=tuple(key for key, share in shares if share),
-            mean_share=sum(share for _, share in shares) / len(shares) if shares else 0.0,
+            shared=tuple(key for key, own in runs if own & self._met_runs),
             silent=sum(not prompt.text for _, prompt in self._prompts),
         )
 
-    def overlaps(self, prompt: PromptText, by: DropOverlap) -> bool:
+    def has_overlap(self, prompt: PromptText, by: DropOverlap) -> bool:
         """Return whether to drop a training prompt."""
         if by == "none":
             return False

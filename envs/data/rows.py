@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from temper.envs.core.errors import TemplateRefusal
 from temper.envs.core.row_format import LeftOut, MissingField, Row
-from temper.envs.data.config import DataConfig, OnError, names_hub, near_names, number_of, why_no_name
-from temper.envs.data.jsonl import PlacedRow, jsonl_rows, require_lines
+from temper.envs.data.config import DataConfig, OnError, explain_no_hub_name, is_hub_name, near_names, to_number
+from temper.envs.data.jsonl import PlacedRow, read_jsonl, require_lines
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,12 +44,12 @@ class Tally:
 
 
 def is_on_hub(data: DataConfig) -> bool:
-    return names_hub(data.path, (*TABLES, ".jsonl"))
+    return is_hub_name(data.path, (*TABLES, ".jsonl"))
 
 
 def open_rows(data: DataConfig) -> Iterator[PlacedRow]:
     """Yield all rows of data, unfiltered."""
-    return (placed for file in data_files(data) for placed in file_rows(file))
+    return (placed for file in data_files(data) for placed in read_file_rows(file))
 
 
 def require_data(data: DataConfig) -> None:
@@ -57,8 +57,8 @@ def require_data(data: DataConfig) -> None:
     path = Path(data.path).expanduser()
     if not path.exists() and not is_on_hub(data):
         raise FileNotFoundError(
-            f"no data file {path}{why_no_name(data.path)}{near_names(path)}; set the path of a JSONL, Parquet or CSV file or "
-            f"of a folder, or the hub name of a data set"
+            f"no data file {path}{explain_no_hub_name(data.path)}{near_names(path)}; set the path of a JSONL, Parquet or CSV "
+            f"file or of a folder, or the hub name of a data set"
         )
 
 
@@ -70,12 +70,12 @@ def data_files(data: DataConfig) -> list[Path]:
             raise ValueError(f"{path} is a file, which has no {' and no '.join(named)}; remove it")
         return [path]
     require_data(data)
-    from temper.envs.data.tables import files_of
+    from temper.envs.data.tables import find_files
 
-    return files_of(data, on_hub=is_on_hub(data))
+    return find_files(data, on_hub=is_on_hub(data))
 
 
-def file_rows(path: Path) -> Iterator[PlacedRow]:
+def read_file_rows(path: Path) -> Iterator[PlacedRow]:
     """Yield all rows of a file, with row numbers from 1 for tables, otherwise with line numbers.
 
     Raise `ValueError` for a compressed file, and for one that is a single JSON object around its rows.
@@ -87,13 +87,14 @@ def file_rows(path: Path) -> Iterator[PlacedRow]:
             raise ValueError(f"{path} is compressed ({compression}); unpack it and set the path of the unpacked file")
     if not _is_table(path, start):
         require_lines(path)
-        return jsonl_rows(path)
-    from temper.envs.data.tables import table_rows
+        return read_jsonl(path)
+    from temper.envs.data.tables import read_table
 
-    return _numbered(table_rows(path), str(path))
+    rows = enumerate(read_table(path), start=1)
+    return (PlacedRow(place=f"{path}: row {number}", row=row, padded=True) for number, row in rows)
 
 
-def usable_rows(
+def read_usable_rows(
     data: DataConfig, *, parse: Callable[[Row, int], T], on_error: OnError, tally: Tally | None = None
 ) -> Iterator[T]:
     """Yield the result of `parse` for every row that passes the filter. `tally` counts.
@@ -158,15 +159,10 @@ def _nothing(tally: Tally, unmet: Sequence[str], data: DataConfig) -> str:
 
 
 def read_rows(data: DataConfig, *, parse: Callable[[Row, int], T], on_error: OnError) -> tuple[list[T], int]:
-    """Return the results of `usable_rows` and the number of skipped rows."""
+    """Return the results of `read_usable_rows` and the number of skipped rows."""
     tally = Tally()
-    items = list(usable_rows(data, parse=parse, on_error=on_error, tally=tally))
+    items = list(read_usable_rows(data, parse=parse, on_error=on_error, tally=tally))
     return items, tally.skipped
-
-
-def _numbered(rows: Iterator[Row], name: str) -> Iterator[PlacedRow]:
-    for number, row in enumerate(rows, start=1):
-        yield PlacedRow(place=f"{name}: row {number}", row=row, padded=True)
 
 
 def _is_table(path: Path, start: bytes) -> bool:
@@ -227,7 +223,7 @@ def _within(value: Any, low: Any, high: Any) -> bool:
 
     Numeric texts are compared with numbers as numbers.
     """
-    number, lowest, highest = number_of(value), number_of(low), number_of(high)
+    number, lowest, highest = to_number(value), to_number(low), to_number(high)
     if number is not None and (lowest is None) == (low is None) and (highest is None) == (high is None):
         return (lowest is None or lowest <= number) and (highest is None or number <= highest)
     if not (isinstance(low, str | None) and isinstance(high, str | None)):

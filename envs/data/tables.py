@@ -17,7 +17,7 @@ from temper.envs.core.row_fields import MEDIA, is_given
 from temper.envs.core.row_format import Row
 from temper.envs.data.config import DataConfig
 from temper.envs.data.folder import patterns, split_files
-from temper.envs.data.hub import CARD, card_of, snapshot
+from temper.envs.data.hub import CARD, download_card, download_snapshot
 from temper.envs.data.jsonl import MAX_LINE_BYTES
 
 csv.field_size_limit(MAX_LINE_BYTES)
@@ -28,7 +28,7 @@ BATCH_ROWS = 16
 """Rows of a Parquet file in memory at a time, as Python values."""
 
 
-def table_rows(path: Path) -> Iterator[Row]:
+def read_table(path: Path) -> Iterator[Row]:
     """Yield the rows of one file lazily, with null columns as None. Raise `ValueError` if it can't be read."""
     if path.suffix.lower() == ".json":
         yield from _listed(path)
@@ -46,16 +46,16 @@ def table_rows(path: Path) -> Iterator[Row]:
         raise ValueError(f"{path} can't be read: {error}") from error
 
 
-def files_of(data: DataConfig, *, on_hub: bool) -> list[Path]:
+def find_files(data: DataConfig, *, on_hub: bool) -> list[Path]:
     """Return the files of a folder or hub name, downloaded if necessary."""
-    folder = hub_folder(data) if on_hub else Path(data.path).expanduser()
+    folder = download_data(data) if on_hub else Path(data.path).expanduser()
     return split_files(folder, data.config, data.split, data.path)
 
 
-def hub_folder(data: DataConfig) -> Path:
-    card = card_of(data.path, data.revision)
+def download_data(data: DataConfig) -> Path:
+    card = download_card(data.path, data.revision)
     needed = (CARD, *patterns(card.folder, data.config, data.path))
-    return snapshot(data.path, kind="dataset", revision=card.commit, patterns=needed).folder
+    return download_snapshot(data.path, kind="dataset", revision=card.commit, patterns=needed).folder
 
 
 def _separated(path: Path) -> Iterator[Row]:

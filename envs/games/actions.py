@@ -89,13 +89,13 @@ def _element(space: Space, value: Any) -> Any:
         case spaces.Discrete():
             return value if isinstance(value, int) and not isinstance(value, bool) else None
     numbers = numpy.asarray(value)
-    whole = space.dtype is not None and numpy.issubdtype(space.dtype, numpy.integer)
-    if numbers.dtype.kind not in ("i" if whole else "if"):
+    is_integer = space.dtype is not None and numpy.issubdtype(space.dtype, numpy.integer)
+    if numbers.dtype.kind not in ("i" if is_integer else "if"):
         raise ValueError("not the numbers of the space")
     if numbers.shape != space.shape and numbers.size == numpy.prod(space.shape or (1,)) and numbers.ndim <= 1:
         numbers = numbers.reshape(space.shape or ())
     action = numbers.astype(space.dtype)
-    if not numpy.isfinite(action).all() or (whole and (action != numbers).any()):
+    if not numpy.isfinite(action).all() or (is_integer and (action != numbers).any()):
         raise ValueError("numbers that the space can't hold")
     return action
 

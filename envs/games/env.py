@@ -20,8 +20,17 @@ from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.games.actions import parse_action
 from temper.envs.games.known_games import GymGame
 from temper.envs.games.options import game_options
-from temper.envs.games.reference import demonstrate, negatives, reference
-from temper.envs.games.tasks import act, begin_of, describe_actions, generate, prompt, view
+from temper.envs.games.tasks import (
+    act,
+    begin_of,
+    demonstrate,
+    describe_actions,
+    generate,
+    negatives,
+    prompt,
+    reference,
+    view,
+)
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import Score, binary_score, error_rate
 
@@ -35,16 +44,13 @@ class GymEnv(TaskEnv):
 
     game: GymGame | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation = super().reset(seed=seed, options=options)
-        assert self.task is not None
+    def begin(self, task: Task) -> None:
         self.close()
-        self.game, first = begin_of(self.task)
+        self.game, first = begin_of(task)
         self.total, self.bad, self.played = 0.0, 0, 0
-        kind = self.task.env.options
-        if prompt(kind, first) != self.task.messages[0]["content"]:
+        kind = task.env.options
+        if prompt(kind, first) != task.messages[0]["content"]:
             raise EnvironmentFault(f"{kind['id']} does not begin as it did when the task was made: {first!r}")
-        return observation
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         assert self.game is not None
@@ -75,8 +81,7 @@ class GymEnv(TaskEnv):
 
     def _judged(self, total: float, *, won: bool) -> Score:
         score = binary_score(won, detail=f"return {total:g}")
-        parts = score.parts | {RETURN: total, BAD_ACTIONS: error_rate(self.bad, self.turns)}
-        return replace(score, parts=parts)
+        return score.with_parts({RETURN: total, BAD_ACTIONS: error_rate(self.bad, self.turns)})
 
     def close(self) -> None:
         if self.game is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from temper.envs.core.task import Message, Task
-from temper.envs.core.worked_steps import difference_steps, sum_steps, worked_answer
+from temper.envs.core.worked_steps import demonstrate_answer, difference_steps, sum_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,4 +84,4 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    return worked_answer(task, f"\\boxed{{{task.spec['answer']}}}")
+    return demonstrate_answer(task, f"\\boxed{{{task.spec['answer']}}}")

@@ -18,14 +18,14 @@ from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.answers import Boxes, equal_numbers, final_answer
 from temper.rewards.expressions import (
     asks_percentage,
+    is_echo,
+    is_same_text,
     refusal,
-    repeats,
-    same_text,
+    remove_counted_word,
+    remove_question,
     to_formula,
-    without,
-    without_counted,
 )
-from temper.rewards.notation import comparable
+from temper.rewards.notation import to_comparable
 from temper.rewards.plain_numbers import plain_number
 from temper.rewards.score import Score, binary_score, policy_fault
 from temper.rewards.units import equal_quantities
@@ -36,11 +36,9 @@ ECHO = "echo"
 class MathEnv(TaskEnv):
     """Single turn: the final answer must equal the task's."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observed = super().reset(seed=seed, options=options)
-        if self.task is not None and plain_number(self.task.spec["answer"]) is None:
+    def begin(self, task: Task) -> None:
+        if plain_number(task.spec["answer"]) is None:
             shared_grader().start()  # warm before the answer arrives
-        return observed
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         score = grade(
@@ -60,15 +58,15 @@ def grade(text: str, *, reference: str, question: str = "", bare: str | None = N
     is ignored. `bare` is the question without the words around it, if these are unusual. Raise `GraderError` if the
     reference answer can't be checked.
     """
-    if repeats(text, question):
+    if is_echo(text, question):
         return _judged(False, "echo", "repeats the question")
-    found = final_answer(without(question.removesuffix(REQUEST) if bare is None else bare, text), boxes)
+    found = final_answer(remove_question(question.removesuffix(REQUEST) if bare is None else bare, text), boxes)
     if found is None:
         return _judged(False, "extraction", "no final answer, or several that differ", well_formed=False)
     detail = f"answered {found[:80]}"
-    echoes = repeats(found, question)
-    found, reference = comparable(found, reference, question)
-    if echoes and not same_text(found, reference):
+    echoes = is_echo(found, question)
+    found, reference = to_comparable(found, reference, question)
+    if echoes and not is_same_text(found, reference):
         return _judged(False, "echo", f"{detail}: repeats the question")
     equal = equal_quantities(found, reference)
     if equal is not None:
@@ -76,17 +74,17 @@ def grade(text: str, *, reference: str, question: str = "", bare: str | None = N
     percent = asks_percentage(question)
     equal = equal_numbers(found, reference, percent=percent)
     if not equal:
-        counted, wanted = (without_counted(one, question) for one in (found, reference))
+        counted, wanted = (remove_counted_word(one, question) for one in (found, reference))
         equal = equal_numbers(counted, wanted, percent=percent)
     if equal is not None:
         return _judged(equal, "numbers", detail)
-    equal = same_text(found, reference)
+    equal = is_same_text(found, reference)
     if equal is not None:
         return _judged(equal, "text", detail)
     refused = refusal(found, reference=reference)
     if refused is not None:
         return _judged(False, "bounds", f"{detail}: {refused}")
-    equal = shared_grader().equal(reference=to_formula(reference), answer=to_formula(found))
+    equal = shared_grader().is_equal(reference=to_formula(reference), answer=to_formula(found))
     if equal is None:
         return policy_fault(f"{detail}: over the time limit")
     return _judged(equal, "math-verify", detail)

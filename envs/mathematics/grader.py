@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.errors import GraderError
 from temper.envs.sandbox.per_process import PerProcess
 from temper.envs.sandbox.seal_probe import require_seal
@@ -93,7 +93,7 @@ class MathGrader:
         self.control: socket.socket | None = None
         self.warm = False
 
-    def equal(self, *, reference: str, answer: str) -> bool | None:
+    def is_equal(self, *, reference: str, answer: str) -> bool | None:
         """Return whether reference and answer are equal, or None if the answer exceeded the deadline or broke the worker.
 
         Raise `GraderError` if no worker can start, or if a fresh one can't read the reference answer.
@@ -109,7 +109,7 @@ class MathGrader:
 
     def _try(self, reference: str, answer: str, seconds: float) -> tuple[bool, bool | None]:
         """Return the result of `_check` by an idle worker, or by a fresh one if an idle one fails within `seconds`."""
-        with off_the_clock(), self.slots:
+        with stop_clock(), self.slots:
             with self.lock:
                 idle = self.idle.pop() if self.idle else None
             start = time.monotonic()

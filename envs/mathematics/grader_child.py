@@ -62,7 +62,7 @@ def parse_latex(text: str) -> list[Any]:
     return list(parse(f"\\boxed{{{text}}}", extraction_config=LATEX, parsing_timeout=None, fallback_mode="no_fallback"))
 
 
-def equal(references: list[Any], answer: str) -> bool:
+def is_equal(references: list[Any], answer: str) -> bool:
     """Return whether an answer equals the parsed reference. An unevaluated sum of numbers equals nothing."""
     answers = parse_latex(answer)
     if (
@@ -90,14 +90,14 @@ def terms(node: Any) -> list[Any]:
 
 def serve(channel: int) -> None:
     seal.seal_library_user(memory_bytes=MEMORY_BYTES)
-    send_line(channel, {"pid": os.getpid(), "seal": seal_probe.seal_found(memory_bytes=MEMORY_BYTES)})
+    send_line(channel, {"pid": os.getpid(), "seal": seal_probe.probe_seal(memory_bytes=MEMORY_BYTES)})
     while line := read_line(channel):
         request, start = json.loads(line), time.process_time()
         signal.setitimer(signal.ITIMER_PROF, CPU_S)
         references = parse_latex(request["reference"])
         send_line(channel, {"reference": bool(references)})
         try:
-            same = equal(references, request["answer"])
+            same = is_equal(references, request["answer"])
         except (
             ArithmeticError,
             AttributeError,
@@ -131,7 +131,7 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)
     namespaces.leave_root(seal.library_folders())
-    warm = {equal(parse_latex(reference), answer) for reference, answer in WARM_UP} == {True}
+    warm = {is_equal(parse_latex(reference), answer) for reference, answer in WARM_UP} == {True}
     control.send(json.dumps({"warm": warm}).encode())
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 16, 1)

@@ -12,8 +12,8 @@ from temper.envs.mathematics.grader import shared_grader
 from temper.envs.task_env import last_user_text
 from temper.rewards.answers import Boxes, boxes
 from temper.rewards.expressions import BASED, is_words, to_formula
-from temper.rewards.notation import is_simple, plain_notation
-from temper.rewards.plain_numbers import MAX_CHARACTERS, bare, number
+from temper.rewards.notation import is_simple, to_plain_notation
+from temper.rewards.plain_numbers import MAX_CHARACTERS, number, to_bare
 
 REQUEST = "\nPut the final answer in \\boxed{}."
 AGREE: Boxes = "agree"
@@ -76,11 +76,11 @@ def is_gradable(reference: str) -> bool:
 
     Simple formulas do not run the grader, because each call takes milliseconds.
     """
-    if NO_ANSWER.fullmatch(reference) or len(WORD.findall(bare(reference))) > MAX_WORDS:
+    if NO_ANSWER.fullmatch(reference) or len(WORD.findall(to_bare(reference))) > MAX_WORDS:
         return False
     if number(reference) is not None or is_words(reference) or BASED.search(reference):
         return True
-    formula = to_formula(plain_notation(reference))
+    formula = to_formula(to_plain_notation(reference))
     return is_simple(formula) or shared_grader().can_read(formula)
 
 

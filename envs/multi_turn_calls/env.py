@@ -6,7 +6,7 @@ is the clone that contains the rows, otherwise the installed package. The simula
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,15 @@ from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import RowFormat
 from temper.envs.core.step_result import StepResult, add_span
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import Call, ParsedTurn
+from temper.envs.core.turn_text import Call, ParsedTurn, make_call_turn, turn_text
 from temper.envs.multi_turn_calls import rows
-from temper.envs.multi_turn_calls.reference import negatives, reference
 from temper.envs.multi_turn_calls.simulator_names import ERROR, REMEDY, package_for, package_named
-from temper.envs.multi_turn_calls.simulators import Played, shared_simulators
+from temper.envs.multi_turn_calls.simulators import Playback, shared_simulators
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import Score, binary_score, policy_fault
 
+Calls = list[dict[str, Any]]
+DONE = "Done."
 MAX_CALLS = 64
 TOO_MANY = f"{ERROR} more than {MAX_CALLS} calls in a turn"
 MAX_STEPS = 20
@@ -42,12 +43,10 @@ class MultiTurnCallsEnv(TaskEnv):
     unreadable).
     """
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation = super().reset(seed=seed, options=options)
+    def begin(self, task: Task) -> None:
         self.calls: list[dict[str, Any]] = []
         self.right = self.steps = self.unreadable = 0
-        self.played: Played | None = None
-        return observation
+        self.played: Playback | None = None
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         calls = [call for call in parsed.calls if isinstance(call, Call)]
@@ -102,7 +101,7 @@ class MultiTurnCallsEnv(TaskEnv):
         return self._with_turns(task, binary_score(not fault, well_formed=self.unreadable == 0, detail=fault))
 
     def _with_turns(self, task: Task, score: Score) -> Score:
-        return replace(score, parts=score.parts | {USER_TURNS: self.right / len(task.spec["reference"])})
+        return score.with_parts({USER_TURNS: self.right / len(task.spec["reference"])})
 
 
 def with_folder(folder: Path, *, package: Path | None) -> EnvDefinition:
@@ -147,6 +146,31 @@ def fault_of(*, wanted: Sequence[str], seen: Sequence[str], differing: Sequence[
         return f"{', '.join(differing)} not as wanted"
     missing = Counter(wanted) - Counter(seen)
     return f"{missing.total()} of {len(wanted)} wanted results not seen" if missing else ""
+
+
+def reference(task: Task) -> list[str]:
+    return _turns(task.spec["reference"])
+
+
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
+    turns: list[Calls] = task.spec["reference"]
+    for place, calls in enumerate(turns):
+        if calls:
+            yield f"turn {place} without calls", _turns([*turns[:place], [], *turns[place + 1 :]])
+            yield f"turn {place} not ended", _turns(turns[: place + 1])[:-1]
+    if any(turns):
+        other = [[call | {"name": f"{call['name']}_other"} for call in calls] for calls in turns]
+        yield "other functions", _turns(other)
+
+
+def _turns(turns: list[Calls]) -> list[str]:
+    texts = []
+    for calls in turns:
+        if calls:
+            asked = [(call["name"], call["arguments"]) for call in calls]
+            texts.append(turn_text(make_call_turn(asked), thinks=False))
+        texts.append(DONE)
+    return texts
 
 
 ENVIRONMENT = _definition(None)

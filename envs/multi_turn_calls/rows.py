@@ -15,11 +15,11 @@ from typing import Any
 
 from temper.envs.core.row_format import Row, field
 from temper.envs.core.task import Message, Task, Tool
-from temper.envs.data.jsonl import sound_rows
+from temper.envs.data.jsonl import read_sound_rows
 from temper.envs.multi_turn_calls.simulator_names import DOCUMENTS, MODULES
 from temper.envs.multi_turn_calls.simulators import Scene
 from temper.envs.tool_use.function_rows import messages_of
-from temper.envs.tool_use.leaderboard_rows import answer_to, category_of, shown_function
+from temper.envs.tool_use.leaderboard_rows import answer_to, category_of, describe_function
 
 CATEGORIES = tuple(f"multi_turn_{kind}" for kind in ("base", "miss_func", "miss_param", "long_context"))
 ANSWERS = tuple(f"possible_answer/BFCL_v4_{category}.json" for category in CATEGORIES)
@@ -44,7 +44,7 @@ def load(row: Row, *, folder: Path, package: Path) -> Task:
     documents = {document["name"]: document for name in classes for document in _documents(package, MODULES[name])}
     later = _withheld(row, documents)
     turns = _turns(
-        row, {place: [shown_function(documents[name], None) for name in names] for place, names in later.items()}
+        row, {place: [describe_function(documents[name], None) for name in names] for place, names in later.items()}
     )
     answer = answer_to(str(row["id"]), category, folder)
     if len(answer) != len(turns):
@@ -54,7 +54,7 @@ def load(row: Row, *, folder: Path, package: Path) -> Task:
     withheld = {name for names in later.values() for name in names}
     return Task(
         messages=tuple(turns[0]),
-        tools=tuple(shown_function(one, None) for name, one in documents.items() if name not in withheld),
+        tools=tuple(describe_function(one, None) for name, one in documents.items() if name not in withheld),
         spec={
             "classes": classes,
             "config": row.get("initial_config", {}),
@@ -127,7 +127,7 @@ def _documents(package: Path, module: str) -> Sequence[dict[str, Any]]:
 
 @functools.lru_cache(maxsize=32)
 def _read(path: Path, _changed: int) -> Sequence[dict[str, Any]]:
-    functions = list(sound_rows(path))
+    functions = list(read_sound_rows(path))
     for function in functions:
         field(function, "name", str)
     return functions

@@ -71,10 +71,10 @@ def run_calls(instances: Instances, calls: Sequence[Call]) -> list[Answer]:
     methods: dict[str, Callable[..., Any]] = {}
     for instance in instances.values():
         methods |= {name: method for name, method in inspect.getmembers(instance, inspect.ismethod) if name[0] != "_"}
-    return [timed_call(methods, call) for call in calls]
+    return [time_call(methods, call) for call in calls]
 
 
-def timed_call(methods: dict[str, Callable[..., Any]], call: Call) -> Answer:
+def time_call(methods: dict[str, Callable[..., Any]], call: Call) -> Answer:
     """Return the answer to a call, its start on the monotonic clock, and its duration in seconds."""
     began = time.monotonic()
     return call_result(methods, call), began, time.monotonic() - began
@@ -129,7 +129,7 @@ def main(folder: str, cpu_s: float) -> None:
     namespaces.leave_root(seal.library_folders())
     seal.seal_library_user(memory_bytes=MEMORY_BYTES)
     sys.path.remove(folder)
-    found = seal_probe.seal_found(memory_bytes=MEMORY_BYTES)
+    found = seal_probe.probe_seal(memory_bytes=MEMORY_BYTES)
     classes, unusable = load_classes(folder)
     print(json.dumps({"seal": found, "unusable": unusable}), file=out, flush=True)
     for line in sys.stdin:

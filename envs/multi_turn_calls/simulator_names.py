@@ -34,8 +34,8 @@ REMEDY = (
 
 def package_at(folder: Path) -> Path | None:
     """Return the package at, in or below a folder, such as a clone, or None if there is none."""
-    whole = folder.resolve()
-    for place in (*([whole] if whole.name == PACKAGE else []), *(whole / below for below in PLACES)):
+    root = folder.resolve()
+    for place in (*([root] if root.name == PACKAGE else []), *(root / below for below in PLACES)):
         if (place.joinpath(*ROOM.split(".")[1:])).is_dir():
             return place
     return None

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.multi_turn_calls.simulator_names import ERROR, REMEDY
 from temper.envs.sandbox.line_process import LineProcess, NotStarted
@@ -31,7 +31,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class Playback:
     """The results of the model's and the reference calls, and the attributes (`Class.name`) that differ after them.
 
     `spans` has the start of each of the model's calls on the monotonic clock and its duration, in seconds.
@@ -50,15 +50,15 @@ class Simulators:
         """`package` is the folder of `bfcl_eval`. A request may take `CPU_S` of processor time and `wall_s` in all."""
         self.package = package
         self.wall_s = wall_s
-        self._process = LineProcess(CHILD, "the simulators", (str(package.parent), str(CPU_S)))
+        self.process = LineProcess(CHILD, "the simulators", (str(package.parent), str(CPU_S)))
 
-    def play(self, scene: Scene, *, model: Calls, reference: Calls) -> Played | None:
+    def play(self, scene: Scene, *, model: Calls, reference: Calls) -> Playback | None:
         """Execute the model's and the reference calls, each on fresh simulators.
 
         Return None if the model's calls took too long or ended the process twice, but the reference calls alone did not.
         Raise `EnvironmentFault` if a simulator can't be loaded, fails, or does not finish the reference calls.
         """
-        with off_the_clock(), self._process.lock:
+        with stop_clock(), self.process.lock:
             reply = self._ask(scene, model, reference)
             if reply is None:
                 if self._ask(scene, (), reference) is None:
@@ -71,40 +71,28 @@ class Simulators:
         for call, text in zip(reference, reply["reference"], strict=True):
             if text.startswith(ERROR):
                 raise EnvironmentFault(f"the reference call {call} failed in the simulators of {self.package}: {text}")
-        return Played(
+        return Playback(
             model=tuple(reply["model"]),
             reference=tuple(reply["reference"]),
             differing=tuple(reply["differing"]),
             spans=tuple((reply["asked"] + began, seconds) for began, seconds in reply["spans"]),
         )
 
-    def seal(self) -> dict[str, Any]:
-        with self._process.lock:
-            self._started()
-            return dict(self._process.ready["seal"])
-
-    def close(self) -> None:
-        with self._process.lock:
-            self._process.close()
-
     def _ask(self, scene: Scene, model: Calls, reference: Calls) -> dict[str, Any] | None:
-        self._started()
+        try:
+            self.process.start()
+        except NotStarted as error:
+            raise EnvironmentFault(f"the simulators of {self.package} can't be loaded: {error}; {REMEDY}") from error
         for name in scene.classes:
-            if name in self._process.ready["unusable"]:
+            if name in self.process.ready["unusable"]:
                 raise EnvironmentFault(
-                    f"{name} of {self.package} can't be loaded ({self._process.ready['unusable'][name]}); {REMEDY}"
+                    f"{name} of {self.package} can't be loaded ({self.process.ready['unusable'][name]}); {REMEDY}"
                 )
         started = time.monotonic()
-        reply = self._process.ask(asdict(scene) | {"model": model, "reference": reference}, seconds=self.wall_s)
+        reply = self.process.ask(asdict(scene) | {"model": model, "reference": reference}, seconds=self.wall_s)
         if reply is not None and "fault" in reply:
             raise EnvironmentFault(f"a simulator of {', '.join(scene.classes)} failed: {reply['fault']}")
         return None if reply is None else reply | {"asked": started}
-
-    def _started(self) -> None:
-        try:
-            self._process.start()
-        except NotStarted as error:
-            raise EnvironmentFault(f"the simulators of {self.package} can't be loaded: {error}; {REMEDY}") from error
 
 
 SHARED = PerProcess[dict[str, Simulators]](dict)

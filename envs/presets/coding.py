@@ -37,7 +37,6 @@ HUMANEVAL = Preset(
     },
     prompt="humaneval_eval.py of github.com/openai/simple-evals; the paper's is the code alone, for models without a chat",
     rule=f"{PROGRAM_RULE}; all assertions of `check` hold",
-    tokens=4096,
     samples="1, greedy; in the paper 200 for pass@k",
     source=HUMANEVAL_PAPER,
     differs="5 s of CPU for a row's tests (published: 3 s); white space around the prompt is left out",
@@ -51,8 +50,6 @@ HUMANEVAL_PLUS = Preset(
     options={"prompt": {"completion": f"{EVALPLUS}{{question}}\n```\n"}},
     prompt=EVALPLUS_FROM,
     rule=f"{PROGRAM_RULE}; the result for each of the row's inputs is the expected one, floats to 1e-6",
-    tokens=4096,
-    samples="1, greedy",
     source=EVALPLUS_PAPER + HUMANEVAL_PAPER,
     differs=EVALPLUS_DIFFERS,
 )
@@ -77,8 +74,6 @@ MBPP = Preset(
     },
     prompt="the paper, section 3, without its examples and without its marks [BEGIN] and [DONE]",
     rule="the program is the last code block that defines the function; all three assertions hold, each in its own process",
-    tokens=4096,
-    samples="1, greedy",
     source=MBPP_PAPER,
     differs="no examples before the task (paper: 3); challenge tests are not used, as in the paper",
 )
@@ -91,8 +86,6 @@ MBPP_PLUS = Preset(
     options={"prompt": {"function": f'{EVALPLUS}"""\n{{question}}\n{{test}}\n"""\n```\n'}},
     prompt=f"{EVALPLUS_FROM}; tools/mbpp/init_plus.py for the task's text",
     rule="the program is the last code block that defines the function; each of the row's inputs gives the expected result",
-    tokens=4096,
-    samples="1, greedy",
     source=EVALPLUS_PAPER + MBPP_PAPER,
     differs=EVALPLUS_DIFFERS,
 )

@@ -23,8 +23,6 @@ GSM8K = Preset(
     options={"prompt": BOXED, "boxes": "last"},
     prompt=BOXED_FROM,
     rule="the number in the last box, otherwise the stated answer, equals the one after ####",
-    tokens=4096,
-    samples="1, greedy",
     source="Cobbe et al., Training Verifiers to Solve Math Word Problems, 2021, arXiv 2110.14168",
     differs="no examples before the question (many quote 8 with worked steps); "
     f"without a box an answer that contradicts itself is wrong; {A_NUMBER}",

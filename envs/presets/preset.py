@@ -29,9 +29,9 @@ class Preset:
     """The source of the prompt."""
     rule: str
     """The rule for a right answer."""
-    tokens: int
+    tokens: int = 4096
     """Token limit of an answer with its thinking, unless the user sets one."""
-    samples: str
+    samples: str = "1, greedy"
     """The usual way to quote it: answers per task and sampling."""
     source: str
     """The paper."""
@@ -54,16 +54,16 @@ class Preset:
             )
         options = {**self.options, **(given.get("options") or {})}
         share = {"share": 0.0 if data is None else 1.0}
-        whole = {**share, **given, "kind": self.env, "options": options}
-        if data is None and whole["share"] != 0:
+        settings = {**share, **given, "kind": self.env, "options": options}
+        if data is None and settings["share"] != 0:
             raise ValueError(
-                f"share={whole['share']}: the preset {self.name} is for evaluation only; remove share, or "
+                f"share={settings['share']}: the preset {self.name} is for evaluation only; remove share, or "
                 f"set data to train on"
             )
-        return whole | {"eval_data": self._data(given.get("eval_data"))}
+        return settings | {"eval_data": self._data(given.get("eval_data"))}
 
     def _data(self, given: Any) -> dict[str, Any]:
-        own = as_given(self.data)
+        own = to_settings(self.data)
         source = {"path": given} if isinstance(given, str) else dict(given or {})
         if source.get("path") not in (None, self.data.path):
             own = {name: value for name, value in own.items() if name not in PLACE}
@@ -71,13 +71,13 @@ class Preset:
 
     def _is_own(self, data: Any) -> bool:
         source = {"path": data} if isinstance(data, str) else dict(data)
-        own = as_given(self.data)
+        own = to_settings(self.data)
         return all(source.get(name) in (None, own.get(name)) for name in ("config", "split")) and (
             source.get("path") == self.data.path
         )
 
 
-def as_given(data: DataConfig) -> dict[str, Any]:
+def to_settings(data: DataConfig) -> dict[str, Any]:
     return {
         each.name: value
         for each in fields(DataConfig)

@@ -16,8 +16,6 @@ IFEVAL = Preset(
         "strict accuracy by prompt: the response follows every instruction; parts/loose, parts/instructions_strict and "
         "parts/instructions_loose over parts/instructions give the other three published figures"
     ),
-    tokens=4096,
-    samples="1, greedy",
     source="Zhou et al., Instruction-Following Evaluation for Large Language Models, 2023, arXiv 2311.07911",
     differs=(
         "510 of the 541 rows are used: the 31 that require a response in another language need a language detector and are "

@@ -5,13 +5,12 @@ settings, which include the difficulty. The part `correct` is 1 only for the lib
 library's score from 0 to 1. It rewards wrong answers too, so weigh it with care.
 `temper.envs.puzzles.library_child.CONDITIONS` refuses wrong answers that the library would accept.
 
-`rewards.answers.given_answers` finds the answers of a text. Several different ones give no answer.
+`rewards.answers.find_answers` finds the answers of a text. Several different ones give no answer.
 """
 
 import random
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -24,8 +23,8 @@ from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.puzzles.library import Origin, shared_library
 from temper.envs.task_env import TaskEnv
-from temper.rewards.answers import given_answers
-from temper.rewards.score import Score, binary_score, policy_fault
+from temper.rewards.answers import find_answers
+from temper.rewards.score import binary_score, policy_fault
 
 REQUEST = "{}\n\nPut the final answer between <answer> and </answer>."
 WHOLE_NUMBER = re.compile(r"-?\d{1,15}")
@@ -51,20 +50,17 @@ class PuzzleEnv(TaskEnv):
         found, marked = answer_of(parsed.answer)
         if not found:
             wrong = binary_score(False, well_formed=False, detail="no answer, several that differ, or too long")
-            return self.end(_with_score(wrong, 0.0))
+            return self.end(wrong.with_parts({SCORE: 0.0}))
         library_score = _library_score(task, found)
         if library_score is None:
-            return self.end(_with_score(policy_fault(f"answered {found[:80]}: over the time limit"), 0.0))
+            late = policy_fault(f"answered {found[:80]}: over the time limit")
+            return self.end(late.with_parts({SCORE: 0.0}))
         score = binary_score(library_score >= 1.0, well_formed=marked, detail=f"answered {found[:80]}")
-        return self.end(_with_score(score, library_score))
-
-
-def _with_score(score: Score, library_score: float) -> Score:
-    return replace(score, parts=score.parts | {SCORE: library_score})
+        return self.end(score.with_parts({SCORE: library_score}))
 
 
 def _library_score(task: Task, text: str) -> float | None:
-    origin = _origin(task)
+    origin = Origin(dataset=task.spec["dataset"], config=task.spec["config"], seed=task.spec["seed"])
     library = shared_library("scoring")
     try:
         question = library.make(origin).question
@@ -77,14 +73,10 @@ def _library_score(task: Task, text: str) -> float | None:
     return library.score(origin, text)
 
 
-def _origin(task: Task) -> Origin:
-    return Origin(dataset=task.spec["dataset"], config=task.spec["config"], seed=task.spec["seed"])
-
-
 def answer_of(text: str) -> tuple[str, bool]:
     if len(text) > MAX_CHARACTERS:
         return "", False
-    distinct = {answer.strip() for answer in given_answers(text)}
+    distinct = {answer.strip() for answer in find_answers(text)}
     answer = distinct.pop() if len(distinct) == 1 else ""
     return answer, answer != text.strip()
 

@@ -189,7 +189,7 @@ def main() -> None:
         if name not in LEFT_OUT
     }
     print(
-        json.dumps({"seal": seal_probe.seal_found(memory_bytes=MEMORY_BYTES), "datasets": keys}), file=out, flush=True
+        json.dumps({"seal": seal_probe.probe_seal(memory_bytes=MEMORY_BYTES), "datasets": keys}), file=out, flush=True
     )
     for line in sys.stdin:
         signal.alarm(ALARM_S)

@@ -24,7 +24,7 @@ from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.core.worked_steps import worked_answer
+from temper.envs.core.worked_steps import demonstrate_answer
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import binary_score
 
@@ -146,7 +146,7 @@ def generate(rng: random.Random, level: int, *, tasks: Sequence[str] = tuple(TAS
 
 
 def demonstrate(task: Task) -> list[Message]:
-    return worked_answer(task, task.spec["answer"])
+    return demonstrate_answer(task, task.spec["answer"])
 
 
 def reference(task: Task) -> list[str]:

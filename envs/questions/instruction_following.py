@@ -12,14 +12,13 @@ instructions. The published accuracy by instruction is the mean of `instructions
 by the mean of `instructions`.
 """
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.row_format import Row, RowFormat, field, has_fields
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields, read_json
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
@@ -150,10 +149,7 @@ def load(row: Row) -> Task:
 
 
 def _mapping(given: Any) -> Mapping[str, Any]:
-    try:
-        read = json.loads(given) if isinstance(given, str) else given
-    except ValueError as error:
-        raise ValueError(f"field 'kwargs' holds {given!r:.80}, which is not valid JSON: {error}") from error
+    read = read_json(given, "kwargs") if isinstance(given, str) else given
     if not isinstance(read or {}, dict):
         raise ValueError(f"field 'kwargs' must hold mappings, not {read!r:.80}")
     return read or {}

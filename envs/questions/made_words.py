@@ -5,7 +5,7 @@ import random
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
-def made_words(rng: random.Random, count: int) -> list[str]:
+def draw_words(rng: random.Random, count: int) -> list[str]:
     """Draw distinct words of four letters, out of 4,900."""
     words: dict[str, None] = {}
     while len(words) < count:

@@ -23,7 +23,7 @@ from temper.envs.core.row_format import Row, RowFormat, field, gold, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.core.worked_steps import sum_steps, worked_answer
+from temper.envs.core.worked_steps import demonstrate_answer, sum_steps
 from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.choices import LETTERS, chosen_letter
 from temper.rewards.score import binary_score
@@ -102,7 +102,7 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    return worked_answer(task, task.spec["answer"])
+    return demonstrate_answer(task, task.spec["answer"])
 
 
 def reference(task: Task) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from temper.envs.questions.made_words import made_words
+from temper.envs.questions.made_words import draw_words
 
 # fmt: off
 WORDS = (
@@ -48,7 +48,7 @@ def ask(words: str, instruction: str, arguments: dict[str, Any] | None = None) -
 
 
 def _word(rng: random.Random) -> Request:
-    (word, end), times = made_words(rng, 2), rng.randint(2, 3)
+    (word, end), times = draw_words(rng, 2), rng.randint(2, 3)
     often = {"keyword": word, "frequency": times, "relation": "at least"}
     bullets = ask(f"{times} bullets.", "detectable_format:number_bullet_lists", {"num_bullets": times})
     forms = (
@@ -74,7 +74,7 @@ def _include(word: str) -> Ask:
 def _structure(rng: random.Random, said: list[str]) -> tuple[Ask, str]:
     """Return a structure instruction and a text of these words that follows it, not in small letters alone."""
     count, pairs = len(said), [f"{word} and {word}" for word in said]
-    nth, request, whole = rng.randint(2, count), f"Say something of a {said[0]}.", " ".join(pairs)
+    nth, request, listed = rng.randint(2, count), f"Say something of a {said[0]}.", " ".join(pairs)
     first = {"num_paragraphs": count, "nth_paragraph": nth, "first_word": said[nth - 1]}
     choices: tuple[tuple[str, str, dict[str, Any], str], ...] = (
         (
@@ -111,7 +111,7 @@ def _structure(rng: random.Random, said: list[str]) -> tuple[Ask, str]:
             f"Write at least {2 * count} words.",
             "length_constraints:number_words",
             {"num_words": 2 * count, "relation": "at least"},
-            whole,
+            listed,
         ),
         (
             "Give two different responses with ****** between them.",
@@ -135,19 +135,19 @@ def _structure(rng: random.Random, said: list[str]) -> tuple[Ask, str]:
             f"Have at least {count} words in capitals.",
             "change_case:capital_word_frequency",
             {"capital_frequency": count, "capital_relation": "at least"},
-            whole.upper(),
+            listed.upper(),
         ),
         (
             f"Repeat this first: {request}",
             "combination:repeat_prompt",
             {"prompt_to_repeat": request},
-            f"{request} {whole}",
+            f"{request} {listed}",
         ),
         (
             "Answer: My answer is yes. Or: My answer is no.",
             "detectable_format:constrained_response",
             {},
-            f"{whole}. My answer is no.",
+            f"{listed}. My answer is no.",
         ),
     )
     words, instruction, arguments, text = rng.choice(choices)

@@ -25,11 +25,11 @@ from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
-from temper.envs.questions.made_words import made_words
+from temper.envs.core.turn_text import Call, ParsedTurn, make_call_turn, turn_text
+from temper.envs.questions.made_words import draw_words
 from temper.envs.questions.short_answer import parse_accepted
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
-from temper.envs.tools.corpus import Corpus, corpus_at, small_corpus
+from temper.envs.tools.corpus import Corpus, load_corpus, make_corpus
 from temper.envs.tools.text_tool import TextTool, answer_call, schemas
 from temper.rewards.score import TOOL_ERRORS, Score, binary_score, error_rate
 from temper.rewards.short_answers import matches_any, short_answer
@@ -65,13 +65,10 @@ class SearchOptions:
 class SearchEnv(TaskEnv):
     """A turn with calls is answered by one tool message per call. The first turn without calls is the answer."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation = super().reset(seed=seed, options=options)
-        assert self.task is not None
+    def begin(self, task: Task) -> None:
         self.opened: set[str] = set()
         self.calls = self.errors = 0
-        self.tools = tools(_corpus(self.task), _options(self.task), self.opened)
-        return observation
+        self.tools = tools(_corpus(task), _options(task), self.opened)
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         if not parsed.calls:
@@ -92,7 +89,7 @@ class SearchEnv(TaskEnv):
     def _with_parts(self, score: Score, task: Task) -> Score:
         wanted = set(task.spec["reference_ids"])
         found = len(wanted & self.opened) / len(wanted) if wanted else 1.0
-        return replace(score, parts=score.parts | {FOUND: found, TOOL_ERRORS: error_rate(self.errors, self.calls)})
+        return score.with_parts({FOUND: found, TOOL_ERRORS: error_rate(self.errors, self.calls)})
 
 
 def tools(corpus: Corpus | None, options: SearchOptions, opened: set[str]) -> dict[str, TextTool]:
@@ -129,8 +126,8 @@ def _options(task: Task) -> SearchOptions:
 def _corpus(task: Task) -> Corpus:
     try:
         if "documents" in task.spec:
-            return small_corpus(tuple((name, title, text) for name, title, text in task.spec["documents"]))
-        return corpus_at(str(task.env.options["corpus"]))
+            return make_corpus(tuple((name, title, text) for name, title, text in task.spec["documents"]))
+        return load_corpus(str(task.env.options["corpus"]))
     except (ValueError, OSError) as error:
         raise EnvironmentFault(f"the corpus can't be read: {error}") from error
 
@@ -138,9 +135,9 @@ def _corpus(task: Task) -> Corpus:
 def generate(rng: random.Random, level: int) -> Task:
     drawn = rng.randint(1, level)
     if drawn == 3:
-        people = [f"{name} {surname}" for name in made_words(rng, 3) for surname in rng.sample(SURNAMES, 4)]
+        people = [f"{name} {surname}" for name in draw_words(rng, 3) for surname in rng.sample(SURNAMES, 4)]
     else:
-        people = made_words(rng, 4)
+        people = draw_words(rng, 4)
     rng.shuffle(people)
     towns = rng.sample(TOWNS, len(people))
     ids = [str(number) for number in rng.sample(range(1, 100), len(people))]
@@ -170,22 +167,17 @@ def demonstrate(task: Task) -> list[Message]:
     said: list[Message] = []
     for person, name in zip(spec["path"], spec["reference_ids"], strict=True):
         for reasoning, call in ((person, ("search", {"query": person})), (name, ("open", {"id": name}))):
-            said.append(_asking(reasoning, *call))
-            said.append({"role": "tool", "content": answer_call(Call(name=call[0], arguments=dict(call[1])), known)})
+            said.append(make_call_turn([call], reasoning=reasoning))
+            said.append({"role": "tool", "content": answer_call(Call(name=call[0], arguments=call[1]), known)})
     last = spec["accepted"][0]
     return [*said, {"role": "assistant", "reasoning_content": last, "content": f"\\boxed{{{last}}}"}]
-
-
-def _asking(reasoning: str, name: str, arguments: dict[str, str]) -> Message:
-    calls = [call_message(name, dict(arguments))]
-    return {"role": "assistant", "reasoning_content": reasoning, "content": "", "tool_calls": calls}
 
 
 def reference(task: Task) -> list[str]:
     if "path" in task.spec:
         return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
-    opening = [call_message("open", {"id": name}) for name in task.spec["reference_ids"][:MAX_CALLS]]
-    asked = [turn_text({"content": "", "tool_calls": opening}, thinks=False)] if opening else []
+    opening = [("open", {"id": name}) for name in task.spec["reference_ids"][:MAX_CALLS]]
+    asked = [turn_text(make_call_turn(opening), thinks=False)] if opening else []
     return [*asked, f"Answer: {task.spec['accepted'][0]}"]
 
 
@@ -205,7 +197,7 @@ def _load(row: Row, *, corpus: str) -> Task:
     name = "golden_answers" if "golden_answers" in row else "answer"
     spec = parse_accepted(row[name], name)
     reference_ids = [str(name) for name in (field(row, "reference_ids", list) if "reference_ids" in row else [])]
-    known = corpus_at(corpus).by_id
+    known = load_corpus(corpus).by_id
     if missing := [name for name in reference_ids if name not in known]:
         raise ValueError(f"field 'reference_ids' names {missing[0]!r}, which is not in {corpus}")
     content = f"{field(row, 'question', str).strip()}\n\n{REQUEST}"

@@ -11,20 +11,19 @@ the words, or the F1 of the items of a list.
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_fields import quote_value
-from temper.envs.core.row_format import Row, RowFormat, field, golds, has_fields
+from temper.envs.core.row_format import Row, RowFormat, field, golds, has_fields, read_json
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.core.worked_steps import worked_answer
+from temper.envs.core.worked_steps import demonstrate_answer
 from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.score import binary_score
 from temper.rewards.short_answers import list_f1, matches_any, plain, short_answer, word_f1
-from temper.rewards.units import quantity, same_quantity, unit
+from temper.rewards.units import is_same_quantity, quantity, unit
 
 F1 = "f1"
 REQUEST = "Put the answer, and nothing else, in \\boxed{}."
@@ -47,7 +46,7 @@ class ShortAnswerEnv(TaskEnv):
         said = binary_score(
             right, well_formed=answer is not None, detail=f"answered {(answer or 'nothing, or several')[:80]}"
         )
-        return self.end(replace(said, parts=said.parts | {F1: f1}))
+        return self.end(said.with_parts({F1: f1}))
 
 
 def score_answer(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
@@ -55,7 +54,7 @@ def score_answer(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
         f1 = list_f1(answer, spec["items"], ordered=spec["ordered"])
         return f1 == 1.0, f1
     if "quantity" in spec:
-        right = same_quantity(answer, spec["quantity"], tolerance=spec["tolerance"])
+        right = is_same_quantity(answer, spec["quantity"], tolerance=spec["tolerance"])
         return right, float(right)
     right = matches_any(answer, spec["accepted"])
     return right, 1.0 if right else word_f1(answer, spec["accepted"])
@@ -107,7 +106,7 @@ def _right(task: Task) -> str:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    return worked_answer(task, _right(task))
+    return demonstrate_answer(task, _right(task))
 
 
 def reference(task: Task) -> list[str]:
@@ -201,10 +200,7 @@ def _trivia_task(row: Row) -> Task:
 
 def _pop_task(row: Row) -> Task:
     answers = row["possible_answers"]
-    try:
-        listed = json.loads(answers) if isinstance(answers, str) else answers
-    except ValueError as error:
-        raise ValueError(f"field 'possible_answers' is not valid JSON: {error}") from error
+    listed = read_json(answers, "possible_answers") if isinstance(answers, str) else answers
     if not isinstance(listed, list):
         raise ValueError(f"possible_answers is {quote_value(answers)}; it must be a list")
     return _asked(field(row, "question", str), None, parse_accepted(listed, "possible_answers"))

@@ -24,9 +24,9 @@ from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.core.worked_steps import worked_answer
+from temper.envs.core.worked_steps import demonstrate_answer
 from temper.envs.task_env import TaskEnv
-from temper.rewards.json_answers import NoJson, json_answer, parse_json, same_json, share_right
+from temper.rewards.json_answers import NoJson, is_same_json, json_answer, parse_json, share_right
 from temper.rewards.score import CORRECT, FORMAT, Outcome, Score, policy_fault
 
 VALID, VALUES = "valid", "values"
@@ -61,7 +61,7 @@ def judge(text: str, spec: dict[str, Any]) -> Score:
     except UnusableSchema as fault:
         raise GraderError(str(fault)) from fault
     share = share_right(value, spec["value"]) if "value" in spec else float(error is None)
-    same = "value" not in spec or same_json(value, spec["value"])
+    same = "value" not in spec or is_same_json(value, spec["value"])
     detail = error or ("the right value" if same else f"other values: {json.dumps(value)[:80]}")
     return _score(share, correct=same and error is None, valid=error is None, detail=detail)
 
@@ -159,7 +159,7 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    return worked_answer(task, json.dumps(task.spec.get("value")))
+    return demonstrate_answer(task, json.dumps(task.spec.get("value")))
 
 
 def reference(task: Task) -> list[str]:
@@ -209,12 +209,12 @@ def _wrong(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def load(row: Row) -> Task:
-    from temper.rewards.json_schemas import checked_schema, first_error  # imports slowly
+    from temper.rewards.json_schemas import first_error, require_schema  # imports slowly
 
     schema = _json_field(row, "schema" if "schema" in row else "json_schema")
     name = "completion" if "completion" in row else "answer"
     value = _json_field(row, name)
-    checked_schema(schema)
+    require_schema(schema)
     error = first_error(value, schema)
     if error is not None:
         raise ValueError(f"{name}: the right value is not valid under the schema: {error}")
@@ -228,9 +228,9 @@ def load(row: Row) -> Task:
 
 
 def load_schema(row: Row) -> Task:
-    from temper.rewards.json_schemas import checked_schema  # imports slowly
+    from temper.rewards.json_schemas import require_schema  # imports slowly
 
-    schema = checked_schema(_json_field(row, "json_schema"))
+    schema = require_schema(_json_field(row, "json_schema"))
     message = {"role": "user", "content": ANY_VALUE.format(json.dumps(schema))}
     return Task(messages=(message,), spec={"schema": schema})
 

@@ -15,7 +15,7 @@ import httpx
 
 from temper.envs.agents import AgentEpisode, inherited_variables
 from temper.envs.core.bounds import require_known
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.http_client import Server, read_number
@@ -76,7 +76,7 @@ def agent_process(address: Address) -> GymAgentProcess:
 
 def play(episode: AgentEpisode) -> float:
     """The agent of these environments."""
-    with off_the_clock():
+    with stop_clock():
         process = agent_process(tuple(episode.row["agent"]))
     try:
         with socket.create_connection((HOST, process.port)) as server, server.makefile("rb") as reply:

@@ -22,7 +22,7 @@ from temper.envs.core.http_client import MAX_RESULT_CHARACTERS, Server, Session,
 from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, writable
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, to_writable
 from temper.envs.remote.gym_agent import with_agent
 from temper.envs.remote.responses_api import PARAMS, ResponseTurn, load, response
 from temper.envs.task_env import TaskEnv
@@ -36,19 +36,16 @@ class NemoGymEnv(TaskEnv):
 
     session: Session | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation, info = super().reset(seed=seed, options=options)
-        assert self.task is not None
+    def begin(self, task: Task) -> None:
         self.close()
-        self.session = Session(Server.from_options(self.task.env.options["server"]))
+        self.session = Session(Server.from_options(task.env.options["server"]))
         self.turns_so_far: list[ResponseTurn] = []
         self.calls = self.refused = self.unreadable = 0
         self.reward = 0.0
-        self.session.post_json("seed_session", self.task.spec["row"])
-        return observation, info
+        self.session.post_json("seed_session", task.spec["row"])
 
     def observe(self, parsed: ParsedTurn) -> None:
-        self.turns_so_far.append(ResponseTurn(text=writable(parsed.content).strip()))
+        self.turns_so_far.append(ResponseTurn(text=to_writable(parsed.content).strip()))
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         beyond = BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn")
@@ -102,8 +99,6 @@ class NemoGymEnv(TaskEnv):
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    if "protocol" in options:
-        raise ValueError("options.protocol is removed; leave it out, or use kind: openenv for a server with `step`")
     if "agent" in options:
         return with_agent(ENVIRONMENT, options)
     require_known(options, [setting.name for setting in fields(Server)], "options")

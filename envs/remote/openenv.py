@@ -29,7 +29,7 @@ from temper.envs.core.http_client import MAX_RESULT_CHARACTERS, Server, read_num
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import ParsedTurn, writable
+from temper.envs.core.turn_text import ParsedTurn, to_writable
 from temper.envs.task_env import TaskEnv
 from temper.rewards.json_answers import NoJson, json_answer
 from temper.rewards.score import CORRECT, FORMAT, Outcome, Score, error_rate
@@ -48,7 +48,7 @@ class RefusedAction(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observation:
     """An observation with its reward. `done` is True at the end of the episode."""
 
     observation: dict[str, Any]
@@ -80,7 +80,7 @@ class OpenEnvSession:
         except (OSError, ValueError, WebSocketException) as error:
             raise EnvironmentFault(f"{self._url}: no connection: {error}") from error
 
-    def request(self, kind: str, data: Mapping[str, Any]) -> Observed:
+    def request(self, kind: str, data: Mapping[str, Any]) -> Observation:
         """Return the observation after a `reset` or a `step`. Raise `RefusedAction`, or `EnvironmentFault` for any other
         failure.
         """
@@ -96,7 +96,7 @@ class OpenEnvSession:
             case {"type": "observation", "data": {"observation": dict(seen), "done": bool(done), **others}}:
                 paid = others.get("reward")
                 reward = float(paid or 0) if paid is None or isinstance(paid, bool) else read_number(paid, "reward")
-                return Observed(observation=seen, reward=reward, done=done)
+                return Observation(observation=seen, reward=reward, done=done)
             case {"type": "error", "data": {"code": str(code), "errors": [*errors]}} if (
                 code == REFUSED and kind == "step"
             ):
@@ -160,7 +160,7 @@ class OpenEnvEnv(TaskEnv):
         outcome = Outcome.OK if self.total >= 1.0 else Outcome.WRONG
         return Score(outcome=outcome, parts=parts, detail=f"reward {self.total:g}")
 
-    def _shown(self, seen: Observed) -> Message:
+    def _shown(self, seen: Observation) -> Message:
         assert self.task is not None
         name = self.task.env.options["observation"]
         if name is not None and name not in seen.observation:
@@ -179,7 +179,7 @@ class OpenEnvEnv(TaskEnv):
 def _action(answer: str, field_of_text: str | None) -> dict[str, Any]:
     """Return the action of an answer. Raise `NoJson` if it must be a JSON object and is none."""
     if field_of_text is not None:
-        return {field_of_text: writable(answer)}
+        return {field_of_text: to_writable(answer)}
     found = json_answer(answer)
     if not isinstance(found, dict):
         raise NoJson("an action is a JSON object")

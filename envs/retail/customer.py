@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from temper.envs.core.bounds import require_known
 from temper.envs.core.errors import EnvironmentFault
-from temper.envs.core.http_client import Server, chat_reply
+from temper.envs.core.http_client import Server, request_chat
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CLOSE_THINKING
 
@@ -63,7 +63,7 @@ class ModelCustomer:
             return ""
         body = {"model": self._model, "messages": self._messages, "max_tokens": MAX_TOKENS}
         for _ in range(TRIES):
-            reply = chat_reply(self._server, body).text.rpartition(CLOSE_THINKING)[2].strip()[:MAX_CHARACTERS]
+            reply = request_chat(self._server, body).text.rpartition(CLOSE_THINKING)[2].strip()[:MAX_CHARACTERS]
             if reply:
                 self._messages.append({"role": "assistant", "content": reply})
                 return reply

@@ -56,10 +56,10 @@ class Database:
             own[key] = copy.deepcopy(self.records.tables[table][key])
         return own[key]
 
-    def unchanged(self) -> "Database":
+    def copy_initial(self) -> "Database":
         return Database(self.records)
 
-    def same_state(self, other: "Database") -> bool:
+    def is_same_state(self, other: "Database") -> bool:
         """Return whether two views of the same records are equal. Only records that either touched can differ."""
         assert self.records is other.records
         return all(

@@ -47,20 +47,17 @@ class RetailEnv(TaskEnv):
     share of refused calls) and `format` (0 if a call was unreadable).
     """
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation = super().reset(seed=seed, options=options)
-        assert self.task is not None
+    def begin(self, task: Task) -> None:
         try:
-            self.database = rows.database_of(self.task)
+            self.database = rows.database_of(task)
         except ValueError as error:
             raise EnvironmentFault(str(error)) from error
-        self.customer = open_customer(self.task)
-        self.has_ended_well = not has_simulated_customer(self.task)
+        self.customer = open_customer(task)
+        self.has_ended_well = not has_simulated_customer(task)
         self.said: list[str] = []
         self.answered_texts = 0
         self.transferred = False
         self.calls = self.refused = self.unreadable = 0
-        return observation
 
     def observe(self, parsed: ParsedTurn) -> None:
         self.said.append(parsed.content)
@@ -105,9 +102,9 @@ class RetailEnv(TaskEnv):
         return result
 
     def score_so_far(self, task: Task) -> Score:
-        wanted = self.database.unchanged()
+        wanted = self.database.copy_initial()
         replay(wanted, task.spec["actions"])
-        same = self.database.same_state(wanted)
+        same = self.database.is_same_state(wanted)
         text, outputs = "\n".join(self.said), task.spec["outputs"]
         said = len(outputs_in(text, outputs, part=takes_parts(task)))
         score = binary_score(
@@ -127,14 +124,14 @@ def with_folder(folder: Path, *, idle: str = "drop", outputs: str = "whole", cus
 
     Rows that are right without any action are dropped, unless `idle` is keep. The others are as in `configure`.
     """
-    whole = folder.resolve()
-    before = open_database(whole)
+    folder = folder.resolve()
+    before = open_database(folder)
 
     def load(row: Row) -> Task:
-        task = rows.load(row, folder=whole)
-        after = before.unchanged()
+        task = rows.load(row, folder=folder)
+        after = before.copy_initial()
         replay(after, task.spec["actions"])
-        if idle == "drop" and not task.spec["outputs"] and after.same_state(before):
+        if idle == "drop" and not task.spec["outputs"] and after.is_same_state(before):
             raise LeftOut("its reference actions change nothing, and it requires no output")
         if customer is None:
             return task
@@ -142,7 +139,7 @@ def with_folder(folder: Path, *, idle: str = "drop", outputs: str = "whole", cus
         return replace(task, messages=(task.messages[0], opening), full_request=task.messages)
 
     tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=load)
-    options = {"database": str(whole)} | ({"outputs": outputs} if outputs == "part" else {})
+    options = {"database": str(folder)} | ({"outputs": outputs} if outputs == "part" else {})
     options |= {} if customer is None else {"customer": customer}
     return replace(ENVIRONMENT, formats=(tau,), in_folder=None, options=options, replays=not is_model(customer))
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import call_message, turn_text, without_calls
+from temper.envs.core.turn_text import make_call_turn, remove_calls, turn_text
 from temper.envs.retail.customer import SCRIPT, USER_REPLIES, has_simulated_customer, is_model
 from temper.envs.retail.database import Database
 from temper.envs.retail.outputs import contains_output, takes_parts
@@ -31,7 +31,7 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
             continue
         for name, other in _others(action):
             changed = [*actions[:index], *other, *actions[index + 1 :]]
-            if not _after(task, changed).same_state(after):
+            if not _after(task, changed).is_same_state(after):
                 yield f"{action['name']} ({index}) {name}", _turns(task, changed)
     if has_simulated_customer(task):
         yield "a transfer at once", [_turn(CLOSING, {"name": TRANSFER, "arguments": {"summary": CLOSING}})]
@@ -39,7 +39,7 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     said_in = partial(contains_output, part=takes_parts(task))
     for output in task.spec["outputs"]:
         unsaid = _turns(task, actions, [other for other in task.spec["outputs"] if not said_in(other, output)])
-        if not said_in("\n".join(without_calls(turn) for turn in unsaid), output):
+        if not said_in("\n".join(remove_calls(turn) for turn in unsaid), output):
             yield f"output {output!r} unsaid", unsaid
 
 
@@ -78,5 +78,4 @@ def _turns(task: Task, actions: list[Action], outputs: list[str] | None = None) 
 
 
 def _turn(content: str, action: Action) -> str:
-    calls = [call_message(action["name"], action["arguments"])]
-    return turn_text({"content": content, "tool_calls": calls}, thinks=False)
+    return turn_text(make_call_turn([(action["name"], action["arguments"])], content=content), thinks=False)

@@ -8,7 +8,7 @@ bytearray, range, deque, Counter, defaultdict, OrderedDict, namedtuples, Decimal
 built-in functions and types. Subclasses of str, int, float, list, set and dict cross as these, numpy arrays as lists. Any
 other object stays on its side and is referred to by number. Calls, attributes, items and iteration are forwarded to it.
 Comparisons are not, so that no object of the program decides its own verdict. A program may do less with objects of the
-check, see `allowed`. Arguments that the program changes in place change for the check too. Its exceptions are raised there
+check, see `is_allowed`. Arguments that the program changes in place change for the check too. Its exceptions are raised there
 as the nearest built-in one, except StopIteration, which could end a loop of the check early.
 """
 
@@ -69,9 +69,9 @@ class Bridge:
             return {self.pack(key): self.pack(item) for key, item in value.items()}
         if kind is set or kind is frozenset:
             return kind(self.pack(item) for item in value)
-        return (MARK, *self.marked(value, kind))
+        return (MARK, *self.pack_marked(value, kind))
 
-    def marked(self, value: Any, kind: type) -> tuple[Any, ...]:
+    def pack_marked(self, value: Any, kind: type) -> tuple[Any, ...]:
         if kind is Remote:
             return object.__getattribute__(value, "_there")
         if kind in VIEWS:
@@ -109,10 +109,14 @@ class Bridge:
         if kind is set or kind is frozenset:
             return kind(self.unpack(item) for item in form)
         if kind is tuple:
-            return self.unmarked(*form[1:]) if form and form[0] == MARK else tuple([self.unpack(item) for item in form])
+            return (
+                self.unpack_marked(*form[1:])
+                if form and form[0] == MARK
+                else tuple([self.unpack(item) for item in form])
+            )
         return form
 
-    def unmarked(self, name: str, *parts: Any) -> Any:
+    def unpack_marked(self, name: str, *parts: Any) -> Any:
         """Return the value of a marked form: a proxy for an object of the other side, or our own object itself."""
         if name == "kept":
             return Remote(self, ("own", *parts))
@@ -141,7 +145,7 @@ class Bridge:
             message = self.do(*reply[1:])
         outcome, about, result = reply
         if outcome == "raised":
-            raise exception(about, result)
+            raise make_exception(about, result)
         for index, form in about:
             refill(parts[0][index], self.unpack(form))
         return self.unpack(result)
@@ -150,7 +154,7 @@ class Bridge:
         """Execute a request of the other side. Return the arguments after it, and the result."""
         try:
             thing, parts = self.unpack(there), self.unpack(packed)
-            if self.is_check and not (there[1] == "own" and allowed(what, thing, parts)):
+            if self.is_check and not (there[1] == "own" and is_allowed(what, thing, parts)):
                 raise TypeError(f"{what} of a {type(thing).__name__} of the check is not available to the program")
             if what != "call":
                 return "value", [], self.pack(ACTIONS[what](thing, *parts))
@@ -171,7 +175,7 @@ def is_built_in(value: Any) -> bool:
     return callable(value) and getattr(builtins, str(getattr(value, "__name__", "")), None) is value
 
 
-def allowed(what: str, thing: Any, parts: list[Any]) -> bool:
+def is_allowed(what: str, thing: Any, parts: list[Any]) -> bool:
     """Return whether a program may do this with an object of the check: call it, iterate, use the row's public classes.
 
     Anything else could lead to the code of the check and so to its expected values.
@@ -202,15 +206,6 @@ ACTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def caller() -> Callable[..., Any]:
-    """Return a method that calls the object behind a proxy, with any arguments."""
-
-    def call(stand_in: "Remote", *arguments: Any, **keywords: Any) -> Any:
-        return remote(stand_in, "call", list(arguments), keywords)
-
-    return call
-
-
 class Remote:
     """A proxy for an object of the other side."""
 
@@ -218,7 +213,8 @@ class Remote:
         object.__setattr__(self, "_bridge", bridge)
         object.__setattr__(self, "_there", there)
 
-    __call__ = caller()
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
+        return remote(self, "call", list(arguments), keywords)
 
     def __getattr__(self, name: str) -> Any:
         return remote(self, "attribute", name)
@@ -271,7 +267,7 @@ def refill(original: Any, changed: Any) -> None:
         original.extend(changed) if isinstance(original, deque) else original.update(changed)
 
 
-def exception(names: list[str], text: str) -> Exception:
+def make_exception(names: list[str], text: str) -> Exception:
     """Return the nearest built-in exception, by the names of the classes."""
     for name in names:
         found = getattr(builtins, name, None)

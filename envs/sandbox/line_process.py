@@ -23,7 +23,8 @@ class NotStarted(GraderError):
 
 
 class LineProcess:
-    """Runs a Python file that writes a line when it is ready, and one for each line that it reads. One thread holds `lock`.
+    """Runs a Python file that writes a line when it is ready, and one for each line that it reads. Thread-safe. `lock` keeps
+    requests together.
 
     It starts on first use and restarts after its loss. `who` names it in messages. A `trusted` one gets the environment
     variables and the stderr of this process and has no seal.
@@ -34,14 +35,17 @@ class LineProcess:
     ) -> None:
         self.child, self.who, self.arguments, self.trusted = child, who, tuple(arguments), trusted
         self.start_s = start_s
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.ready: dict[str, Any] = {}
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start it if it does not run, with its first line in `ready`. Raise `GraderError` if its seal is too weak."""
-        if self._process is not None:
-            return
+        with self.lock:
+            if self._process is None:
+                self._start()
+
+    def _start(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", str(self.child), *self.arguments],
             env={**os.environ, **VARIABLES} if self.trusted else VARIABLES,
@@ -68,6 +72,10 @@ class LineProcess:
 
     def ask(self, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any] | None:
         """Return the answer to a request. If it is late or the process died, end the process and return None."""
+        with self.lock:
+            return self._ask(request, seconds)
+
+    def _ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
         self.start()
         process = self._process
         assert process is not None
@@ -89,10 +97,11 @@ class LineProcess:
         return dict(json.loads(line))
 
     def close(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+        with self.lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.communicate()
+                self._process = None
 
     @staticmethod
     def _line(process: subprocess.Popen[str], seconds: float) -> str:

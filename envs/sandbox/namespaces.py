@@ -27,7 +27,7 @@ WATCH_MS = 2000
 CAP_SYS_ADMIN = 1 << 21
 
 
-def private_root(folders: Sequence[str]) -> None:
+def enter_private_root(folders: Sequence[str]) -> None:
     """Make a read-only root folder with only these folders, at their own paths."""
     _own_mounts()
     opened = [os.open(folder, os.O_PATH) for folder in folders]

@@ -37,7 +37,7 @@ def run(channel: int) -> None:
         except literals.NotPlain as error:
             reply = {"unfit": str(error)[:MAX_MESSAGE_CHARACTERS]}
         except BaseException as error:
-            reply = {"raised": f"{type(error).__name__}: {error}"[:MAX_MESSAGE_CHARACTERS] + place(error)}
+            reply = {"raised": f"{type(error).__name__}: {error}"[:MAX_MESSAGE_CHARACTERS] + describe_place(error)}
         write(channel, reply)
 
 
@@ -105,12 +105,12 @@ class PipeEnd:
         os.close(self.writer)
 
 
-def pipe_pair() -> tuple[PipeEnd, PipeEnd]:
+def make_pipe_pair() -> tuple[PipeEnd, PipeEnd]:
     (reader, to_reader), (other, to_other) = os.pipe(), os.pipe()
     return PipeEnd(reader, to_other), PipeEnd(other, to_reader)
 
 
-def place(error: BaseException) -> str:
+def describe_place(error: BaseException) -> str:
     trace, line = error.__traceback__, None
     while trace is not None:
         line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == PROGRAM else line

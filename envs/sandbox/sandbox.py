@@ -30,7 +30,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.errors import SandboxError
 from temper.envs.core.setting import free
 from temper.envs.sandbox.per_process import PerProcess
@@ -115,7 +115,7 @@ class Sandbox:
         The action must read all the replies that it needs, since its processes are closed afterwards. The wait for a slot
         and the run time of programs, which has its own limits, do not count for the episode's clock.
         """
-        with off_the_clock(), self.places:
+        with stop_clock(), self.places:
             try:
                 return action(self)
             except SandboxError as error:
@@ -171,7 +171,7 @@ def shared_sandbox() -> Sandbox:
     return SHARED.get()
 
 
-def sandbox_report() -> str:
+def report_sandbox() -> str:
     """Start the sandbox and return one line about its isolation and its gaps."""
     sandbox = shared_sandbox()
     sandbox.warm()

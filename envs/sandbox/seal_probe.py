@@ -19,10 +19,15 @@ KERNEL = "a Linux kernel of 5.13 or later"
 MIN_LEVEL_VARIABLE = "TEMPER_SANDBOX_MIN_LEVEL"
 
 
-def seal_found(*, memory_bytes: int) -> dict[str, Any]:
+def probe_seal(*, memory_bytes: int) -> dict[str, Any]:
     """Return the report of a sealed process: its level, and the forbidden actions that succeeded."""
     calls = _through(
-        {"memory": lambda: _allocate(memory_bytes), "fork": _fork, "network": _open_socket, "signal": _signal}
+        {
+            "memory": lambda: mmap.mmap(-1, memory_bytes).close(),
+            "fork": _fork,
+            "network": lambda: socket.socket().close(),
+            "signal": lambda: os.kill(os.getppid(), 0),
+        }
     )
     files = _through({"read_files": lambda: os.open("/etc/passwd", os.O_RDONLY), "list_files": lambda: os.listdir("/")})
     return {"level": 0 if calls else 1 if files else FULL, "not_stopped": [*calls, *files], "uid": os.getuid()}
@@ -50,20 +55,8 @@ def _through(attempts: Mapping[str, Callable[[], Any]]) -> list[str]:
     return succeeded
 
 
-def _allocate(memory_bytes: int) -> None:
-    mmap.mmap(-1, memory_bytes).close()
-
-
 def _fork() -> None:
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-
-
-def _open_socket() -> None:
-    socket.socket().close()
-
-
-def _signal() -> None:
-    os.kill(os.getppid(), 0)

@@ -98,7 +98,7 @@ class SealedProcess:
             )
 
     def load(self, source: str) -> Reply:
-        return self._request(frame({"source": unicode(source)}))
+        return self._request(frame({"source": to_unicode(source)}))
 
     def call(self, name: str, arguments: list[Any]) -> Reply:
         return self._request(frame({"call": name, "arguments": arguments}))
@@ -110,7 +110,7 @@ class SealedProcess:
         """
         try:
             self.channel.settimeout(ANSWER_S)
-            self.channel.sendall(frame({"source": unicode(source), "call": name, "arguments": arguments}))
+            self.channel.sendall(frame({"source": to_unicode(source), "call": name, "arguments": arguments}))
         except OSError as error:
             self.zygote.broken = True
             raise SandboxError(f"a program's process could not be given its source: {error!r}") from error
@@ -240,7 +240,7 @@ class SealedProcess:
         self.close()
 
 
-def unicode(source: str) -> str:
+def to_unicode(source: str) -> str:
     """Return a source as valid Unicode, so that any model output can be sent."""
     return source.encode(errors="replace").decode()
 

@@ -6,7 +6,7 @@ import select
 import time
 
 from temper.envs.sandbox.runner import MAX_REPLY_BYTES
-from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess, frame, unicode
+from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess, frame, to_unicode
 from temper.envs.sandbox.zygote_client import Zygote
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -31,7 +31,7 @@ class StdinProcess(SealedProcess):
 
     def run(self, source: str) -> Reply:
         """Run the program. Return `VALUE` with the standard output if it finished, also by SystemExit or with exit code 0."""
-        reply = self._request(frame({"main": unicode(source)}))
+        reply = self._request(frame({"main": to_unicode(source)}))
         if reply.kind is not ReplyKind.VALUE and self.exit_code != 0:
             return reply
         return Reply(kind=ReplyKind.VALUE, value=b"".join(self.written).decode(errors="replace"))

@@ -23,7 +23,7 @@ RECEIVE, SEND, CONTINUE = 0xC0502100, 0xC0182101, 1
 NOTICE_BYTES = 80
 
 
-def listener() -> int:
+def make_listener() -> int:
     """Make the kernel ask before each `clone` of this process. Return the listener's descriptor. Raise OSError if it
     refuses.
     """
@@ -46,7 +46,7 @@ def try_listener() -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            listener()
+            make_listener()
             os._exit(0)
         finally:
             os._exit(1)
@@ -55,7 +55,7 @@ def try_listener() -> None:
 
 
 def hand_over(channel: socket.socket) -> None:
-    socket.send_fds(channel, [b"listener"], [listener()])
+    socket.send_fds(channel, [b"listener"], [make_listener()])
 
 
 class ThreadLimit:

@@ -107,7 +107,7 @@ def seal_this(level: int, folders: list[str]) -> tuple[list[str], "Forks"]:
     with open("/proc/self/statm") as file:
         forks = Forks(base_bytes=int(file.read().split()[0]) * resource.getpagesize())
     if level >= 3:
-        namespaces.private_root(folders)
+        namespaces.enter_private_root(folders)
     elif os.geteuid() == 0:
         reachable = seal.try_layer("library for another uid", lambda: namespaces.uncover(folders))
     if os.geteuid() == 0 and reachable and seal.try_layer("other uid", seal.drop_uid):
@@ -149,7 +149,7 @@ def prepare() -> None:
     sys.__stdin__, sys.__stdout__ = sys.stdin, sys.stdout  # type: ignore[misc]
     random.seed(0)
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # there is no `site`
-    socket.socketpair = runner.pipe_pair  # type: ignore[assignment]
+    socket.socketpair = runner.make_pipe_pair  # type: ignore[assignment]
     selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc, assignment]
     left, right = SOCKET_PAIR()
     for request in (

@@ -19,12 +19,11 @@ import psutil
 
 from temper.envs.agents import AgentEpisode
 from temper.envs.core.bounds import require_int, require_known
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault, describe_error
 from temper.envs.core.process import kill_group, require_python, wrap_in_shell
 from temper.envs.core.task import Message, Task
-from temper.envs.task_env import TaskEnv
 
 CHILD = Path(__file__).with_name("child.py")
 START_S, STOP_S = 170.0, 10.0
@@ -214,7 +213,7 @@ def _tasks(options: str) -> list[dict[str, str]]:
 def play(episode: AgentEpisode) -> dict[str, float]:
     """The agent of these environments."""
     try:
-        with off_the_clock():
+        with stop_clock():
             process = taskset_process(episode.row["options"])
     except ValueError as error:
         raise EnvironmentFault(str(error)) from error
@@ -225,10 +224,6 @@ def generate(rng: random.Random, level: int, *, options: Options) -> Task:
     task = rng.choice(_tasks(json.dumps(options, sort_keys=True)))
     message: Message = {"role": "user", "content": task["prompt"] or task["key"]}
     return Task(messages=(message,), spec={"task": task["key"], "options": dict(options)}, key=task["key"])
-
-
-class TasksetEnv(TaskEnv):
-    """The task set plays and scores its episodes itself."""
 
 
 def configure(options: Options) -> EnvDefinition:
@@ -244,7 +239,7 @@ def configure(options: Options) -> EnvDefinition:
 
 ENVIRONMENT = EnvDefinition(
     id="verifiers",
-    entry_point="temper.envs.tasksets.env:TasksetEnv",
+    entry_point="temper.envs.task_env:TaskEnv",
     configure=configure,
     agent=f"{play.__module__}.{play.__qualname__}",
     parts=(),

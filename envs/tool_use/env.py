@@ -1,15 +1,13 @@
 """The tool-use environment: look-ups and a calculator over several turns, or single-turn function calls."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import DEFAULT_TURNS, Message, Task
-from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
+from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.task_env import TaskEnv, answer_each
 from temper.envs.tool_use import function_rows, leaderboard_rows, lookups
 from temper.envs.tool_use.reference import negatives, reference
@@ -28,12 +26,11 @@ class ToolEnv(TaskEnv):
     `temper.rewards.tool_calls`.
     """
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def begin(self, task: Task) -> None:
         self.calls = self.errors = 0
-        return super().reset(seed=seed, options=options)
 
     def with_tool_errors(self, score: Score) -> Score:
-        return replace(score, parts=score.parts | {TOOL_ERRORS: error_rate(self.errors, self.calls)})
+        return score.with_parts({TOOL_ERRORS: error_rate(self.errors, self.calls)})
 
     def score_so_far(self, task: Task) -> Score:
         return self.with_tool_errors(binary_score(False))
@@ -48,15 +45,12 @@ class ToolEnv(TaskEnv):
             return self.end(self.with_tool_errors(score))
         if self.is_last(task):
             return self.truncate(f"after {self.turns} turns without an answer")
-        results = answer_each(parsed.calls, lambda call: run_tool(call, task.spec["database"]))
+        tools = lookups.tools(task.spec["database"])
+        results = answer_each(parsed.calls, lambda call: answer_call(call, tools))
         self.calls += len(results)
         self.errors += sum(result.startswith("error:") for result in results)
         messages: list[Message] = [{"role": "tool", "content": result[:MAX_RESULT_CHARACTERS]} for result in results]
         return self.continue_with(messages)
-
-
-def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
-    return answer_call(call, lookups.tools(database))
 
 
 def in_folder(folder: Path | None) -> EnvDefinition:

@@ -6,7 +6,7 @@ from typing import Any
 from temper.envs.core.messages import read_prompt
 from temper.envs.core.row_format import Row, field
 from temper.envs.core.task import Message, Task, Tool
-from temper.rewards.tool_calls import Schema, Schemas
+from temper.rewards.tool_calls import Schemas
 
 JSON_TYPES = {
     "string": ("string", "char", "str"),
@@ -23,7 +23,7 @@ TYPE_NAMES = {name: kind for kind, names in JSON_TYPES.items() for name in names
 
 def load(row: Row) -> Task:
     """Make a task of a row: `question` (one turn of messages), `function` (schemas), `ground_truth` (accepted calls)."""
-    accepted = accepted_calls(field(row, "ground_truth", list))
+    accepted = read_accepted_calls(field(row, "ground_truth", list))
     tools = tuple(tool_of(schema) for schema in field(row, "function", list))
     return Task(messages=messages_of(row), spec={"accepted": accepted, "exact": True}, tools=tools)
 
@@ -35,28 +35,24 @@ def messages_of(row: Row) -> tuple[Message, ...]:
     return tuple(read_prompt(question[0], name="question"))
 
 
-def accepted_calls(calls: list[Any]) -> list[dict[str, Any]]:
+def read_accepted_calls(calls: list[Any]) -> list[dict[str, Any]]:
     for call in calls:
-        if not isinstance(call, dict) or len(call) != 1 or not all(_accepted(values) for values in call.values()):
+        arguments = next(iter(call.values())) if isinstance(call, dict) and len(call) == 1 else None
+        if not isinstance(arguments, dict) or not all(isinstance(values, list) for values in arguments.values()):
             raise ValueError("field 'ground_truth' must hold {name: {argument: [accepted values]}}")
     return calls
 
 
-def _accepted(arguments: Any) -> bool:
-    return isinstance(arguments, dict) and all(isinstance(values, list) for values in arguments.values())
-
-
 def tool_of(schema: Any) -> Tool:
     match schema:
-        case {"name": str(), "parameters": dict(parameters)} if _properties(parameters) is not None:
+        case {"name": str(), "parameters": dict(parameters)} if _has_valid_properties(parameters):
             return {"type": "function", "function": schema | {"parameters": json_schema(parameters)}}
     raise ValueError(f"field 'function' must hold schemas with a name and parameters, not {schema!r:.80}")
 
 
-def _properties(parameters: dict[str, Any]) -> Schema | None:
+def _has_valid_properties(parameters: dict[str, Any]) -> bool:
     properties = parameters.get("properties", {})
-    well_formed = isinstance(properties, dict) and all(isinstance(known, dict) for known in properties.values())
-    return properties if well_formed else None
+    return isinstance(properties, dict) and all(isinstance(known, dict) for known in properties.values())
 
 
 def json_schema(schema: dict[str, Any]) -> dict[str, Any]:

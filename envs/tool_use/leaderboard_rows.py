@@ -16,8 +16,8 @@ from typing import Any, Literal
 from temper.envs.core.row_format import Row, field
 from temper.envs.core.task import Task, Tool
 from temper.envs.core.turn_text import BadCall, Call
-from temper.envs.data.jsonl import sound_rows
-from temper.envs.tool_use.function_rows import accepted_calls, json_schema, messages_of, parameter_schemas, tool_of
+from temper.envs.data.jsonl import read_sound_rows
+from temper.envs.tool_use.function_rows import json_schema, messages_of, parameter_schemas, read_accepted_calls, tool_of
 from temper.rewards.foreign_values import JSON_TYPES, Language, foreign_value
 from temper.rewards.score import Score, binary_score
 from temper.rewards.tool_calls import Schema, Schemas, inner_schema, match_calls
@@ -48,7 +48,7 @@ def load(row: Row, *, folder: Path | None) -> Task:
     category = category_of(row)
     language = LANGUAGES.get(category)
     functions = [_plainly_named(function) for function in field(row, "function", list)]
-    tools = tuple(shown_function(function, language) for function in functions)
+    tools = tuple(describe_function(function, language) for function in functions)
     if category in WANTED:
         spec: dict[str, Any] = {"wanted": WANTED[category]}
     else:
@@ -70,7 +70,7 @@ def _plain(name: str) -> str:
 
 
 def _accepted(row_id: str, category: str, folder: Path | None) -> list[dict[str, Any]]:
-    calls = accepted_calls(answer_to(row_id, category, folder))
+    calls = read_accepted_calls(answer_to(row_id, category, folder))
     return [{_plain(name): arguments for name, arguments in call.items()} for call in calls]
 
 
@@ -87,10 +87,10 @@ def answer_to(row_id: str, category: str, folder: Path | None) -> list[Any]:
 
 @functools.lru_cache(maxsize=32)
 def _answers(path: Path, _changed: int) -> Mapping[str, list[Any]]:
-    return {field(row, "id", str): field(row, "ground_truth", list) for row in sound_rows(path)}
+    return {field(row, "id", str): field(row, "ground_truth", list) for row in read_sound_rows(path)}
 
 
-def shown_function(function: Any, language: Language | None) -> Tool:
+def describe_function(function: Any, language: Language | None) -> Tool:
     """Return a function as the model sees it: with its language, and with texts as arguments in languages other than
     Python.
     """
@@ -180,13 +180,13 @@ def _arguments(task: Task, call: Call) -> Mapping[str, Any]:
     language = task.spec.get("language")
     if language is None:
         return call.arguments
-    types = written_types(task, call.name)
+    types = argument_types(task, call.name)
     return {
         key: foreign_value(value, *types[key], language) if isinstance(value, str) and key in types else NO_VALUE
         for key, value in call.arguments.items()
     }
 
 
-def written_types(task: Task, name: str) -> Mapping[str, tuple[str, str | None]]:
+def argument_types(task: Task, name: str) -> Mapping[str, tuple[str, str | None]]:
     known = inner_schema(task.spec["functions"].get(name), "properties")
     return {key: (str(schema.get("type", "any")), _items(schema)) for key, schema in known.items()}

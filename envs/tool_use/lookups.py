@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import call_message
+from temper.envs.core.turn_text import make_call_turn
 from temper.envs.tools.calculator import calculate
 from temper.envs.tools.text_tool import TextTool, schemas
 
@@ -61,12 +61,11 @@ def demonstrate(task: Task) -> list[Message]:
     spec = task.spec
     if "keys" not in spec:
         raise ValueError("a row of data has no demonstration; use a generated task")
-    gets = [call_message("get", {"key": key}) for key in spec["keys"]]
-    calc = [call_message("calc", {"expr": spec["expression"]})]
+    gets = [("get", {"key": key}) for key in spec["keys"]]
     return [
-        {"role": "assistant", "reasoning_content": "get " + " ".join(spec["keys"]), "content": "", "tool_calls": gets},
+        make_call_turn(gets, reasoning="get " + " ".join(spec["keys"])),
         *({"role": "tool", "content": str(spec["database"][key])} for key in spec["keys"]),
-        {"role": "assistant", "reasoning_content": spec["expression"], "content": "", "tool_calls": calc},
+        make_call_turn([("calc", {"expr": spec["expression"]})], reasoning=spec["expression"]),
         {"role": "tool", "content": spec["answer"]},
         {"role": "assistant", "reasoning_content": "done", "content": f"\\boxed{{{spec['answer']}}}"},
     ]

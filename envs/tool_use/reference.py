@@ -6,11 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import call_message, turn_text
-from temper.envs.tool_use.leaderboard_rows import schemas_of, written_types
+from temper.envs.core.turn_text import make_call_turn, turn_text
+from temper.envs.tool_use.leaderboard_rows import argument_types, schemas_of
 from temper.envs.tool_use.lookups import demonstrate
 from temper.rewards.foreign_values import Language, foreign_value
-from temper.rewards.tool_calls import OMITTED, ReferenceCall, Schema, Schemas, argument_fits, inner_schema, type_of
+from temper.rewards.tool_calls import (
+    OMITTED,
+    ReferenceCall,
+    Schema,
+    Schemas,
+    inner_schema,
+    is_argument_accepted,
+    type_of,
+)
 
 Calls = list[dict[str, Any]]
 NO_CALL = "None of the functions can answer this."
@@ -122,7 +130,7 @@ def _written(call: dict[str, Any], task: Task) -> dict[str, Any]:
     language = task.spec.get("language")
     if language is None:
         return call
-    types = written_types(task, call["name"])
+    types = argument_types(task, call["name"])
     return call | {
         "arguments": {key: literal(value, *types[key], language) for key, value in call["arguments"].items()}
     }
@@ -143,7 +151,7 @@ def _given(key: str, accepted: Sequence[Any], schema: Schema) -> Any:
     """
     stated = [_value(option, schema) for option in accepted if option != OMITTED]
     for value in (*stated, OMITTED, []):
-        if argument_fits(value, accepted, schema):
+        if is_argument_accepted(value, accepted, schema):
             return value
     raise ValueError(f"argument {key!r} has no accepted value in {accepted!r:.80} for the schema {schema!r:.80}")
 
@@ -160,8 +168,8 @@ def _value(option: Any, schema: Schema) -> Any:
 
 
 def _turn(calls: Calls) -> str:
-    made = [call_message(call["name"], call["arguments"]) for call in calls]
-    return turn_text({"content": "" if calls else NO_CALL, "tool_calls": made}, thinks=False)
+    made = [(call["name"], call["arguments"]) for call in calls]
+    return turn_text(make_call_turn(made, content="" if calls else NO_CALL), thinks=False)
 
 
 def literal(value: Any, kind: str, items: str | None, language: Language) -> str:

@@ -76,7 +76,7 @@ def document_of(row: Row) -> Document:
     return Document(id=str(name), title=title if isinstance(title, str) else "", text=text)
 
 
-def corpus_at(path: str) -> Corpus:
+def load_corpus(path: str) -> Corpus:
     """Return the corpus of a file, a folder or a hub name, made once. Raise any error of `read_rows`."""
     with LOCK:
         return _read(path)
@@ -92,5 +92,5 @@ def _read(path: str) -> Corpus:
 
 
 @lru_cache(maxsize=256)
-def small_corpus(documents: tuple[tuple[str, str, str], ...]) -> Corpus:
+def make_corpus(documents: tuple[tuple[str, str, str], ...]) -> Corpus:
     return Corpus([Document(id=name, title=title, text=text) for name, title, text in documents])

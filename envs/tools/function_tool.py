@@ -57,7 +57,7 @@ def _complete(future: Future[Any], work: Callable[[], Any]) -> None:
 
 
 @cache
-def function_schema(name: str) -> Tool:
+def read_function_schema(name: str) -> Tool:
     """Return the schema of the function of this name. Raise `ValueError` if it has no annotations or no docstring."""
     from transformers.utils import get_json_schema
 
@@ -72,5 +72,5 @@ def function_schema(name: str) -> Tool:
     return {"type": "function", "function": {key: schema[key] for key in ("name", "description", "parameters")}}
 
 
-def function_tool(name: str, *, timeout_s: float) -> FunctionTool:
-    return FunctionTool(function=load_function(name), declared=function_schema(name), timeout_s=timeout_s)
+def make_function_tool(name: str, *, timeout_s: float) -> FunctionTool:
+    return FunctionTool(function=load_function(name), declared=read_function_schema(name), timeout_s=timeout_s)

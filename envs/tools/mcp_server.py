@@ -199,7 +199,7 @@ class McpTool:
         return server.call(name, arguments, timeout_s=self.timeout_s)
 
 
-def mcp_tools(target: str, *, timeout_s: float, servers: McpServers = SHARED) -> dict[str, McpTool]:
+def list_mcp_tools(target: str, *, timeout_s: float, servers: McpServers = SHARED) -> dict[str, McpTool]:
     """Return the tools of a server by name. The shared server lists the tools, `servers` answers the calls.
 
     Raise `ValueError` if it can't be reached.

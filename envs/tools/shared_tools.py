@@ -6,8 +6,8 @@ from temper.envs.core.task import TOOL_TIMEOUT_S
 from temper.envs.sandbox.sandbox import shared_sandbox
 from temper.envs.sandbox.sealed_process import Limits, ReplyKind
 from temper.envs.tools.calculator import calculate
-from temper.envs.tools.function_tool import function_tool
-from temper.envs.tools.mcp_server import PER_EPISODE, PREFIX, SHARED, McpServers, mcp_tools
+from temper.envs.tools.function_tool import make_function_tool
+from temper.envs.tools.mcp_server import PER_EPISODE, PREFIX, SHARED, McpServers, list_mcp_tools
 from temper.envs.tools.text_tool import EnvTool, TextTool
 
 LIMITS = Limits(wall_s=5.0, cpu_s=2, memory_mb=512)
@@ -58,11 +58,11 @@ def _find_tools(name: str, timeout_s: float, episode_servers: McpServers) -> Map
     if name in SHARED_TOOLS:
         return {name: SHARED_TOOLS[name]}
     if name.startswith(PREFIX):
-        return mcp_tools(name.removeprefix(PREFIX).strip(), timeout_s=timeout_s)
+        return list_mcp_tools(name.removeprefix(PREFIX).strip(), timeout_s=timeout_s)
     if name.startswith(PER_EPISODE):
-        return mcp_tools(name.removeprefix(PER_EPISODE).strip(), timeout_s=timeout_s, servers=episode_servers)
+        return list_mcp_tools(name.removeprefix(PER_EPISODE).strip(), timeout_s=timeout_s, servers=episode_servers)
     if "." in name:
-        function = function_tool(name, timeout_s=timeout_s)
+        function = make_function_tool(name, timeout_s=timeout_s)
         return {function.declared["function"]["name"]: function}
     raise ValueError(
         f"unknown tool {name!r}; use {', '.join(SHARED_TOOLS)}, a function such as module.f, or an MCP server such as "

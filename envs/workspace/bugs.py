@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import call_message
+from temper.envs.core.turn_text import make_call_turn
 from temper.envs.workspace.tools import TOOLS, WRITTEN
 
 Arguments = list[Any]
@@ -146,8 +146,4 @@ def demonstrate(task: Task) -> list[Message]:
 
 
 def _call(reasoning: str, name: str, result: str, **arguments: Any) -> list[Message]:
-    calls = [call_message(name, arguments)]
-    return [
-        {"role": "assistant", "reasoning_content": reasoning, "content": "", "tool_calls": calls},
-        {"role": "tool", "content": result},
-    ]
+    return [make_call_turn([(name, arguments)], reasoning=reasoning), {"role": "tool", "content": result}]

@@ -22,7 +22,7 @@ from temper.envs.core.errors import EnvironmentFault, SandboxError
 from temper.envs.core.process import wrap_in_shell
 from temper.envs.sandbox import bridge, literals, runner, seal
 from temper.envs.sandbox.sandbox import Sandbox
-from temper.envs.sandbox.sealed_process import WAITS, Limits, Reply, ReplyKind, SealedProcess, unicode
+from temper.envs.sandbox.sealed_process import WAITS, Limits, Reply, ReplyKind, SealedProcess, to_unicode
 from temper.envs.workspace import container_main, folder
 from temper.envs.workspace.container_main import MARKER_BYTES
 from temper.envs.workspace.files import MEMORY_MB, Workspace
@@ -237,8 +237,8 @@ class ContainerWorkspace(Workspace):
         self.container.close()
 
     def run(self, sandbox: Sandbox, command: str, limits: Limits) -> Reply:
-        files = {path: unicode(text) for path, text in self.files.items()}
-        reply = self._call(limits, "run_command", files, unicode(command))
+        files = {path: to_unicode(text) for path, text in self.files.items()}
+        reply = self._call(limits, "run_command", files, to_unicode(command))
         starts = self.container.starts
         found = self._call(Limits(wall_s=READ_S), "files_in", ".")
         try:

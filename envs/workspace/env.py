@@ -9,12 +9,12 @@ from typing import Any
 
 from temper.envs.coding.env import TESTS
 from temper.envs.core.bounds import require_known
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, turn_text
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, make_call_turn, turn_text
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from temper.envs.workspace import bugs
 from temper.envs.workspace.container import ContainerWorkspace
@@ -40,14 +40,11 @@ class WorkspaceEnv(TaskEnv):
 
     workspace = Workspace({})
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        observation = super().reset(seed=seed, options=options)
-        assert self.task is not None
-        files, image = self.task.spec["files"], self.task.env.options.get(IMAGE, "")
+    def begin(self, task: Task) -> None:
+        files, image = task.spec["files"], task.env.options.get(IMAGE, "")
         self.workspace.close()
         self.workspace = ContainerWorkspace(files, image) if image else Workspace(files)
         self.calls = self.accepted = self.unreadable = 0
-        return observation
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         if not parsed.calls:
@@ -73,7 +70,7 @@ class WorkspaceEnv(TaskEnv):
         write_files(folder, self.workspace.files)
 
     def close(self) -> None:
-        with off_the_clock():
+        with stop_clock():
             self.workspace.close()
         super().close()
 
@@ -88,7 +85,7 @@ class WorkspaceEnv(TaskEnv):
         settings, image = task.env.settings, task.env.options.get(IMAGE, "")
         score = verify(self.workspace.files, task.spec, credit=settings.credit, image=image)
         parts = {FORMAT: float(self.unreadable == 0), TOOL_ERRORS: error_rate(self.calls - self.accepted, self.calls)}
-        return replace(score, parts=score.parts | parts)
+        return score.with_parts(parts)
 
 
 def load(row: Row) -> Task:
@@ -148,9 +145,9 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 def _turns(files: dict[str, str]) -> list[str]:
     """Return the turns that write these files and end."""
-    calls = [call_message("write", {"path": path, "text": text}) for path, text in files.items()]
+    calls = [("write", {"path": path, "text": text}) for path, text in files.items()]
     parts = [calls[start : start + MAX_CALLS] for start in range(0, len(calls), MAX_CALLS)]
-    return [*(turn_text({"content": "", "tool_calls": part}, thinks=False) for part in parts), DONE]
+    return [*(turn_text(make_call_turn(part), thinks=False) for part in parts), DONE]
 
 
 ENVIRONMENT = EnvDefinition(

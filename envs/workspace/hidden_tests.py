@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from temper.envs.coding.env import judge
 from temper.envs.coding.row_source import parse_source
-from temper.envs.core.clock import off_the_clock
+from temper.envs.core.clock import stop_clock
 from temper.envs.core.task import Credit
 from temper.envs.sandbox.sandbox import shared_sandbox
 from temper.envs.workspace.container import Container
@@ -58,7 +58,7 @@ def verify(files: Mapping[str, str], spec: Mapping[str, Any], *, credit: Credit,
     checks = [check for path, text in spec["tests"].items() for check in checks_of(text, path)]
     suite = {"entry_point": IMPORT, "names": [IMPORT], "checks": checks, "setup": PROXIES.format(names=modules)}
     most = len(checks)
-    with off_the_clock(), closing(Container(image, clears=True)) if image else nullcontext() as container:
+    with stop_clock(), closing(Container(image, clears=True)) if image else nullcontext() as container:
         start = container.start if container else None
         return shared_sandbox().attempt(
             lambda sandbox: judge(sandbox, source, suite, credit=credit, failures=most, start=start)[0]

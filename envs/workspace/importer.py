@@ -81,11 +81,11 @@ def run(importer: Importer, words: list[str]) -> None:
         code = int(end.code) if isinstance(end.code, int) else end.code or 0
     except BaseException as error:
         code = 1
-        traceback.print_exception(error.with_traceback(inner(error.__traceback__)))
+        traceback.print_exception(error.with_traceback(skip_own_frames(error.__traceback__)))
     print(f"\nexit {code}")
 
 
-def inner(trace: types.TracebackType | None) -> types.TracebackType | None:
+def skip_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
     """Return a traceback without the frames of this file."""
     while trace is not None and trace.tb_frame.f_code.co_filename == PROGRAM:
         trace = trace.tb_next

@@ -175,15 +175,15 @@ def _grade(given: argparse.Namespace) -> int:
 
 def _check(given: argparse.Namespace) -> int:
     require_positive("--limit", given.limit)
-    from temper.envs.reward_audit import own_negatives, own_reference, sample_tasks
+    from temper.envs.reward_audit import find_own_reference, make_own_negatives, sample_tasks
     from temper.orchestrator.tools.debug.grading.envcheck import self_test
 
     passed = True
     for env in _select_envs(given):
         tasks = sample_tasks(env, given.limit, seed=given.seed)
         definition = env.definition
-        if env.config.reward is not None and (reference := own_reference(tasks, given.answer)) is not None:
-            negatives = partial(own_negatives, reference=reference)
+        if env.config.reward is not None and (reference := find_own_reference(tasks, given.answer)) is not None:
+            negatives = partial(make_own_negatives, reference=reference)
             definition = replace(definition, reference=reference, negatives=negatives)
         report = self_test(definition, tasks)
         Console().print(report.table(f"environment {env.name}, {len(tasks)} tasks"))

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from temper.envs.core.bounds import refuse_variable
 from temper.envs.core.setting import Kind, immutable, required
-from temper.envs.data.config import names_hub, near_names, why_no_name
-from temper.envs.data.hub import cached_file, snapshot
+from temper.envs.data.config import explain_no_hub_name, is_hub_name, near_names
+from temper.envs.data.hub import download_snapshot, find_cached_file
 
 GGUF = ".gguf"
 PACKAGE = "package:"
@@ -48,7 +48,7 @@ class ModelSource:
 
     @property
     def on_hub(self) -> bool:
-        return names_hub(self.path, (GGUF,))
+        return is_hub_name(self.path, (GGUF,))
 
     @property
     def gguf(self) -> Path | None:
@@ -69,7 +69,7 @@ class ModelSource:
     def is_here(self) -> bool:
         """Whether no download is needed: the model is local, or its configuration is in the cache."""
         local = not self.on_hub and self.gguf is None
-        return local or cached_file(self.path, file=FILES[0], revision=self.revision) is not None
+        return local or find_cached_file(self.path, file=FILES[0], revision=self.revision) is not None
 
     @property
     def place(self) -> Path:
@@ -83,15 +83,17 @@ class ModelSource:
         if not self.on_hub and not self.place.exists():
             near = "" if self.path.startswith(PACKAGE) else near_names(Path(self.path).expanduser())
             raise FileNotFoundError(
-                f"there is no model directory {self.path}{why_no_name(self.path)}{near}; set the path of a model directory or "
-                f"of a GGUF file, or a hub name such as Qwen/Qwen3-0.6B"
+                f"there is no model directory {self.path}{explain_no_hub_name(self.path)}{near}; set the path of a model "
+                f"directory or of a GGUF file, or a hub name such as Qwen/Qwen3-0.6B"
             )
 
     @property
     def folder(self) -> Path:
         """Its folder, downloaded if necessary. Raise `FileNotFoundError` or `ValueError` if that fails."""
         if self.on_hub:
-            return snapshot(self.path, kind="model", revision=self.revision, patterns=FILES, without=NOT_FILES).folder
+            return download_snapshot(
+                self.path, kind="model", revision=self.revision, patterns=FILES, without=NOT_FILES
+            ).folder
         if self.revision is not None:
             raise ValueError(f"revision={self.revision}: {self.path} is a local directory without revisions; remove it")
         self.require_place()

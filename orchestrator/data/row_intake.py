@@ -11,7 +11,7 @@ from temper.envs.core.row_fields import unread_counts
 from temper.envs.data.blocks import Blocks
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.repeats import SeenRows
-from temper.envs.data.rows import read_rows, usable_rows
+from temper.envs.data.rows import read_rows, read_usable_rows
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from temper.rollout.token_arrays import tokens_of
 
@@ -160,7 +160,7 @@ class RowIntake:
         if data.streaming:
             _require_no_format(data)
             counting = self._counting(parse)
-            blocks = Blocks(lambda: usable_rows(data, parse=counting, on_error=on_error), seed=seed)
+            blocks = Blocks(lambda: read_usable_rows(data, parse=counting, on_error=on_error), seed=seed)
             return ShuffledRows(blocks.item, self._all_counts())
         rows, counts = self.read(data, parse, on_error=on_error)
         epochs = Epochs(len(rows), seed=seed)

@@ -12,7 +12,7 @@ from typing import Any
 
 from temper.envs.core.errors import EnvError, describe_error
 from temper.envs.core.task import Task
-from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
+from temper.envs.sandbox.sandbox import report_sandbox, shared_sandbox
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from temper.envs.source import content_key
 from temper.orchestrator.config.evaluation import EvalConfig
@@ -181,7 +181,7 @@ async def _show_isolation(config: RunConfig, progress: Progress) -> None:
     """Show the sandbox's isolation if an environment runs programs of the model."""
     if any(env.runs_programs for env in config.environments.values()):
         shared_sandbox().admit(config.rollout.programs)
-        progress.note(await in_thread(sandbox_report))
+        progress.note(await in_thread(report_sandbox))
 
 
 async def _answers(

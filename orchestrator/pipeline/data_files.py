@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.classifier import classifier_folder
-from temper.envs.data.config import DataConfig, names_hub
-from temper.envs.data.hub import cache_alone, card_of
+from temper.envs.data.config import DataConfig, is_hub_name
+from temper.envs.data.hub import cache_alone, download_card
 from temper.envs.data.rows import data_files, is_on_hub, require_data
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.pipeline.config import Config
@@ -45,7 +45,7 @@ def content(config: Config) -> dict[str, str]:
 def named_paths(config: Config) -> dict[str, Path]:
     """Return the settings that name local files and folders, by the keys of overrides."""
     found = {key: path for key, path, _ in _options(config)}
-    found |= {key: Path(path) for key, path in _classifiers(config) if not names_hub(path)}
+    found |= {key: Path(path) for key, path in _classifiers(config) if not is_hub_name(path)}
     found |= {key: Path(model.path) for key, model in _judges(config) if not model.on_hub}
     found |= {f"{key}.path": Path(model.path) for key, model in _models(config) if not model.on_hub}
     found |= {f"{key}.path": Path(data.path) for key, data, _ in _data(config) if not is_on_hub(data)}
@@ -173,7 +173,7 @@ def _commit(model: ModelSource) -> str:
 
 def _data_commit(data: DataConfig) -> str:
     try:
-        return card_of(data.path, data.revision).commit
+        return download_card(data.path, data.revision).commit
     except FileNotFoundError:
         return MISSING
 

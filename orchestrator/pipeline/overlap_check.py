@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from temper.envs.binding import BoundEnv
 from temper.envs.data.overlap import OverlapIndex, PromptText, prompt_text
-from temper.envs.data.rows import usable_rows
+from temper.envs.data.rows import read_usable_rows
 from temper.envs.data.split import digest
-from temper.envs.source import data_of_split, evaluation_index, row_tasks
+from temper.envs.source import build_evaluation_index, data_of_split, read_row_tasks
 from temper.orchestrator.data.chat_file import all_messages
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overlaps, write_overlaps
@@ -51,7 +51,7 @@ def find_overlaps(config: Config, *, most_words: int = MOST_WORDS) -> list[Evalu
     held = {name: env for name, env in config.environments.items() if data_of_split(env, "heldout") is not None}
     if not (training and held):
         return []
-    indices = {name: evaluation_index(env) for name, env in held.items()}
+    indices = {name: build_evaluation_index(env) for name, env in held.items()}
     left_out: Counter[str] = Counter()
     kept: dict[str, Counter[str]] = {name: Counter() for name in held}
     complete = _compare(training, indices, left_out, kept, left=most_words)
@@ -84,12 +84,12 @@ def _compare(
             if left <= 0:
                 return False
             left -= prompt.words
-            drops = one.env is not None and indices[one.env.name].overlaps(prompt, one.env.config.drop_overlap)
+            drops = one.env is not None and indices[one.env.name].has_overlap(prompt, one.env.config.drop_overlap)
             if one.env is not None:
                 left_out[one.env.name] += drops
             for name, index in indices.items():
                 index.compare(prompt)
-                if not drops and index.overlaps(prompt, "ngrams"):
+                if not drops and index.has_overlap(prompt, "ngrams"):
                     kept[name][one.name] += 1
     return True
 
@@ -97,11 +97,11 @@ def _compare(
 def _training(config: Config) -> Iterator[_Training]:
     for name, env in config.environments.items():
         if (data := env.config.data) is not None:
-            rows = (prompt_text(each.task.request) for each in row_tasks(env, data) if not each.heldout)
+            rows = (prompt_text(each.task.request) for each in read_row_tasks(env, data) if not each.heldout)
             yield _Training(name=f"envs.{name}.data={data.name}", prompts=rows, env=env)
     for one in config.instances:
         settings = config.settings(one)
         if settings is None or (data := one.stage.data(settings)) is None:
             continue
-        chats = usable_rows(data, parse=lambda row, number: prompt_text(all_messages(row)), on_error="skip")
+        chats = read_usable_rows(data, parse=lambda row, number: prompt_text(all_messages(row)), on_error="skip")
         yield _Training(name=f"{one.name}.data={data.name}", prompts=chats)

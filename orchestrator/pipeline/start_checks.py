@@ -28,11 +28,11 @@ from temper.envs.reward_audit import (
     ONE_ANSWER,
     CaseCheck,
     audit,
-    known_references,
-    own_reference,
+    find_own_reference,
+    find_references,
     sample_tasks,
 )
-from temper.envs.source import data_of, first_rows, open_source
+from temper.envs.source import data_of, open_source, read_first_rows
 from temper.envs.transcript import score_turns
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
@@ -190,7 +190,7 @@ def _some_tasks(env: BoundEnv, seed: int) -> Iterable[Task]:
     data = data_of(env)
     if not data:
         return [] if env.definition.generate is None else [open_source(env, split="train", seed=seed).task(0)]
-    return [each.task for one in data for each in first_rows(env, one).tasks]
+    return [each.task for one in data for each in read_first_rows(env, one).tasks]
 
 
 def check_rewards(start: Start) -> None:
@@ -228,8 +228,8 @@ def audit_rewards(start: Start) -> Iterator[Finding]:
 def _audit_env(env: BoundEnv, tasks: list[Task]) -> list[CaseCheck]:
     """Return the checks of the audit. Raise `TimeoutError` if they take longer than `AUDIT_S`."""
     score_turns(tasks[0], ["0"])
-    reference = None if env.config.reward is None else own_reference(tasks)
-    references = known_references(tasks, reference or env.definition.reference)
+    reference = None if env.config.reward is None else find_own_reference(tasks)
+    references = find_references(tasks, reference or env.definition.reference)
     return audit(env.definition, tasks, references, until=time.monotonic() + AUDIT_S)
 
 
@@ -292,7 +292,7 @@ def check_prompts(start: Start) -> Iterator[Finding]:
     total = start.config.rollout.limits.total_tokens
     for name, env in start.config.environments.items():
         for data in data_of(env):
-            rows = first_rows(env, data).tasks
+            rows = read_first_rows(env, data).tasks
             found = overlong(rows, start.renderer, total_tokens=total)
             if not found:
                 yield ok(
@@ -313,7 +313,7 @@ def check_rows(start: Start) -> Iterator[Finding]:
     """Name the repeated rows of environments, questions whose rows have different answers, and fields that nothing reads."""
     for env in start.config.environments.values() if start.plays else ():
         for data in data_of(env):
-            rows = first_rows(env, data)
+            rows = read_first_rows(env, data)
             if rows.remarks:
                 yield warning(f"{data.name}: {'; '.join(rows.remarks)}", DIFFERENT_ROWS)
             if rows.unread and env.config.preset is None:

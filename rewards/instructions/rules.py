@@ -153,8 +153,8 @@ def read_instruction(instruction_id: str, given: Mapping[str, Any]) -> Instructi
 
 def _argument(what: str, value: Any, kind: Any) -> Any:
     """Return an argument as its rule takes it. A table of rows may have turned a whole number into a float."""
-    whole = value.is_integer() if isinstance(value, float) else type(value) is int
-    if kind is int and whole and value >= 0:
+    is_integer = value.is_integer() if isinstance(value, float) else type(value) is int
+    if kind is int and is_integer and value >= 0:
         return int(value)
     if kind is str and isinstance(value, str) and value.strip():
         return value

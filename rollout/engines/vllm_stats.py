@@ -125,7 +125,7 @@ class TurnClocks:
         if clock is None:
             yield
             return
-        with clock.turned(on=False):
+        with clock.keep(on=False):
             self._waiting[request] = clock
             try:
                 yield

@@ -99,7 +99,7 @@ class EnvThreads:
         `waits` returns whether the call waits for the engine: then it is not at work.
         """
         async with watch.place(self._places.setdefault(env, asyncio.Semaphore(at_once))):
-            with clock.turned(on=True), watch.running("step_s"):
+            with clock.keep(on=True), watch.running("step_s"):
                 loop = asyncio.get_running_loop()
                 answer: asyncio.Future[T] = loop.create_future()
                 self._begin(partial(_work, function, clock, partial(self._hand_over, loop, answer)))

@@ -15,7 +15,7 @@ from temper.envs.core.errors import EnvError, EpisodeTimeout, describe_error
 from temper.envs.core.process import WorkerDied
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
+from temper.envs.core.turn_text import ParsedTurn, has_valid_calls
 from temper.envs.env_episode import EnvEpisode
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.protocol import Completion
@@ -165,7 +165,7 @@ class EpisodeSteps:
         thinking_so_far = sum(turn.thinking.tokens for turn in episode.turns)
         seed = turn_seed(episode.seed, number)
         async with episode.watch.place(self._places):
-            with clock.turned(on=True), episode.watch.running("generate_s"):
+            with clock.keep(on=True), episode.watch.running("generate_s"):
                 try:
                     async with asyncio.timeout(None) as deadline:
                         with call_at_end(clock, functools.partial(deadline.reschedule, 0.0)):
@@ -255,7 +255,7 @@ def build_turn(
 def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
     faults = {
         TurnFault.THINKING: not parsed.well_formed,
-        TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
+        TurnFault.TOOL_CALL: not has_valid_calls(parsed.calls, task.tools),
     }
     return tuple(fault for fault, there in faults.items() if there)
 

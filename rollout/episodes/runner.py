@@ -171,7 +171,7 @@ class EpisodeRunner:
 
     def _leave(self, env: EnvEpisode) -> None:
         """Close an unfinished environment in a thread, without a wait: one of its calls may still run."""
-        if not env.over:
+        if not env.is_over:
             self._steps.threads.start(env.close)
 
     async def _play(self, episode: Episode) -> tuple[Stop, StepResult]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter, WorkerDied
-from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
+from temper.envs.sandbox.sandbox import report_sandbox, shared_sandbox
 from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.config import RolloutConfig
 from temper.rollout.engines.protocol import Engine, EngineStats, MakeEngine, TurnRequest
@@ -197,7 +197,7 @@ class RolloutWorker:
 
     async def isolation(self) -> str:
         """Return the isolation of this machine's sandbox. Raises `SandboxError` if it is too weak."""
-        return await asyncio.to_thread(sandbox_report)
+        return await asyncio.to_thread(report_sandbox)
 
     async def close(self) -> None:
         try:

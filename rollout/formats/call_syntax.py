@@ -19,7 +19,7 @@ from transformers.utils.chat_parsing.response_templates import ResponseTemplateF
 
 from temper.envs.core.task import Tool
 from temper.envs.core.turn_text import BadCall, Call, call_of, json_end
-from temper.rewards.json_answers import object_of
+from temper.rewards.json_answers import to_object
 
 WHOLE_NUMBER = re.compile(r"-?[0-9]{1,4300}")
 """Longest integer that Python parses."""
@@ -93,7 +93,7 @@ def _number(text: str) -> Any:
 
 def _container(text: str, kind: type) -> Any:
     try:
-        value = json.loads(text, object_pairs_hook=object_of)
+        value = json.loads(text, object_pairs_hook=to_object)
     except (ValueError, RecursionError):
         return UNREAD
     return value if isinstance(value, kind) else UNREAD

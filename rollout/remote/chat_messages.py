@@ -23,10 +23,10 @@ from temper.envs.core.turn_text import (
     call_message,
     call_of,
     parse_calls,
+    remove_calls,
     split_turn,
+    to_writable,
     turn_text,
-    without_calls,
-    writable,
 )
 from temper.rollout.budget.rule import BUDGET
 from temper.rollout.formats.messages import thinking_variables
@@ -63,7 +63,7 @@ def request_body(
     """
     body: dict[str, Any] = {
         "model": model,
-        "messages": writable(to_openai(messages)),
+        "messages": to_writable(to_openai(messages)),
         "temperature": sampling.temperature,
         "seed": seed % 2**31,
     }
@@ -145,8 +145,8 @@ def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> Cha
     ended = str(reason).lower()
     if ended not in (*ENDED, *CUT):
         raise ServerFault(f"finish_reason is {reason!r}; only {ENDED} and {CUT} are supported")
-    content, cut = sampling.cut_at_stop_string(writable(content)), ended in CUT
-    parsed = _parsed(content, writable(reasoning), given, thinks=thinks, cut=cut)
+    content, cut = sampling.cut_at_stop_string(to_writable(content)), ended in CUT
+    parsed = _parsed(content, to_writable(reasoning), given, thinks=thinks, cut=cut)
     return ChatTurn(
         parsed=parsed, message=_message(parsed), thinking=_measure_thinking(reply, parsed), finished=not cut
     )
@@ -168,7 +168,7 @@ def _parsed(
         text=turn_text({"content": content, "reasoning_content": reasoning, **calls}, thinks=reasoning is not None),
         reasoning=parts.reasoning,
         answer=turn_text({"content": parts.answer, **calls}, thinks=False) if parts.readable else "",
-        content=without_calls(parts.answer),
+        content=remove_calls(parts.answer),
         readable=parts.readable,
         well_formed=parts.well_formed,
         calls=tuple(given or parse_calls(parts.answer)) if parts.readable else (),

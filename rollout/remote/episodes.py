@@ -93,7 +93,7 @@ class RemoteEpisodes:
             failure = failure_of(error)
             stop = Stop.PROMPT_TOO_LONG if failure.kind is FailureKind.PROMPT_TOO_LONG else Stop.FAILURE
         finally:
-            if not env.over:
+            if not env.is_over:
                 self._threads.start(env.close)
         return Trajectory(
             task=ticket.task,

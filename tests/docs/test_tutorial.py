@@ -13,9 +13,9 @@ from gymnasium.utils.env_checker import check_env
 from support.documents import DOCUMENTS, ROOT, blocks, text
 from support.documents import tutorial_block as block
 
-from temper.envs.all_tasks import generated_tasks
+from temper.envs.all_tasks import generate_tasks
 from temper.envs.binding import bind_all
-from temper.envs.catalog import drawing_env, environment, make_env
+from temper.envs.catalog import environment, make_drawing_env, make_env
 from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.functions import load_function
 from temper.envs.core.task import Task
@@ -72,12 +72,12 @@ def test_the_example_is_opened_by_its_configuration_and_scores_right_and_wrong_a
 
 
 def test_the_example_passes_gymnasiums_checks_and_envcheck(example: Path) -> None:
-    check_env(drawing_env(environment(MODULE)), skip_render_check=True)
+    check_env(make_drawing_env(environment(MODULE)), skip_render_check=True)
     own = environment(MODULE)
     self_test = pytest.importorskip("temper.orchestrator.tools.debug.grading.envcheck").self_test
-    report = self_test(own, generated_tasks(own, 8, seed=0))
+    report = self_test(own, generate_tasks(own, 8, seed=0))
     assert report.passed, [(finding.name, finding.against) for finding in report.findings]
-    assert {split_of(task) for task in generated_tasks(own, 64, seed=0)} == {"train", "heldout"}
+    assert {split_of(task) for task in generate_tasks(own, 64, seed=0)} == {"train", "heldout"}
 
 
 PAGES = (*DOCUMENTS, *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "notebooks").glob("*.ipynb")))

@@ -11,7 +11,7 @@ from typing import Any
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import CALL_BLOCK, Call, ParsedTurn, parse_calls, without_calls
+from temper.envs.core.turn_text import CALL_BLOCK, Call, ParsedTurn, parse_calls, remove_calls
 from temper.envs.questions.structured_output import INTEGER, TEXT, close_schema
 from temper.envs.task_env import TaskEnv
 from temper.rewards.score import binary_score
@@ -78,7 +78,7 @@ class Timers(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         calls = parsed.calls or parse_calls(parsed.answer)  # the model's family has no calls, so they are text
         made = [(call.name, call.arguments) for call in calls if isinstance(call, Call)]
-        well_formed = len(made) == len(calls) == 1 and not without_calls(parsed.answer)
+        well_formed = len(made) == len(calls) == 1 and not remove_calls(parsed.answer)
         accepted = {FUNCTION: {name: [value] for name, value in task.spec.items()}}
         correct = well_formed and match_calls(made, [accepted], SCHEMAS, exact=True)
         return self.end(binary_score(correct, well_formed=well_formed, detail=f"made {str(made)[:80]}"))

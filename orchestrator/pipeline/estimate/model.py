@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from temper.envs.data.hub import snapshot
+from temper.envs.data.hub import download_snapshot
 from temper.learner.config import LearnerConfig
 from temper.learner.engine.optimizer import freeze, inner_matrices
 from temper.learner.models.adapters import add_adapters, base_parameters_by_name
@@ -104,7 +104,9 @@ def planned_model(model: ModelConfig, learner: LearnerConfig, *, ema: bool = Fal
 def source_config(source: ModelSource) -> PretrainedConfig:
     """Return a model's configuration from its folder or GGUF file, or download only it. Raise as `planned_model`."""
     if source.on_hub:
-        return read_config(snapshot(source.path, kind="model", revision=source.revision, patterns=(CONFIG,)).folder)
+        return read_config(
+            download_snapshot(source.path, kind="model", revision=source.revision, patterns=(CONFIG,)).folder
+        )
     return read_config(source.folder) if source.gguf is None else gguf_config(source.gguf)
 
 

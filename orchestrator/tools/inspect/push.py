@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HTTPError
 
-from temper.envs.data.config import names_hub
+from temper.envs.data.config import is_hub_name
 from temper.orchestrator.config.model_source import FILES
 from temper.orchestrator.evaluation.record import RunRecord, read_run
 from temper.orchestrator.run.folder import RunDir
@@ -105,8 +105,8 @@ def _metadata(record: RunRecord) -> dict[str, Any]:
     found = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "base_model": model if model and names_hub(model) else None,
-        "datasets": [path for path in paths if names_hub(path)],
+        "base_model": model if model and is_hub_name(model) else None,
+        "datasets": [path for path in paths if is_hub_name(path)],
         "tags": ["temper", *dict.fromkeys(_trained(record).values())],
     }
     return {key: value for key, value in found.items() if value}

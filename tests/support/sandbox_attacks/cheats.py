@@ -250,7 +250,7 @@ def replaces_builtins(hint: Hint) -> Any:
 def replaces_the_checker(hint: Hint) -> Any:
     """Replace every module's functions that could judge, and the encoder of the answer, by functions that approve."""
     for module in list(sys.modules.values()):
-        for name in ("strictly_equal", "check", "verdict", "compare", "assert_equal"):
+        for name in ("is_strictly_equal", "check", "verdict", "compare", "assert_equal"):
             setattr(module, name, lambda *arguments: True)
     yes = '{"value":true,"verdict":"ok","reward":1.0}'
     json.dumps = json.JSONEncoder.encode = lambda *arguments, **options: yes  # type: ignore[assignment]

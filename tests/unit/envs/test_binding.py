@@ -16,7 +16,7 @@ from temper.envs.catalog import ENVIRONMENTS, make_env
 from temper.envs.config import EnvConfig
 from temper.envs.core.task import CHAT, EnvSettings, Task
 from temper.envs.data.config import DataConfig
-from temper.envs.source import open_source, row_tasks
+from temper.envs.source import open_source, read_row_tasks
 from temper.envs.transcript import score_turns
 from temper.orchestrator.pipeline.config import load_config, make_config
 
@@ -100,7 +100,7 @@ def test_the_database_of_a_shop_is_found_beside_the_rows(tmp_path: Path) -> None
     row = {"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": ["2"]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     data = DataConfig(path=str(tmp_path / "rows.jsonl"))
-    (task,) = (each.task for each in row_tasks(bind("shop", EnvConfig(kind="retail", data=data)), data))
+    (task,) = (each.task for each in read_row_tasks(bind("shop", EnvConfig(kind="retail", data=data)), data))
     assert (task.env.name, task.env.options) == ("shop", {"database": str(tmp_path.resolve())})
     assert set(task.spec) == {"user_id", "actions", "outputs"}
 

@@ -15,7 +15,7 @@ from temper.envs.catalog import environment
 from temper.envs.core.judge_config import JudgeConfig
 from temper.envs.core.row_format import load_row
 from temper.envs.data.config import DataConfig
-from temper.envs.source import all_rows
+from temper.envs.source import read_all_rows
 
 CHOICES = {"question": "Q?", "choices": ["x", "y"]}
 LABELLED = {"question": "Q?", "choices": {"text": ["x", "y"], "label": ["A", "B"]}}
@@ -95,7 +95,7 @@ def test_a_table_names_its_null_gold(bad: float | None, columns: dict[str, str],
     env = bind("math", EnvConfig(data=DataConfig(path=str(tmp_path / "rows.parquet"), columns=columns)))
     shown = "Infinity" if bad == math.inf else "null"
     with pytest.raises(ValueError, match=f"row 4: answer is {shown}"):
-        all_rows(env, env.config.data or DataConfig(path=""))
+        read_all_rows(env, env.config.data or DataConfig(path=""))
 
 
 def test_a_judge_needs_the_reference_of_every_row(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_judge_needs_the_reference_of_every_row(tmp_path: Path) -> None:
     judge = JudgeConfig(url="http://127.0.0.1:1/v1", model="m", reference="gold", rubric="Right?")
     env = bind("rows", EnvConfig(data=DataConfig(path=str(path)), judge=judge))
     with pytest.raises(ValueError, match="gold is null"):
-        all_rows(env, env.config.data or DataConfig(path=""))
+        read_all_rows(env, env.config.data or DataConfig(path=""))
 
 
 def test_a_gold_is_read_for_at_most_a_second() -> None:

@@ -13,7 +13,7 @@ from temper.envs.config import EnvConfig
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
-from temper.envs.source import content_key, open_source, row_tasks
+from temper.envs.source import content_key, open_source, read_row_tasks
 from temper.envs.transcript import score_turns
 
 MINE = "support.user_functions"
@@ -134,6 +134,6 @@ def test_rows_with_other_hidden_fields_are_other_tasks(tmp_path: Path) -> None:
     path.write_text('{"prompt": "?", "n": 1}\n{"prompt": [{"role": "user", "content": "?"}], "n": 2}\n')
     env = bind("mine", EnvConfig(data=DataConfig(path=str(path)), reward=f"{MINE}.length"))
     assert env.config.data is not None
-    tasks = [each.task for each in row_tasks(env, env.config.data)]
+    tasks = [each.task for each in read_row_tasks(env, env.config.data)]
     assert [task.spec["row"]["n"] for task in tasks] == [1, 2]
     assert len({content_key(task) for task in tasks}) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.tiny_shop import write_shop
 
-from temper.envs.all_tasks import generated_tasks
+from temper.envs.all_tasks import generate_tasks
 from temper.envs.catalog import configure_env, environment
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.step_result import StepResult
@@ -41,14 +41,14 @@ def failed(findings: list[CaseCheck]) -> set[int]:
 @pytest.mark.parametrize(("weights", "found"), [({}, set()), ({"score": 1.0}, {ONE_ANSWER, OTHER_ANSWERS})])
 def test_a_part_of_a_score_that_pays_one_answer_to_all_is_found(weights: dict[str, float], found: set[int]) -> None:
     env = configure_env("reasoning_gym", {"dataset": "game_of_life"})
-    tasks = [_with(task, weights=weights) for task in generated_tasks(env, FEWEST, seed=0)]
+    tasks = [_with(task, weights=weights) for task in generate_tasks(env, FEWEST, seed=0)]
     assert failed(audited(env, tasks)) == found
 
 
 @pytest.mark.parametrize(("shown", "found"), [(0, set()), (99, {COPIED})])
 def test_feedback_that_gives_the_answer_away_is_found(shown: int, found: set[int]) -> None:
     env = environment("code")
-    tasks = [replace(task, spec=task.spec | {"shown": shown}) for task in generated_tasks(env, 4, seed=0)]
+    tasks = [replace(task, spec=task.spec | {"shown": shown}) for task in generate_tasks(env, 4, seed=0)]
     assert failed(audited(env, tasks)) == found
 
 
@@ -67,7 +67,7 @@ def test_an_output_that_is_said_among_all_numbers_is_found(tmp_path: Path, count
 @pytest.mark.parametrize(("kwargs", "found"), [({}, set()), ({"map_name": "4x4"}, {ONE_ANSWER, OTHER_ANSWERS})])
 def test_a_game_that_is_always_the_same_is_found(kwargs: dict[str, Any], found: set[int]) -> None:
     env = configure_env("gym", {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, **kwargs}})
-    assert failed(audited(env, generated_tasks(env, FEWEST, seed=0))) == found
+    assert failed(audited(env, generate_tasks(env, FEWEST, seed=0))) == found
 
 
 class Reads(TaskEnv):
@@ -80,15 +80,15 @@ class Reads(TaskEnv):
 def test_an_answer_that_is_read_out_of_calls_is_found() -> None:
     env = environment("math")
     own = replace(env, entry_point=f"{__name__}:Reads", reference=lambda task: [task.spec["answer"]])
-    tasks = [replace(task, env=own.ref()) for task in generated_tasks(env, 4, seed=0)]
+    tasks = [replace(task, env=own.ref()) for task in generate_tasks(env, 4, seed=0)]
     assert INSIDE_CALLS in failed(audited(own, tasks))
-    assert INSIDE_CALLS not in failed(audited(env, generated_tasks(env, 4, seed=0)))
+    assert INSIDE_CALLS not in failed(audited(env, generate_tasks(env, 4, seed=0)))
 
 
 def test_an_audit_ends_at_its_deadline() -> None:
     env = environment("math")
     with pytest.raises(TimeoutError):
-        audit(env, generated_tasks(env, FEWEST, seed=0), {}, until=time.monotonic())
+        audit(env, generate_tasks(env, FEWEST, seed=0), {}, until=time.monotonic())
 
 
 def _with(task: Task, **settings: Any) -> Task:

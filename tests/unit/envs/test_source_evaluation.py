@@ -14,7 +14,7 @@ from temper.envs.data.blocks import BLOCK
 from temper.envs.data.config import DataConfig, DropOverlap
 from temper.envs.data.overlap import OverlapIndex, PromptText, prompt_text
 from temper.envs.data.split import SplitConfig
-from temper.envs.source import RowSource, StreamedSource, all_rows, distinct_tasks, open_source, row_tasks
+from temper.envs.source import RowSource, StreamedSource, distinct_tasks, open_source, read_all_rows, read_row_tasks
 from temper.orchestrator.pipeline.config import KINDS, load_config
 from temper.orchestrator.pipeline.overlap_check import find_overlaps, overlaps_of
 from temper.orchestrator.pipeline.overlaps import read_overlaps, write_overlaps
@@ -49,7 +49,7 @@ def test_evaluation_data_is_held_out_whole_and_in_order(tmp_path: Path) -> None:
     assert sorted(asked(env, "train")) == sorted(numbered(100, 50))  # all of them, though a hash would hold some out
     held = open_source(env, split="heldout", seed=1)
     assert isinstance(held, RowSource)
-    assert (held.size, held.duplicates, len({task.key for task in held.tasks})) == (32, 0, 32)
+    assert (held.size, len({task.key for task in held.tasks})) == (32, 32)
     assert held.tasks[30].key == f"{held.tasks[3].key}#2"
 
 
@@ -74,7 +74,7 @@ def test_of_rows_with_one_id_only_equal_ones_are_left_out(tmp_path: Path) -> Non
     train, held = (open_source(env, split=split, seed=1) for split in ("train", "heldout"))
     assert isinstance(train, RowSource)
     assert isinstance(held, RowSource)
-    assert (len(train.tasks) + len(held.tasks), train.duplicates + held.duplicates) == (198, 2)
+    assert len(train.tasks) + len(held.tasks) == 198
     assert len({task.key for task in train.tasks}) == len(train.tasks)
 
 
@@ -191,11 +191,11 @@ def test_prompts_are_compared_with_their_signs() -> None:
     near = ("What is 3 - 4?", "what is 3 4", "x^2-1", "x^2 1", "", [{"type": "image"}])
     for other in map(user, near):
         index.compare(other)
-        assert not index.overlaps(other, "ngrams")
+        assert not index.has_overlap(other, "ngrams")
     assert index.result().exact == ()
     for same in ("what  is\n3 + 4?", "in parts"):
         index.compare(user(same))
-        assert index.overlaps(user(same), "exact")
+        assert index.has_overlap(user(same), "exact")
     assert index.result().exact == ("0", "2")
     assert (index.result().prompts, index.result().silent) == (5, 2)
 
@@ -211,8 +211,8 @@ def test_shared_rules_of_evaluation_prompts_are_no_overlap() -> None:
     for each in trained:
         index.compare(each)
     found = index.result()
-    assert (found.prompts, found.long, found.shared, found.mean_share) == (4, 4, ("same id",), 0.25)
-    assert [index.overlaps(each, "ngrams") for each in trained] == [True] * 16 + [False] * 16
+    assert (found.prompts, found.long, found.shared) == (4, 4, ("same id",))
+    assert [index.has_overlap(each, "ngrams") for each in trained] == [True] * 16 + [False] * 16
 
 
 def test_the_overlap_with_all_training_prompts_is_counted(tmp_path: Path) -> None:
@@ -228,7 +228,6 @@ def test_the_overlap_with_all_training_prompts_is_counted(tmp_path: Path) -> Non
     (found,) = find_overlaps(config)
     assert (found.found.prompts, found.found.training, len(found.found.exact)) == (4, 23, 2)
     assert (found.found.long, len(found.found.shared), found.left_out) == (1, 1, 1)
-    assert 0 < found.found.mean_share < 1
     assert found.kept == {f"sft.data={chats}": 2}
     assert (f"sft.data={chats}" in found.note, "drop_overlap" in found.note) == (True, False)
     assert "2 of 4 prompts are among 23 training prompts, 1 of the 1 with 13 words" in found.counts
@@ -271,7 +270,7 @@ def test_half_of_gsm8k_is_compared_with_the_other_half(tmp_path: Path) -> None:
 def test_rows_are_read_once_for_all_who_ask_of_an_environment(tmp_path: Path) -> None:
     data = save(tmp_path / "rows.jsonl", numbered(0, 40))
     env = bind("math", EnvConfig(data=data))
-    (first, *_) = row_tasks(env, data)
+    (first, *_) = read_row_tasks(env, data)
     Path(data.path).unlink()  # nobody reads it again
     train, held = (open_source(env, split=split, seed=1) for split in ("train", "heldout"))
     assert isinstance(train, RowSource)
@@ -279,7 +278,7 @@ def test_rows_are_read_once_for_all_who_ask_of_an_environment(tmp_path: Path) ->
     assert len(train.tasks) + len(held.tasks) == 40
     assert any(task is first.task for task in (*train.tasks, *held.tasks))
     with pytest.raises(FileNotFoundError, match=r"^envs\.math\.data: no data file"):
-        all_rows(bind("math", EnvConfig(data=data)), data)
+        read_all_rows(bind("math", EnvConfig(data=data)), data)
 
 
 def test_rows_without_the_splits_column_are_trained_on(tmp_path: Path) -> None:
@@ -287,7 +286,7 @@ def test_rows_without_the_splits_column_are_trained_on(tmp_path: Path) -> None:
     for first, part in ((0, "test"), (4, None), (8, "train")):
         save(path, numbered(first, 4), part=part)
     data = DataConfig(path=str(path))
-    rows = list(row_tasks(bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="part"))), data))
+    rows = list(read_row_tasks(bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="part"))), data))
     assert [each.heldout for each in rows] == [True] * 4 + [False] * 8
     wrong = bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="prat")))
     with pytest.raises(ValueError, match=r"split\.column 'prat'"):
@@ -299,7 +298,7 @@ def test_the_first_bad_row_of_a_stream_is_told(tmp_path: Path, caplog: pytest.Lo
     path.write_text("no row\n" * 3)
     data = DataConfig(path=save(path, numbered(0, 5)).path, streaming=True, on_error="skip")
     with caplog.at_level(logging.WARNING):
-        next(row_tasks(bind("math", EnvConfig(data=data)), data))
+        next(read_row_tasks(bind("math", EnvConfig(data=data)), data))
     (said,) = caplog.messages
     assert said.startswith(f"{path}:1: not a JSON object")
 

@@ -8,7 +8,7 @@ from support.bound import made, opened, say
 from support.code_tasks import task_of
 
 from temper.envs.binding import bind
-from temper.envs.catalog import ENVIRONMENTS, drawing_env, environment
+from temper.envs.catalog import ENVIRONMENTS, environment, make_drawing_env
 from temper.envs.config import EnvConfig
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.step_result import GymStep, StepResult
@@ -81,7 +81,7 @@ def test_reset_takes_only_tasks() -> None:
 
 
 def test_an_episode_that_has_ended_takes_no_more_steps() -> None:
-    env = drawing_env(environment("math"))
+    env = make_drawing_env(environment("math"))
     env.reset(seed=1)
     env.step("</think>1")
     with pytest.raises(RuntimeError, match="call reset"):

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from temper.rewards.answers import boxes, equal_numbers, final_answer, given_answers
+from temper.rewards.answers import boxes, equal_numbers, final_answer, find_answers
 from temper.rewards.choices import chosen_letter
 from temper.rewards.short_answers import short_answer
 
@@ -53,7 +53,7 @@ def test_no_environment_takes_one_of_several_answers(form: str) -> None:
     ],
 )
 def test_texts_without_a_form_are_answers_as_a_whole(text: str, given: list[str]) -> None:
-    assert [one.strip() for one in given_answers(text)] == given
+    assert [one.strip() for one in find_answers(text)] == given
 
 
 def test_boxes_balance_their_braces() -> None:

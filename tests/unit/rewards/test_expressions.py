@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from temper.rewards.expressions import asks_percentage, refusal, repeats, same_text, to_formula, without
+from temper.rewards.expressions import asks_percentage, is_echo, is_same_text, refusal, remove_question, to_formula
 
 
 @pytest.mark.parametrize("answer", ["2+2", "8/2 - 0", "2^2", "4!", "\\sum_{i=1}^4 1", "1=2=3=4", "400%", "\\sqrt{16}"])
@@ -117,7 +117,7 @@ def test_a_gold_with_its_terms_swapped_is_never_refused() -> None:
     ],
 )
 def test_words_are_equal_as_texts_or_not_at_all(answer: str, reference: str, same: bool | None) -> None:
-    assert same_text(answer, reference) is same
+    assert is_same_text(answer, reference) is same
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,12 @@ def test_words_are_equal_as_texts_or_not_at_all(answer: str, reference: str, sam
     ],
 )
 def test_an_answer_that_only_repeats_the_question_is_an_echo(question: str, echo: bool, answers: list[str]) -> None:
-    assert [answer for answer in answers if repeats(answer, question) is not echo] == []
+    assert [answer for answer in answers if is_echo(answer, question) is not echo] == []
 
 
 def test_only_a_long_question_is_cut_out_of_an_answer() -> None:
-    assert without("What is 2+2?", "What is 2+2? 4") == "  4"
-    assert without("4", "4") == "4"
+    assert remove_question("What is 2+2?", "What is 2+2? 4") == "  4"
+    assert remove_question("4", "4") == "4"
 
 
 PERCENTAGES = (

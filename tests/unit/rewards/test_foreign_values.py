@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from temper.rewards.foreign_values import JSON_TYPES, Language, foreign_value
-from temper.rewards.tool_calls import argument_fits
+from temper.rewards.tool_calls import is_argument_accepted
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_long_texts_are_read_in_a_moment() -> None:
 @pytest.mark.parametrize("digits", [4001, 4301, 8000])
 def test_a_number_with_too_many_digits_is_not_accepted(text: str, kind: str, language: Language, digits: int) -> None:
     value = foreign_value(text.format("9" * digits), kind, None, language)
-    assert not argument_fits(value, [9], {"type": JSON_TYPES[language][kind]})
+    assert not is_argument_accepted(value, [9], {"type": JSON_TYPES[language][kind]})

@@ -12,8 +12,8 @@ import pytest
 from temper.envs.core.turn_text import parse_turn
 from temper.rewards.answers import final_answer
 from temper.rewards.choices import chosen_letter
-from temper.rewards.json_answers import MAX_NESTING, NoJson, json_answer, same_json, share_right
-from temper.rewards.json_schemas import MAX_REFERENCES, TooMuchWork, checked_schema, first_error
+from temper.rewards.json_answers import MAX_NESTING, NoJson, is_same_json, json_answer, share_right
+from temper.rewards.json_schemas import MAX_REFERENCES, TooMuchWork, first_error, require_schema
 from temper.rewards.program_text import program_of
 from temper.rewards.short_answers import readings, short_answer
 
@@ -39,7 +39,7 @@ TEXT = json.dumps(RIGHT)
     ],
 )
 def test_json_is_found_with_and_without_a_fence(text: str) -> None:
-    assert same_json(json_answer(text), RIGHT)
+    assert is_same_json(json_answer(text), RIGHT)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_invalid_json_is_refused(text: str) -> None:
 )
 def test_values_are_the_same_by_type_and_content(same: bool, pairs: list[tuple[Any, Any]]) -> None:
     for left, right in pairs:
-        assert (same_json(left, right), same_json(right, left)) == (same, same), (left, right)
+        assert (is_same_json(left, right), is_same_json(right, left)) == (same, same), (left, right)
 
 
 def test_the_share_of_right_values_counts_reference_leaves() -> None:
@@ -143,7 +143,7 @@ RECURSIVE = {
     ],
 )
 def test_a_schema_is_kept_or_broken(schema: Any, value: Any, error: str | None) -> None:
-    found = first_error(value, checked_schema(schema))
+    found = first_error(value, require_schema(schema))
     assert found is None if error is None else error in str(found)
 
 
@@ -164,7 +164,7 @@ def test_a_schema_is_kept_or_broken(schema: Any, value: Any, error: str | None) 
 )
 def test_an_unusable_schema_is_refused(schema: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        checked_schema(schema)
+        require_schema(schema)
 
 
 def test_a_schema_nested_without_end_is_refused() -> None:
@@ -174,7 +174,7 @@ def test_a_schema_nested_without_end_is_refused() -> None:
         inner["items"] = {}
         inner = inner["items"]
     with pytest.raises(ValueError, match="JSON schema"):
-        checked_schema(schema)
+        require_schema(schema)
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -185,19 +185,19 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_the_deepest_value_passes_a_recursive_schema() -> None:
-    assert first_error(json_answer(json.dumps(nested(MAX_NESTING - 2))), checked_schema(RECURSIVE)) is None
+    assert first_error(json_answer(json.dumps(nested(MAX_NESTING - 2))), require_schema(RECURSIVE)) is None
 
 
 def test_repeated_references_of_a_schema_are_stopped() -> None:
     branches = [{"properties": {"next": {"$ref": "#"}}, "required": ["next", key]} for key in ("a", "b")]
     start = time.monotonic()
     with pytest.raises(TooMuchWork, match=str(MAX_REFERENCES)):
-        first_error(nested(MAX_NESTING - 2), checked_schema({"anyOf": [{"type": "integer"}, *branches]}))
+        first_error(nested(MAX_NESTING - 2), require_schema({"anyOf": [{"type": "integer"}, *branches]}))
     assert time.monotonic() - start < 20
 
 
 def test_a_pattern_that_would_take_for_ever_is_stopped() -> None:
-    schema = checked_schema({"patternProperties": {r"^(?:a|b|ab)*[^ab]$": {}}})
+    schema = require_schema({"patternProperties": {r"^(?:a|b|ab)*[^ab]$": {}}})
     with pytest.raises(TooMuchWork, match="patterns"):
         first_error({"ab" * 40: 1}, schema)
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from temper.rewards.plain_numbers import bare, number, plain_number, readable
+from temper.rewards.plain_numbers import number, plain_number, to_bare, to_readable
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_undone_divisions_and_unreduced_fractions_are_told_apart() -> None:
 
 
 def test_unicode_becomes_what_it_means() -> None:
-    assert readable("x\u00b2 \u2212 \uff11\u200b") == "x^{2} - 1"
-    assert bare("\\left( \\text{Monday}~\\right).") == "( Monday )"
+    assert to_readable("x\u00b2 \u2212 \uff11\u200b") == "x^{2} - 1"
+    assert to_bare("\\left( \\text{Monday}~\\right).") == "( Monday )"

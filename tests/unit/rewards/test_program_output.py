@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from temper.rewards.program_output import strictly_equal
-from temper.rewards.score import Outcome, binary_score, brevity, error_rate, policy_fault, weighted_reward
+from temper.rewards.program_output import is_strictly_equal
+from temper.rewards.score import Outcome, binary_score, brevity, error_rate, policy_fault, weigh_reward
 
 
 @pytest.mark.parametrize(
@@ -18,17 +18,17 @@ from temper.rewards.score import Outcome, binary_score, brevity, error_rate, pol
     ],
 )
 def test_results_are_compared_with_their_types(equal: bool, pairs: list[tuple[Any, Any]]) -> None:
-    assert [pair for pair in pairs if strictly_equal(*pair) is not equal] == []
+    assert [pair for pair in pairs if is_strictly_equal(*pair) is not equal] == []
 
 
 def test_the_reward_is_the_weighted_sum_of_the_parts() -> None:
-    assert weighted_reward(binary_score(True).parts) == 1.0
-    assert weighted_reward(binary_score(False).parts) == 0.0
-    assert weighted_reward({"correct": 1.0, "short": 0.5}, {"correct": 1.0, "short": 0.2}) == pytest.approx(1.1)
-    assert weighted_reward({}, {"correct": 1.0}) == 0.0
-    assert weighted_reward(
-        {"correct": 1.0, "tool_errors": 0.5}, {"correct": 1.0, "tool_errors": -0.2}
-    ) == pytest.approx(0.9)
+    assert weigh_reward(binary_score(True).parts) == 1.0
+    assert weigh_reward(binary_score(False).parts) == 0.0
+    assert weigh_reward({"correct": 1.0, "short": 0.5}, {"correct": 1.0, "short": 0.2}) == pytest.approx(1.1)
+    assert weigh_reward({}, {"correct": 1.0}) == 0.0
+    assert weigh_reward({"correct": 1.0, "tool_errors": 0.5}, {"correct": 1.0, "tool_errors": -0.2}) == pytest.approx(
+        0.9
+    )
 
 
 @pytest.mark.parametrize(("length", "value"), [(0, 1.0), (100, 1.0), (150, 0.5), (200, 0.0), (10**9, 0.0)])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from temper.rewards.tool_calls import ReferenceCall, Schema, Schemas, argument_fits, match_calls
+from temper.rewards.tool_calls import ReferenceCall, Schema, Schemas, is_argument_accepted, match_calls
 
 REFERENCE: list[ReferenceCall] = [{"area": {"base": [10], "height": [5], "unit": ["cm", "units", ""]}}]
 SCHEMAS: Schemas = {
@@ -136,7 +136,7 @@ OBJECTS = {"type": "array", "items": {"type": "object"}}
     ],
 )
 def test_accepted_values_are_right(schema: Schema, cases: list[tuple[Any, list[Any]]]) -> None:
-    assert [case for case in cases if not argument_fits(*case, schema)] == []
+    assert [case for case in cases if not is_argument_accepted(*case, schema)] == []
 
 
 @pytest.mark.parametrize(
@@ -160,14 +160,14 @@ def test_accepted_values_are_right(schema: Schema, cases: list[tuple[Any, list[A
 def test_other_values_and_equal_ones_of_another_type_are_not(
     schema: Schema, cases: list[tuple[Any, list[Any]]]
 ) -> None:
-    assert [case for case in cases if argument_fits(*case, schema)] == []
+    assert [case for case in cases if is_argument_accepted(*case, schema)] == []
 
 
 def test_schemas_of_any_shape_do_no_harm() -> None:
     schemas: list[Schema] = [{"type": ["string", "null"]}, {"items": 1}, {"items": [{}]}, {"properties": None}, {}]
     for schema in schemas:
-        assert argument_fits([1.0], [[1]], schema)
-        assert not argument_fits([2.0], [[1]], schema)
+        assert is_argument_accepted([1.0], [[1]], schema)
+        assert not is_argument_accepted([2.0], [[1]], schema)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +183,6 @@ def test_schemas_of_any_shape_do_no_harm() -> None:
     ],
 )
 def test_an_exact_match_takes_texts_as_they_are(schema: Schema, accepted: list[Any], right: Any, wrong: Any) -> None:
-    assert argument_fits(right, accepted, schema, exact=True)
-    assert not argument_fits(wrong, accepted, schema, exact=True)
-    assert argument_fits(wrong, accepted, schema)
+    assert is_argument_accepted(right, accepted, schema, exact=True)
+    assert not is_argument_accepted(wrong, accepted, schema, exact=True)
+    assert is_argument_accepted(wrong, accepted, schema)

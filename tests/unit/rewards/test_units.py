@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from temper.rewards.units import PREFIXES, quantity, same_quantity
+from temper.rewards.units import PREFIXES, is_same_quantity, quantity
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ from temper.rewards.units import PREFIXES, quantity, same_quantity
 )
 def test_quantities_that_are_equal(texts: tuple[str, ...]) -> None:
     for answer, reference in permutations(texts, 2):
-        assert same_quantity(answer, reference), (answer, reference)
+        assert is_same_quantity(answer, reference), (answer, reference)
 
 
 DIFFERENT = {
@@ -81,13 +81,13 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("pairs", DIFFERENT.values(), ids=DIFFERENT)
 def test_quantities_that_are_not(pairs: list[tuple[str, str]]) -> None:
-    assert [pair for pair in pairs if same_quantity(*pair)] == []
+    assert [pair for pair in pairs if is_same_quantity(*pair)] == []
 
 
 def test_a_tolerance_is_a_share_of_the_right_value() -> None:
-    assert same_quantity("9.8 m/s^2", "9.81 m/s^2", tolerance=0.01)
-    assert not same_quantity("9.7 m/s^2", "9.81 m/s^2", tolerance=0.01)
-    assert not same_quantity("9.8 m", "9.81 m/s^2", tolerance=0.5)
+    assert is_same_quantity("9.8 m/s^2", "9.81 m/s^2", tolerance=0.01)
+    assert not is_same_quantity("9.7 m/s^2", "9.81 m/s^2", tolerance=0.01)
+    assert not is_same_quantity("9.8 m", "9.81 m/s^2", tolerance=0.5)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_a_tolerance_is_a_share_of_the_right_value() -> None:
     ],
 )
 def test_of_degrees_it_is_a_share_of_the_degrees(answer: str, reference: str, right: bool) -> None:
-    assert same_quantity(answer, reference, tolerance=0.05) is right
+    assert is_same_quantity(answer, reference, tolerance=0.05) is right
 
 
 def test_prefixes_precede_symbols_and_their_names_names() -> None:
     for sign, (name, exponent) in PREFIXES.items():
-        assert same_quantity(f"1 {sign}W", f"1e{exponent} W")
-        assert same_quantity(f"2 {name}watts", f"2e{exponent} W")
+        assert is_same_quantity(f"1 {sign}W", f"1e{exponent} W")
+        assert is_same_quantity(f"2 {name}watts", f"2e{exponent} W")
 
 
 def test_no_text_is_too_much() -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from gymnasium.utils.env_checker import check_env
 from rich.table import Table
 
-from temper.envs.all_tasks import generated_tasks
-from temper.envs.catalog import drawing_env
+from temper.envs.all_tasks import generate_tasks
+from temper.envs.catalog import make_drawing_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
 from temper.envs.reward_audit import CaseCheck, audit, is_right
@@ -131,7 +131,7 @@ def _same_tasks(env: EnvDefinition) -> CaseCheck:
     finding = CaseCheck(name="the same tasks from the same seed")
     if env.generate is not None:
         for seed in range(CHECKED_TWICE):
-            one, two = (generated_tasks(env, 1, seed=seed) for _ in range(2))
+            one, two = (generate_tasks(env, 1, seed=seed) for _ in range(2))
             finding.add(one == two, f"seed {seed}")
     return finding
 
@@ -139,7 +139,7 @@ def _same_tasks(env: EnvDefinition) -> CaseCheck:
 def _gymnasium(env: EnvDefinition, tasks: Sequence[Task]) -> CaseCheck:
     """Run the check of gymnasium. An environment without generated tasks gets the tasks of the file."""
     finding = CaseCheck(name="gymnasium's check_env")
-    made = drawing_env(env, (lambda rng: rng.choice(tasks)) if env.generate is None else None)
+    made = make_drawing_env(env, (lambda rng: rng.choice(tasks)) if env.generate is None else None)
     try:
         check_env(made, skip_render_check=True)
         finding.add(True, "")

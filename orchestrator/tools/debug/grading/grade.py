@@ -15,7 +15,7 @@ from rich.table import Table
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import read_rows
-from temper.envs.transcript import TranscriptScore, transcript_turns
+from temper.envs.transcript import TranscriptScore, read_transcript_turns
 from temper.orchestrator.tools.debug.grading.scoring_pool import ScoringPool, Script
 
 BAD_ROW = "bad_row"
@@ -91,7 +91,7 @@ def _read(path: Path, tasks: dict[str, Task]) -> list[Response]:
             known = f"the file has {len(tasks)}, for example {next(iter(tasks))!r}"
             return Response(key=key, mistake=f"no task has the key {key!r}. {known}")
         try:
-            return Response(key=key, script=(tasks[str(key)], transcript_turns(row)))
+            return Response(key=key, script=(tasks[str(key)], read_transcript_turns(row)))
         except ValueError as error:
             return Response(key=key, mistake=str(error))
 

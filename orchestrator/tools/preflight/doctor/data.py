@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from temper.envs.binding import BoundEnv
 from temper.envs.data.config import DataConfig
-from temper.envs.source import all_rows, data_of
+from temper.envs.source import data_of, read_all_rows
 from temper.orchestrator.pipeline.finding import Finding, ok, warning
 from temper.orchestrator.pipeline.overlap_check import find_overlaps
 from temper.orchestrator.pipeline.start_checks import (
@@ -37,7 +37,7 @@ def inspect_rows(target: CheckTarget) -> Iterator[Finding]:
 
 def _rows_of(env: BoundEnv, data: DataConfig) -> Finding:
     """Count the rows of data by their use. Raise as reading them does."""
-    read = all_rows(env, data)
+    read = read_all_rows(env, data)
     heldout = sum(each.heldout for each in read.tasks)
     message = f"{env.name}: {data.name}: {len(read.tasks) - heldout} rows to train on, {heldout} held out"
     message = "; ".join((message, *read.remarks))

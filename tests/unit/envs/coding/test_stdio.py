@@ -7,7 +7,7 @@ import pytest
 from support.code_tasks import play, reward, task_of
 
 from temper.envs.coding.reference import negatives, reference
-from temper.rewards.program_output import json_equal, same_output
+from temper.rewards.program_output import is_json_equal, is_same_output
 
 DOUBLE = "for line in open(0):\n    print(2 * int(line))"
 
@@ -192,7 +192,7 @@ def test_credit_is_the_share_of_tests_where_it_is_a_fraction() -> None:
     ],
 )
 def test_outputs_are_compared_by_lines_and_words(same: bool, pairs: list[tuple[str, str]]) -> None:
-    assert [pair for pair in pairs if same_output(*pair) is not same] == []
+    assert [pair for pair in pairs if is_same_output(*pair) is not same] == []
 
 
 @pytest.mark.parametrize(
@@ -203,4 +203,4 @@ def test_outputs_are_compared_by_lines_and_words(same: bool, pairs: list[tuple[s
     ],
 )
 def test_values_from_json_have_no_tuples_and_no_whole_floats(equal: bool, pairs: list[tuple[Any, Any]]) -> None:
-    assert [pair for pair in pairs if json_equal(*pair) is not equal] == []
+    assert [pair for pair in pairs if is_json_equal(*pair) is not equal] == []

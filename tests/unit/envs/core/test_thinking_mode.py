@@ -33,7 +33,7 @@ def test_budgets_of_a_range_are_drawn_log_uniformly() -> None:
     [
         ({"budget": 0.7, "no_thinking": 0.4}, "at most 1"),
         ({"budget": -0.1}, "thinking.budget=-0.1"),
-        ({"budgets": [-1]}, "budget -1"),
+        ({"budgets": [-1]}, "budgets=-1"),
         ({"budget_range": [9, 3]}, "budget_range=\\[9, 3\\]"),
         ({"budget_range": [1, 2], "budgets": [3]}, "budgets and budget_range"),
     ],

@@ -20,7 +20,7 @@ from temper.envs.data.split import SplitConfig
 from temper.envs.games.actions import describe_space, parse_action
 from temper.envs.games.env import GymEnv
 from temper.envs.games.known_games import drawing
-from temper.envs.games.reference import shortest_win
+from temper.envs.games.tasks import shortest_win
 from temper.envs.source import distinct_tasks, open_source
 from temper.envs.transcript import score_turns
 from temper.rewards.score import Outcome

@@ -174,9 +174,9 @@ def test_an_answer_that_occurs_in_the_question_may_be_right(text: str, reference
 
 def test_a_dead_worker_is_replaced_without_losing_the_answer() -> None:
     grader = MathGrader()
-    assert grader.equal(reference="x", answer="x+0y") is not None
+    assert grader.is_equal(reference="x", answer="x+0y") is not None
     grader.idle[0].channel.shutdown(socket.SHUT_RDWR)
-    assert grader.equal(reference="x+1", answer="1+x") is True
+    assert grader.is_equal(reference="x+1", answer="1+x") is True
     grader.close()
 
 
@@ -187,23 +187,23 @@ def test_a_mother_that_died_is_started_again() -> None:
     grader.mother.kill()
     grader.mother.wait()
     with pytest.raises(GraderError, match="could not be started"):
-        grader.equal(reference="x+1", answer="1+x")
-    assert grader.equal(reference="x+1", answer="1+x") is True
+        grader.is_equal(reference="x+1", answer="1+x")
+    assert grader.is_equal(reference="x+1", answer="1+x") is True
     assert grader.mother is not None
     grader.mother.kill()
     grader.mother.wait()
     grader.idle.pop().end()
-    assert grader.equal(reference="x+1", answer="1+x") is True
+    assert grader.is_equal(reference="x+1", answer="1+x") is True
     grader.close()
 
 
 def test_a_check_past_its_deadline_does_not_delay_the_next() -> None:
     grader = MathGrader()
-    assert grader.equal(reference="x+1", answer="1+x") is True
+    assert grader.is_equal(reference="x+1", answer="1+x") is True
     mother, start = grader.mother, time.monotonic()
-    assert grader.equal(reference="x+1", answer="(1+x)^{64}(1+y)^{64}(1+z)^{64}") is None
+    assert grader.is_equal(reference="x+1", answer="(1+x)^{64}(1+y)^{64}(1+z)^{64}") is None
     assert ANSWER_S <= time.monotonic() - start < REFERENCE_S
-    assert grader.equal(reference="x+1", answer="1+x") is True
+    assert grader.is_equal(reference="x+1", answer="1+x") is True
     assert mother is not None
     assert (grader.mother, mother.poll()) == (mother, None)  # the worker of this check was forked, not started
     grader.close()
@@ -213,7 +213,7 @@ def test_an_unreadable_reference_is_the_graders_error() -> None:
     grader = MathGrader()
     for answer in ("x", "\\frac{1}", "(1+x)^{64}(1+y)^{64}(1+z)^{64}"):
         with pytest.raises(GraderError, match="can't read the reference answer"):
-            grader.equal(reference="\\frac{1}{", answer=answer)
+            grader.is_equal(reference="\\frac{1}{", answer=answer)
     grader.close()
 
 

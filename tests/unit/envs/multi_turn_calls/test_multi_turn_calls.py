@@ -20,8 +20,7 @@ from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import parse_turn
 from temper.envs.data.config import DataConfig
 from temper.envs.env_episode import EnvEpisode
-from temper.envs.multi_turn_calls.env import MAX_STEPS, fault_of
-from temper.envs.multi_turn_calls.reference import negatives, reference
+from temper.envs.multi_turn_calls.env import MAX_STEPS, fault_of, negatives, reference
 from temper.envs.multi_turn_calls.rows import call_in
 from temper.envs.multi_turn_calls.simulators import WALL_S, Scene, Simulators
 from temper.envs.source import open_source
@@ -238,8 +237,8 @@ def test_a_simulator_that_sleeps_or_ends_the_process_is_a_fault(tmp_path: Path) 
         played = simulators.play(scene, model=(), reference=())
         assert played is not None
         assert played.differing == ()
-        assert simulators.seal()["level"] >= 1
-        simulators.close()
+        assert simulators.process.ready["seal"]["level"] >= 1
+        simulators.process.close()
 
 
 def test_simulators_that_cant_be_had_are_told_with_the_remedy(tmp_path: Path) -> None:

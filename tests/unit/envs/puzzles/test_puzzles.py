@@ -264,7 +264,7 @@ def test_a_task_of_another_library_version_is_a_fault() -> None:
 def test_a_process_that_was_lost_is_started_again() -> None:
     library, origin = PuzzleLibrary(), Origin(dataset="leg_counting", config={}, seed=5)
     before = library.make(origin)
-    library.close()
+    library.process.close()
     assert library.make(origin) == before
     assert library.score(origin, str(before.answer)) == 1.0
-    library.close()
+    library.process.close()

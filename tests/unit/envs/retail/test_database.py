@@ -26,6 +26,6 @@ def test_threads_that_open_a_folder_share_its_records(tmp_path: Path) -> None:
 def test_an_episode_is_compared_with_its_first_records(tmp_path: Path) -> None:
     database = open_database(write_shop(tmp_path))
     open_shop.cache_clear()
-    assert database.same_state(database.unchanged())
+    assert database.is_same_state(database.copy_initial())
     database.edit("users", "ann_lee_1")["name"] = {}
-    assert not database.same_state(database.unchanged())
+    assert not database.is_same_state(database.copy_initial())

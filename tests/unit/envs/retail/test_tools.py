@@ -101,7 +101,7 @@ def test_the_order_in_which_items_are_named_does_not_matter(database: Database) 
     for view, swap in ((database, forward), (other, backward)):
         use(view, "modify_pending_order_items", order_id="#W1", payment_method_id="paypal_1", **swap)
         use(view, "exchange_delivered_order_items", order_id="#W2", payment_method_id="paypal_1", **swap)
-    assert database.same_state(other)
+    assert database.is_same_state(other)
 
 
 def test_an_exchange_is_noted_and_nothing_is_paid(database: Database) -> None:
@@ -200,7 +200,7 @@ def test_a_refused_call_says_why_and_changes_nothing(
 ) -> None:
     with pytest.raises(Refusal, match=reason):
         use(database, name, **arguments)
-    assert database.same_state(Database(database.records))
+    assert database.is_same_state(Database(database.records))
     assert database.records.tables["orders"] == ORDERS
     assert database.records.tables["users"] == USERS
 
@@ -230,10 +230,10 @@ def test_views_of_one_shop_do_not_touch_each_other(database: Database) -> None:
     other = Database(database.records)
     actions = [{"name": "cancel_pending_order", "arguments": CANCEL}] * 2
     assert replay(database, actions) == [1]
-    assert not database.same_state(other)
-    assert not other.same_state(database)
+    assert not database.is_same_state(other)
+    assert not other.is_same_state(database)
     assert replay(other, actions[:1]) == []
-    assert database.same_state(other)
+    assert database.is_same_state(other)
     assert database.records.tables["orders"] == ORDERS
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from temper.envs.core.errors import SandboxError
 from temper.envs.sandbox import literals
-from temper.envs.sandbox.sandbox import Sandbox, sandbox_report
+from temper.envs.sandbox.sandbox import Sandbox, report_sandbox
 from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
 LIMITS = Limits(wall_s=30.0, cpu_s=4, memory_mb=256)
@@ -77,7 +77,7 @@ def test_the_report_names_level_and_gaps(sandbox: Sandbox) -> None:
     sandbox.warm()
     assert sandbox.isolation is not None
     assert sandbox.isolation.level >= 1
-    line = sandbox_report()
+    line = report_sandbox()
     assert line.startswith("sandbox level ")
     assert "not isolated: the kernel" in line
 

@@ -15,10 +15,10 @@ import ctypes, json, logging, os, struct
 from temper.envs.sandbox import seal as seal
 from temper.envs.core.errors import GraderError
 from temper.envs.mathematics.grader import MathGrader
-from temper.envs.sandbox.seal_probe import seal_found
+from temper.envs.sandbox.seal_probe import probe_seal
 
 logging.basicConfig()
-print(json.dumps(seal_found(memory_bytes=2**20)))
+print(json.dumps(probe_seal(memory_bytes=2**20)))
 create_ruleset = ((0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x00050026), (0x06, 0, 0, 0x7FFF0000))
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", op, yes, no, k) for op, yes, no, k in create_ruleset))
 head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(create_ruleset), ctypes.addressof(code)))
@@ -26,11 +26,11 @@ seal.prctl(seal.PR_SET_NO_NEW_PRIVS, 1, "no_new_privs")
 seal.check_call(seal.LIBC.prctl(seal.PR_SET_SECCOMP, 2, ctypes.c_ulong(ctypes.addressof(head)), 0, 0), "seccomp")
 grader = MathGrader()
 try:
-    grader.equal(reference="x+1", answer="1+x")
+    grader.is_equal(reference="x+1", answer="1+x")
 except GraderError as error:
     print(error)
 os.environ["TEMPER_SANDBOX_MIN_LEVEL"] = "1"
-print(grader.equal(reference="x+1", answer="1+x"))
+print(grader.is_equal(reference="x+1", answer="1+x"))
 grader.close()
 """
 """A process, and all its children, for which the kernel has no Landlock (ENOSYS), as before 5.13."""
@@ -46,7 +46,7 @@ def uid_of(process: int) -> int:
 
 def test_the_math_grader_tries_its_seal_and_is_not_root() -> None:
     grader = MathGrader()
-    assert grader.equal(reference="x+1", answer="1+x") is True
+    assert grader.is_equal(reference="x+1", answer="1+x") is True
     (worker,) = grader.idle
     assert (worker.seal["level"], worker.seal["not_stopped"]) == (2, [])
     assert grader.mother is not None
@@ -58,10 +58,10 @@ def test_the_math_grader_tries_its_seal_and_is_not_root() -> None:
 def test_reasoning_gyms_process_tries_its_seal_and_is_not_root() -> None:
     library = PuzzleLibrary()
     assert library.make(Origin(dataset="leg_counting", config={}, seed=5)).question
-    found = library.seal()
+    found = library.process.ready["seal"]
     assert (found["level"], found["not_stopped"]) == (2, [])
     assert os.geteuid() != 0 or found["uid"] != 0
-    library.close()
+    library.process.close()
 
 
 def test_without_landlock_grading_is_refused_or_warned_of() -> None:

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from temper.envs.core.turn_text import Call
-from temper.envs.tools.function_tool import function_schema, function_tool
+from temper.envs.tools.function_tool import make_function_tool, read_function_schema
 from temper.envs.tools.text_tool import answer_call
 
 MINE = "support.user_functions"
 
 
 def answer(function: str, *, timeout_s: float = 5.0, **arguments: Any) -> str:
-    tool = function_tool(f"{MINE}.{function}", timeout_s=timeout_s)
+    tool = make_function_tool(f"{MINE}.{function}", timeout_s=timeout_s)
     return answer_call(Call(name=function, arguments=arguments), {function: tool})
 
 
 def test_annotations_and_docstring_give_the_schema() -> None:
-    declared = function_schema(f"{MINE}.population")["function"]
+    declared = read_function_schema(f"{MINE}.population")["function"]
     assert declared["parameters"]["required"] == ["city"]
     assert declared["parameters"]["properties"]["year"]["type"] == "integer"
     assert set(declared) == {"name", "description", "parameters"}

@@ -12,7 +12,7 @@ from support.bound import bound
 from support.in_loop import in_loop
 from support.scripted_engine import ROOM, ScriptedEngine, completion, runner_of
 
-from temper.envs.core.clock import CURRENT, Clock, off_the_clock
+from temper.envs.core.clock import CURRENT, Clock, stop_clock
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import EnvRef, EnvSettings, Task
@@ -223,9 +223,9 @@ def test_programs_at_their_time_limit_are_scored() -> None:
 def test_a_clock_runs_and_stands_still_by_turns() -> None:
     clock, began = Clock(10.0), time.monotonic()
     CURRENT.set(clock)
-    with clock.turned(on=True):
+    with clock.keep(on=True):
         time.sleep(0.1)
-        with off_the_clock(), off_the_clock():
+        with stop_clock(), stop_clock():
             left = clock.left_s
             time.sleep(0.1)
             assert clock.left_s == left
@@ -247,8 +247,8 @@ def test_a_clock_runs_while_one_of_its_overlapping_parts_runs() -> None:
         first = one.enter_context(clock.part())
         second = other.enter_context(clock.part())
         assert not runs()
-        one.enter_context(first.turned(on=True))
-        other.enter_context(second.turned(on=True))
+        one.enter_context(first.keep(on=True))
+        other.enter_context(second.keep(on=True))
         one.close()  # the first part ends before the second
         assert runs()
         assert second.left_s == pytest.approx(clock.left_s, abs=0.1)
@@ -256,7 +256,7 @@ def test_a_clock_runs_while_one_of_its_overlapping_parts_runs() -> None:
         clock.turn(on=False)  # the episode ends before its last part
         assert not runs()
     assert not runs()
-    with clock.turned(on=True):
+    with clock.keep(on=True):
         with clock.part():
             pass
         assert runs()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.tiny_shop import write_shop
 
-from temper.envs.all_tasks import generated_tasks
+from temper.envs.all_tasks import generate_tasks
 from temper.envs.catalog import environment
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.tools.debug.grading.envcheck import self_test
@@ -82,7 +82,7 @@ def test_the_seconds_leave_out_the_start_of_what_the_first_score_waits_for(modul
     slow = "\nfrom functools import cache\nfrom time import sleep\n\n@cache\ndef started():\n    sleep(1)\n"
     (module / "slow_start_env.py").write_text(source + slow)
     env = environment("slow_start_env")
-    report = self_test(env, generated_tasks(env, 12, seed=0))
+    report = self_test(env, generate_tasks(env, 12, seed=0))
     assert report.passed
     assert max(report.seconds) < 0.5
 

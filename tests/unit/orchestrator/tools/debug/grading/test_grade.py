@@ -9,7 +9,7 @@ import pytest
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
-from temper.envs.transcript import score_turns, transcript_turns
+from temper.envs.transcript import read_transcript_turns, score_turns
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.tools.debug.grading.scoring_pool import ScoringPool
 
@@ -93,8 +93,8 @@ def test_turns_keep_their_order_and_their_text() -> None:
         {"role": "tool", "content": "ignored"},
         {"role": "assistant", "content": [{"type": "text", "text": "sec"}, {"type": "text", "text": "ond"}]},
     ]
-    assert transcript_turns({"messages": messages}) == ["first", "second"]
-    assert transcript_turns({"calls": [{"name": "f", "arguments": {}}], "response": "done"})[1:] == ["done"]
+    assert read_transcript_turns({"messages": messages}) == ["first", "second"]
+    assert read_transcript_turns({"calls": [{"name": "f", "arguments": {}}], "response": "done"})[1:] == ["done"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ ENDED = {ReplyKind.RAISED: "raised", ReplyKind.TIME: "ran", ReplyKind.OUTPUT: "g
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tested:
+class CaseResult:
     """The result of one test. `detail` describes it for people, and for the model if the test may be shown."""
 
     passed: bool
@@ -28,11 +28,13 @@ class Tested:
     fault: str = "the result is wrong"
 
 
-def failed_test(reply: Reply, what: str) -> Tested:
+def fail_case(reply: Reply, what: str) -> CaseResult:
     detail = f"{what} {ENDED.get(reply.kind, 'ended:')} {reply.detail}".strip()
     out_of_time = reply.kind is ReplyKind.TIME
     fault = FAULTS.get(reply.kind, "the program gave no result")
-    return Tested(passed=False, detail=detail, policy_fault=reply.policy_fault, out_of_time=out_of_time, fault=fault)
+    return CaseResult(
+        passed=False, detail=detail, policy_fault=reply.policy_fault, out_of_time=out_of_time, fault=fault
+    )
 
 
 def shorten(text: str, limit: int = MAX_SHOWN) -> str:
