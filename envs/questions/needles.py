@@ -4,10 +4,11 @@ The tasks are RULER's retrieval tasks (Hsieh et al., arXiv 2404.06654, section 3
 needles with other keys, `many_values` has several needles with the requested key, and `many_queries` requests several keys.
 These are also the levels 1 to 4 of generated tasks. A level draws from all levels up to it, unless option `task` names one.
 
-Options: `length` and `unit` (`words` or `tokens`) limit the prompt, without the chat template. The prompt is less than one
-sentence shorter, unless its needles and its question are longer. Without a length level 1 has 24 words, and each further
-level 48 more. Tokens are counted by `tokenizer`, a folder with a tokenizer.json. `needles` is the number of other keys,
-values or queries (4).
+Options: `length` and `unit` (`words`, `characters` or `tokens`) limit the prompt, without the chat template. The prompt is
+less than one sentence shorter, unless its needles and its question are longer. Without a length level 1 has 24 words, and
+each further level 48 more. Tokens are counted by `tokenizer`, a folder with a tokenizer.json. `haystack` is the filler
+text: irrelevant `sentences`, or `needles` with other keys. `needles` is the number of other keys, values or queries (4).
+`depth` is the position of the first requested needle, from 0 (first) to 1 (last), or anywhere by default.
 
 A right answer (extracted by `rewards/short_answers.py`) has the requested codes, no other number, and at most 16 words per
 code. Part `recall` is the share of the codes in it, as in RULER. Rows have RULER's `input` and `outputs`. If the outputs
@@ -24,7 +25,7 @@ from typing import Any, Literal, get_args
 
 from tokenizers import Tokenizer
 
-from temper.envs.core.bounds import require_choice, require_int, require_known
+from temper.envs.core.bounds import require_choice, require_fraction, require_int, require_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import Row, RowFormat, gold, has_fields
 from temper.envs.core.row_format import field as row_field
@@ -39,7 +40,8 @@ from temper.rewards.short_answers import short_answer
 
 RECALL = "recall"
 Kind = Literal["single", "many_keys", "many_values", "many_queries"]
-Unit = Literal["words", "tokens"]
+Unit = Literal["words", "characters", "tokens"]
+Haystack = Literal["sentences", "needles"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FIRST_WORDS, MORE_WORDS = 24, 48
 MOST_WORDS = 16
@@ -66,10 +68,13 @@ class NeedleOptions:
     unit: Unit = "words"
     tokenizer: str | None = None
     task: Kind | None = None
+    haystack: Haystack = "sentences"
     needles: int = 4
+    depth: float | None = None
 
     def __post_init__(self) -> None:
         require_choice("options.unit", str(self.unit), get_args(Unit))
+        require_choice("options.haystack", str(self.haystack), get_args(Haystack))
         if self.task is not None:
             require_choice("options.task", str(self.task), KINDS)
         if self.length is not None:
@@ -77,6 +82,8 @@ class NeedleOptions:
         require_int("options.needles", self.needles, least=1)
         if self.needles > MOST_NEEDLES:
             raise ValueError(f"options.needles is {self.needles}; set at most {MOST_NEEDLES}")
+        if self.depth is not None:
+            require_fraction("options.depth", self.depth)
         if (self.unit == "tokens") != (self.tokenizer is not None):
             raise ValueError(
                 "options.unit=tokens needs options.tokenizer, a folder with a tokenizer.json, and only it does"
@@ -143,8 +150,14 @@ def _needles(rng: random.Random, kind: Kind, count: int) -> Needles:
     return Needles(keys=keys[:count], asked=asked, others=[(keys[-1], values[-1])])
 
 
-def _sentence(rng: random.Random) -> str:
-    return f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(QUALITIES)}{rng.choice(PLACES)}."
+def _hay(rng: random.Random, needles: Needles, haystack: Haystack) -> str:
+    if haystack == "sentences":
+        return f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(QUALITIES)}{rng.choice(PLACES)}."
+    taken, used = set(needles.keys), {value for _, value in needles.asked}
+    while True:
+        key, value = "".join(rng.choices(SYLLABLES, k=4)), str(rng.randrange(10 ** (DIGITS - 1), 10**DIGITS))
+        if key not in taken and value not in used:
+            return _needle(key, value)
 
 
 @cache
@@ -157,7 +170,9 @@ def _tokenizer(folder: str) -> Callable[[str], int]:
 
 
 def _measure(options: NeedleOptions) -> Callable[[str], int]:
-    return _tokenizer(str(options.tokenizer)) if options.unit == "tokens" else lambda text: len(text.split())
+    if options.unit == "tokens":
+        return _tokenizer(str(options.tokenizer))
+    return len if options.unit == "characters" else lambda text: len(text.split())
 
 
 def _text(rng: random.Random, needles: Needles, options: NeedleOptions, length: int) -> str:
@@ -166,10 +181,10 @@ def _text(rng: random.Random, needles: Needles, options: NeedleOptions, length: 
     room = length - measure(" ".join([*placed, needles.question]))
     hay: list[str] = []
     while room > 0:
-        hay.append(_sentence(rng))
+        hay.append(_hay(rng, needles, options.haystack))
         room -= max(1, measure(f" {hay[-1]}"))
     while True:
-        prompt = " ".join([*_mixed(rng, hay, placed), needles.question])
+        prompt = " ".join([*_mixed(rng, hay, placed, options.depth), needles.question])
         over = measure(prompt) - length
         if over <= 0 or not hay:
             return prompt
@@ -177,11 +192,15 @@ def _text(rng: random.Random, needles: Needles, options: NeedleOptions, length: 
             over -= max(1, measure(f" {hay.pop()}"))
 
 
-def _mixed(rng: random.Random, hay: list[str], placed: list[str]) -> list[str]:
-    total = len(hay) + len(placed)
-    needles, others = iter(rng.sample(placed, len(placed))), iter(hay)
-    places = set(rng.sample(range(total), len(placed)))
-    return [next(needles) if at in places else next(others) for at in range(total)]
+def _mixed(rng: random.Random, hay: list[str], placed: list[str], depth: float | None) -> list[str]:
+    loose = placed if depth is None else placed[1:]
+    total = len(hay) + len(loose)
+    needles, others = iter(rng.sample(loose, len(loose))), iter(hay)
+    places = set(rng.sample(range(total), len(loose)))
+    mixed = [next(needles) if at in places else next(others) for at in range(total)]
+    if depth is not None:
+        mixed.insert(round(depth * total), placed[0])
+    return mixed
 
 
 def generate(rng: random.Random, level: int, *, options: NeedleOptions) -> Task:

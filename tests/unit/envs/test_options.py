@@ -20,8 +20,10 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"tokenizer": "x"}, "options"),
         ({"unit": "tokens", "length": 5, "tokenizer": "no/such/folder"}, "options"),
         ({"task": "double"}, "options"),
+        ({"haystack": "hay"}, "options"),
         ({"needles": 0}, "options"),
         ({"needles": None}, "options"),
+        ({"depth": 1.5}, "options"),
         ({"lenght": 5}, "options"),
     ],
     "search": [

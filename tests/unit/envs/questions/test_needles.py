@@ -34,9 +34,15 @@ def byte_tokenizer(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("task", ["single", "many_keys", "many_values", "many_queries"])
+@pytest.mark.parametrize("haystack", ["sentences", "needles"])
 @pytest.mark.parametrize("length", [100, 1000, 20_000])
-def test_a_text_has_the_length_that_was_asked_for(task: str, length: int) -> None:
-    assert length - 10 < len(text_of(made(task=task, length=length)).split()) <= length
+def test_a_text_has_the_length_that_was_asked_for(task: str, haystack: str, length: int) -> None:
+    for unit, sentence in (("words", 10), ("characters", 60)):
+        text = text_of(
+            made(task=task, haystack=haystack, length=length * (10 if unit == "characters" else 1), unit=unit)
+        )
+        measured = len(text.split()) if unit == "words" else len(text) / 10
+        assert length - sentence < measured <= length
 
 
 def test_a_length_may_be_in_tokens(tmp_path: Path) -> None:
@@ -51,15 +57,22 @@ def test_a_short_length_leaves_the_needles_and_the_question() -> None:
     assert all(value in text_of(task) for value in task.spec["values"])
 
 
-def test_the_needle_lies_anywhere() -> None:
+@pytest.mark.parametrize(("depth", "low", "high"), [(0, 0, 0.01), (0.5, 0.45, 0.55), (1, 0.97, 1)])
+def test_the_needle_lies_at_its_depth(depth: float, low: float, high: float) -> None:
+    text = text_of(made(task="single", length=2000, depth=depth))
+    assert low <= text.index("The code of") / len(text) <= high
+
+
+def test_without_a_depth_the_needle_lies_anywhere() -> None:
     places = [text_of(made(seed, task="single", length=500)).index("The code of") for seed in range(60)]
     assert min(places) < 500
     assert max(places) > 2000
 
 
-def test_nothing_else_in_the_text_answers_the_question() -> None:
+@pytest.mark.parametrize("haystack", ["sentences", "needles"])
+def test_nothing_else_in_the_text_answers_the_question(haystack: str) -> None:
     for seed in range(30):
-        task = made(seed, level=4, length=600)
+        task = made(seed, level=4, length=600, haystack=haystack)
         *told, _ = text_of(task).split(". What ")
         for value in task.spec["values"]:
             assert told[0].count(value) == 1
