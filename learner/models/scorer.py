@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.batches.micro_batches import Prompts
 from temper.learner.models import packed_rows
 from temper.learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
 from temper.learner.models.packed_rows import PackedRows

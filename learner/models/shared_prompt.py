@@ -19,7 +19,7 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.batches.micro_batches import Prompts
 from temper.learner.models.borders import border_mask
 from temper.learner.models.packed_rows import LEAK_IN_HALF, PROBE
 from temper.learner.models.shape import RECURRENT
@@ -154,7 +154,7 @@ def require_recomputable(forward: Callable[..., Any], model: PreTrainedModel, *,
     """
     before, after = PROBE
     ids_1T = torch.arange(1, before + after + 1, device=model.device)[None]
-    prompts = Prompts.padded([ids_1T[0, :before].tolist()], rows_P=[1], pad_id=0)
+    prompts = Prompts.pad([ids_1T[0, :before].tolist()], rows_P=[1], pad_id=0)
     with torch.no_grad():
         shared_1TV = causal_logits(forward, model.config, ids_1T[:, before:], prompts, packs=packs).float()
         whole_1TV, alone_1TV = (
