@@ -15,11 +15,10 @@ from temper.envs.core.clock import loop_time
 from temper.envs.core.process import MemoryUsage, ProcessInfo, WorkerDied
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
-from temper.rollout.pool.served_weights import JoiningWorker, Served, ServedWeights
+from temper.rollout.episodes.worker import WorkerHandle
 from temper.rollout.pool.slot_keeper import RestartPolicy, SlotKeeper, WorkerSlot, WorkerState
-from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
-from temper.rollout.weights.delivery import Push
+from temper.rollout.weights.delivery import EngineEnd, Push, Served, ServedWeights
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -261,7 +260,7 @@ class RolloutPool:
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         """Let every worker read a model directory, whose weights count as `version`. Return the version that all confirm."""
 
-        async def read(receivers: Sequence[WorkerHandle | JoiningWorker]) -> Sequence[WeightVersion | BaseException]:
+        async def read(receivers: Sequence[EngineEnd]) -> Sequence[WeightVersion | BaseException]:
             reading = (receiver.load_checkpoint(directory, version) for receiver in receivers)
             return await asyncio.gather(*reading, return_exceptions=True)
 
@@ -270,7 +269,7 @@ class RolloutPool:
     async def _load(
         self,
         wanted: Served,
-        give: Callable[[Sequence[WorkerHandle | JoiningWorker]], Awaitable[Sequence[WeightVersion | BaseException]]],
+        give: Callable[[Sequence[EngineEnd]], Awaitable[Sequence[WeightVersion | BaseException]]],
     ) -> WeightVersion:
         """Give weights to all workers. Replacements of workers that die meanwhile get them before they serve.
 
