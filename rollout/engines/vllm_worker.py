@@ -38,8 +38,9 @@ from temper.rollout.engines.runners.layer_recorder import LayerRecorder
 from temper.rollout.engines.runners.thinking_processor import ThinkingProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU
 from temper.rollout.weights.buckets import BucketReceiver, IncomingWeights
-from temper.rollout.weights.host_memory import MappedFiles, release_free_memory
+from temper.rollout.weights.host_memory import release_free_memory
 from temper.rollout.weights.manifest import LocalWeights, from_plain, read_weights
+from temper.rollout.weights.transports import MappedFiles
 
 BACKEND = "temper"
 PARENT_CHECK_S = 2.0
