@@ -294,10 +294,10 @@ def test_a_continued_scan_equals_one_scan(place):
     values = [torch.randn(2, 30, 4, 3), torch.rand(2, 30, 4), torch.randn(2, 30, 2, 5), torch.randn(2, 30, 2, 5)]
     once, twice = ([tensor.double().requires_grad_() for tensor in values] for _ in range(2))
     a, d = -torch.arange(1.0, 5.0).double(), torch.randn(4).double()
-    whole = mamba_scan.chunk_scan(once[0], once[1], a, once[2], once[3], chunk_size=8, d_H=d)
+    whole, _ = mamba_scan.chunk_scan(once[0], once[1], a, once[2], once[3], chunk_size=8, d_H=d)
     (x, dt, b, c), (x2, dt2, b2, c2) = halves(twice, place)
-    begin, state = mamba_scan.continued_scan(x, dt, a, b, c, chunk_size=8, d_H=d, initial_BHPN=None)
-    rest, _ = mamba_scan.continued_scan(x2, dt2, a, b2, c2, chunk_size=8, d_H=d, initial_BHPN=state)
+    begin, state = mamba_scan.chunk_scan(x, dt, a, b, c, chunk_size=8, d_H=d)
+    rest, _ = mamba_scan.chunk_scan(x2, dt2, a, b2, c2, chunk_size=8, d_H=d, initial_BHPN=state)
     assert torch.allclose(torch.cat([begin, rest], dim=1), whole, atol=1e-12)
     whole.sin().sum().backward()
     torch.cat([begin, rest], dim=1).sin().sum().backward()
