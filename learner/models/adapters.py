@@ -50,7 +50,7 @@ def _takes_adapter(model: PreTrainedModel, name: str, module: torch.nn.Module) -
 
 
 @contextmanager
-def disabled_adapters(model: PreTrainedModel) -> Iterator[None]:
+def disable_adapters(model: PreTrainedModel) -> Iterator[None]:
     """Run a model without its adapters. peft's switch would also change which weights are trained."""
     layers = [layer for _, layer in _adapters(model)]
     for layer in layers:

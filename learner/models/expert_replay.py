@@ -105,7 +105,7 @@ class ExpertReplay:
         return recomputed(partial(run, **layer.keywords), *inputs)
 
     def _hook(self, layer: int, router: Router) -> Callable[[torch.nn.Module, Any, Returned], Returned | None]:
-        def routed(module: torch.nn.Module, inputs: Any, returned: Returned) -> Returned | None:
+        def replay_choices(module: torch.nn.Module, inputs: Any, returned: Returned) -> Returned | None:
             running = self._pass
             if running is None:
                 return None
@@ -119,7 +119,7 @@ class ExpertReplay:
             self._compare(recorded_NK, own_NK, running.samples_N)
             return logits_NE, router.router_weights(logits_NE, chosen_NK).to(weights_NK.dtype), chosen_NK
 
-        return routed
+        return replay_choices
 
     def _count(self, layer: int, chosen_NK: torch.Tensor, samples_N: torch.Tensor) -> None:
         weights_NK = samples_N[:, None].expand_as(chosen_NK)

@@ -68,14 +68,14 @@ class _Chunks:
         self.groups, self.state = b_BTGN.shape[2:]
         self.count = -(-self.length // chunk_size)
         self.size = -(-self.length // self.count)
-        self.x = self._chunked(x_BTHP * dt_BTH[..., None])  # (B K, L, H, P)
-        self.b = self._chunked(b_BTGN).transpose(1, 2)  # (B K, G, L, N)
-        self.c = self._chunked(c_BTGN).transpose(1, 2)
+        self.x = self._to_chunks(x_BTHP * dt_BTH[..., None])  # (B K, L, H, P)
+        self.b = self._to_chunks(b_BTGN).transpose(1, 2)  # (B K, G, L, N)
+        self.c = self._to_chunks(c_BTGN).transpose(1, 2)
         self.visible = torch.ones(self.size, self.size, dtype=torch.bool, device=x_BTHP.device).tril()  # (L, L)
         self.entered: torch.Tensor | None = None
         self.left: torch.Tensor | None = None
         self.kept: torch.Tensor | None = None
-        decays = self._chunked((a_H * dt_BTH)[..., None])[..., 0]
+        decays = self._to_chunks((a_H * dt_BTH)[..., None])[..., 0]
         if sequences_BT is None:
             self.decay = decays.cumsum(1)  # (B K, L, H)
         else:
@@ -94,7 +94,7 @@ class _Chunks:
         own = numbers.view(-1, 1, self.size)
         self.visible = self.visible & (own.transpose(1, 2) == own)[:, None]  # (B K, 1, L, L)
 
-    def _chunked(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _to_chunks(self, tensor: torch.Tensor) -> torch.Tensor:
         pad = self.count * self.size - self.length
         padded = functional.pad(tensor, (0, 0, 0, 0, 0, pad)) if pad else tensor
         return padded.reshape(self.batch * self.count, self.size, *tensor.shape[2:])

@@ -41,7 +41,7 @@ class Completion:
                 f"{len(self.injected_T)} injected marks: the lengths must be equal"
             )
 
-    def then(self, rest: "Completion") -> "Completion":
+    def join(self, rest: "Completion") -> "Completion":
         """Return these tokens followed by `rest`."""
         return Completion(
             token_ids=(*self.token_ids, *rest.token_ids),
@@ -116,7 +116,7 @@ class EngineStats:
     hung_calls: int = 0
 
     @classmethod
-    def together(cls, engines: Sequence["EngineStats"]) -> "EngineStats":
+    def combine(cls, engines: Sequence["EngineStats"]) -> "EngineStats":
         """Return the sums over several engines, and the mean of `cache_use`."""
         rows = [asdict(one) for one in engines]
         sums = {name: sum(row[name] for row in rows) for name in asdict(cls())}

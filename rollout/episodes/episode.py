@@ -123,7 +123,7 @@ class Episode:
     def _sampled(self, since: Completion | None) -> Completion | None:
         if self.before is None or since is None:
             return self.before or since
-        return self.before.then(since)
+        return self.before.join(since)
 
 
 class EngineFault(EnvError):

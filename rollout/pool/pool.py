@@ -149,7 +149,7 @@ class RolloutPool:
                     continue
             slot.record_result(worker, group)
             return group, slot
-        group = _failed(ticket, samples, worker_failures)
+        group = _fail_all(ticket, samples, worker_failures)
         self._log(f"group {ticket.number} failed: {group.failures[0].message}")
         return group, None
 
@@ -198,10 +198,10 @@ class RolloutPool:
             self._keeper.check()
 
     async def memory_usage(self) -> dict[str, MemoryUsage]:
-        async def named(worker: WorkerHandle) -> tuple[str, MemoryUsage]:
+        async def ask(worker: WorkerHandle) -> tuple[str, MemoryUsage]:
             return worker.name, await worker.memory_usage()
 
-        return dict(await self._of_all(named))
+        return dict(await self._of_all(ask))
 
     def starting(self) -> float:
         """Return now, on the monotonic clock, while an engine starts, else 0."""
@@ -219,7 +219,7 @@ class RolloutPool:
 
     async def engine_stats(self) -> EngineStats:
         """Return the engines' work since the last call."""
-        return EngineStats.together(await self._of_all(lambda worker: worker.engine_stats()))
+        return EngineStats.combine(await self._of_all(lambda worker: worker.engine_stats()))
 
     async def _of_all(self, ask: Callable[[WorkerHandle], Awaitable[T]]) -> list[T]:
         """Return the answers of the serving workers, without those that die meanwhile."""
@@ -296,7 +296,7 @@ class RolloutPool:
         await self._keeper.stop(self._slots)
 
 
-def _failed(ticket: Ticket, samples: int, worker_failures: Sequence[WorkerDied]) -> Group:
+def _fail_all(ticket: Ticket, samples: int, worker_failures: Sequence[WorkerDied]) -> Group:
     """Return the group of a ticket after too many worker failures: all its answers failed."""
     count, last = len(worker_failures), worker_failures[-1]
     why = f"{count} rollout workers failed while they sampled {ticket.task.label}; the last failure: {last}"

@@ -74,7 +74,7 @@ class RemoteEpisodes:
         episode.watch.lap()
         while True:
             try:
-                reply = await self._asked(episode, messages)
+                reply = await self._ask(episode, messages)
             except PromptTooLong:
                 if not turns:
                     raise
@@ -89,7 +89,7 @@ class RemoteEpisodes:
                 return (Stop.TURNS if result.truncated else Stop.ENV), result
             messages += [reply.message, *result.messages]
 
-    async def _asked(self, episode: Episode, messages: list[Message]) -> ChatTurn:
+    async def _ask(self, episode: Episode, messages: list[Message]) -> ChatTurn:
         task, sampling = episode.task, episode.sampling
         seed = episode.seed + len(episode.turns)
         body: dict[str, Any] = request_body(self._model, messages, task.tools, task.thinking, sampling, seed=seed)

@@ -77,7 +77,7 @@ class Delivery:
         gets adapters alone.
         """
         found = await self._try_delivery(manifest, engines, limit_s=limit_s, with_base=with_base)
-        again = [number for number, result in enumerate(found) if _failed(result)]
+        again = [number for number, result in enumerate(found) if _is_retried(result)]
         if again:
             lacking = [engines[number] for number in again]
             repeated = await self._try_delivery(manifest, lacking, limit_s=limit_s, with_base=True)
@@ -156,7 +156,7 @@ class Delivery:
         return self._receivers
 
 
-def _failed(result: WeightVersion | BaseException) -> bool:
+def _is_retried(result: WeightVersion | BaseException) -> bool:
     return not isinstance(result, WeightVersion | WorkerDied | NoLongerHeld)
 
 

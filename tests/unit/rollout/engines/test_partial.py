@@ -142,7 +142,7 @@ async def closings_go_on(engine: VllmEngine, tags: ThinkingTags, prompt: tuple[i
         rest = await engine.generate(
             TurnRequest(prompt_ids=prompt, max_tokens=40 - cut, seed=cut, limit=limit, prefix_ids=partial.token_ids)
         )
-        both = partial.then(rest)
+        both = partial.join(rest)
         closed = tags.forced_end(both.token_ids, limit)
         assert closed is not None
         assert [n for n, mark in enumerate(both.injected_T) if mark] == list(range(closed.start, closed.end))
