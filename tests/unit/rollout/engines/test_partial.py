@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import tiny_models
+from support.plain_rank import rank_logprobs
 
 from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
@@ -121,7 +122,7 @@ def gap(rank: TrainerWorker, trajectories: list[Trajectory]) -> float:
             known += [*[math.nan] * len(turn.context_ids), *turn.logprobs_T]
         wholes.append(tuple(ids))
         recorded.append(known)
-    rows = rank.logprobs([TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in wholes])
+    rows = rank_logprobs(rank, [TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in wholes])
     return max(
         abs(ours - theirs)
         for known, row in zip(recorded, rows, strict=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import tiny_models
+from support.plain_rank import rank_logprobs
 from support.pushes import loaded
 
 from temper.learner.batches.micro_batches import build_batch
@@ -37,7 +38,7 @@ Passage = tuple[tuple[int, ...], ThinkingLimit | None, Completion]
 def gap(rank: TrainerWorker, samples: list[Passage]) -> float:
     """Largest difference between engine and trainer over the sampled tokens. Injected ones have no log-probability."""
     whole = [(*prompt, *said.token_ids) for prompt, _, said in samples]
-    expected = rank.logprobs([TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole])
+    expected = rank_logprobs(rank, [TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole])
     largest = 0.0
     for (_, _, said), row in zip(samples, expected, strict=True):
         theirs = row[len(row) - len(said.token_ids) :]
