@@ -19,7 +19,7 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.losses.dpo import pair_loss
 from temper.learner.losses.kl import ESTIMATES, distillation_advantages, penalised_advantages
 from temper.learner.losses.policy import Loss, PolicyTerms, nll_loss, policy_loss
-from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.experts import ExpertReplay
 from temper.learner.models.scorer import Scorer, Scores
 
 

@@ -26,8 +26,7 @@ from temper.learner.engine.saved_state import ADAPTERS_FILE
 from temper.learner.gc_freeze import freeze_gc
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.adapters import add_adapters, load_adapters
-from temper.learner.models.expert_replay import ExpertReplay
-from temper.learner.models.experts import prepare_routers
+from temper.learner.models.experts import ExpertReplay, prepare_routers
 from temper.learner.models.loading import read_tokenizer, recompute
 from temper.learner.models.pass_costs import MOST_TOKENS, measure_pass_costs
 from temper.learner.models.shape import longest_sequence

@@ -13,7 +13,7 @@ from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, free_partiti
 from temper.learner.engine.device_memory import OffloadedStorage, find_storages, find_tensors, nbytes
 from temper.learner.engine.placement import offload_param_config, place_rest
 from temper.learner.models.adapters import disable_adapters
-from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.experts import ExpertReplay
 from temper.learner.models.loading import train_without_noise
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.sequence_parallel import SequenceGroup

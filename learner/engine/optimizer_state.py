@@ -26,8 +26,8 @@ from deepspeed.utils import (
 )
 from torch.nn import functional
 
+from temper.learner.engine.model_files import SHARD_BYTES, Piece, copy_to_cpu, file_piece
 from temper.learner.engine.optimizer import EMA, GuardedAdamW, MatrixPart
-from temper.learner.engine.piece import SHARD_BYTES, Piece, copy_to_cpu, file_piece
 from temper.learner.engine.saved_state import RANKS, SHARDS, SavedTensor, open_state, require_all_ranks, state_files
 from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.loading import full_shape

@@ -52,10 +52,6 @@ class Completion:
             finished=rest.finished,
         )
 
-    def end_at(self, count: int) -> "Completion":
-        """Return the first `count` tokens as a finished turn."""
-        return replace(self.first(count), finished=True)
-
     def first(self, count: int) -> "Completion":
         """Return the first `count` tokens. If that drops tokens, the turn is not finished."""
         if count >= len(self.token_ids):
@@ -89,7 +85,7 @@ def cut_at_stop(
     for count in range(1, min(near, len(rest.token_ids)) + 1):
         decoded = text([*prefix_ids[-near:], *rest.token_ids[:count]])
         if any(one in decoded for one in stop):
-            return rest.end_at(count)
+            return replace(rest.first(count), finished=True)
     return rest
 
 

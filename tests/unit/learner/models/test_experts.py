@@ -19,8 +19,8 @@ from temper.learner.batches.micro_batches import MicroBatch, build_batch
 from temper.learner.batches.pass_experts import PassExperts, PassRow, join_choices
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig
-from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.experts import (
+    ExpertReplay,
     find_routers,
     load_entropy,
     load_max,

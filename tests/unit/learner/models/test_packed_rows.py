@@ -27,7 +27,7 @@ from temper.learner.batches.pairs import Pair, build_pair_batch
 from temper.learner.batches.pass_experts import PassExperts, PassRow
 from temper.learner.config import LearnerConfig, OptimConfig, Recomputed, ZeroStage
 from temper.learner.losses.config import LossConfig
-from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.experts import ExpertReplay
 from temper.learner.models.fresh import make_model
 from temper.learner.models.loading import recompute
 from temper.learner.models.logprobs import token_entropies, token_logprobs
