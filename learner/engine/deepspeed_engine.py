@@ -136,9 +136,6 @@ class DeepSpeedEngine:
         if not noise:
             train_without_noise(self.model)
 
-    def eval(self) -> None:
-        self.engine.eval()
-
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of this rank's share of the loss. A step's gradient is the *sum* over ranks and calls.
 

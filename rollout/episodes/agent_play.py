@@ -22,7 +22,7 @@ from temper.rollout.episodes.agent_session import (
 from temper.rollout.episodes.episode import LIMITS, EngineSteps, Episode, build_turn, fill_last_experts
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.sampling import Sampling
-from temper.rollout.trajectory import TOKEN_LIMITS, Stop
+from temper.rollout.trajectory import Stop
 
 T = TypeVar("T")
 
@@ -115,9 +115,9 @@ class AgentPlay:
         stop = self._steps.stop_after(
             finished=completion.finished, turns=len(episode.turns) + 1, is_full=len(completion.token_ids) >= room
         )
-        turn = build_turn(task, context, sampled, parsed, StepResult(), times=episode.watch.lap())
+        turn = build_turn(task, context, sampled, parsed, StepResult(), stop=stop, times=episode.watch.lap())
         tree.add(parent, context, completion.token_ids, text=request.text, unsent=len(whole) - len(text))
-        episode.end_turn(replace(turn, truncated=stop in TOKEN_LIMITS))
+        episode.end_turn(turn)
         episode.stops.append(stop)
         return AgentReply(completion=completion, text=text, readable=parsed.readable)
 

@@ -24,7 +24,17 @@ from temper.rollout.episodes.resume import PartialEpisode, PartialTurn
 from temper.rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import NO_TIME, Resumption, Stop, Times, Trajectory, Turn, TurnFault, last_turns
+from temper.rollout.trajectory import (
+    NO_TIME,
+    TOKEN_LIMITS,
+    Resumption,
+    Stop,
+    Times,
+    Trajectory,
+    Turn,
+    TurnFault,
+    last_turns,
+)
 
 T = TypeVar("T")
 LIMITS = {
@@ -275,11 +285,22 @@ def turn_seed(seed: int, turn: int) -> int:
 
 
 def build_turn(
-    task: Task, context: tuple[int, ...], sampled: SampledTurn, parsed: ParsedTurn, result: StepResult, *, times: Times
+    task: Task,
+    context: tuple[int, ...],
+    sampled: SampledTurn,
+    parsed: ParsedTurn,
+    result: StepResult,
+    *,
+    stop: Stop,
+    times: Times,
 ) -> Turn:
-    """Return the turn that was sampled after `context`, parsed, and answered with `result`."""
+    """Return the turn that was sampled after `context`, up to the limit `stop`, parsed, and answered with `result`."""
     completion = sampled.completion
     experts = completion.experts
+    faults = {
+        TurnFault.THINKING: not parsed.well_formed,
+        TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
+    }
     return Turn(
         context_ids=as_ids(context),
         sampled_ids=as_ids(completion.token_ids),
@@ -291,19 +312,12 @@ def build_turn(
         answer=parsed.answer,
         observation=result.messages,
         thinking=sampled.thinking,
-        faults=turn_faults(parsed, task),
+        faults=tuple(fault for fault, there in faults.items() if there),
+        truncated=stop in TOKEN_LIMITS,
         experts=None if experts is None else experts[-len(context) - len(completion.token_ids) :],
         times=times,
         tool_spans=result.tool_spans,
     )
-
-
-def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
-    faults = {
-        TurnFault.THINKING: not parsed.well_formed,
-        TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
-    }
-    return tuple(fault for fault, there in faults.items() if there)
 
 
 def fill_last_experts(turn: Turn, context: tuple[int, ...], after: Completion) -> Turn:

@@ -169,8 +169,7 @@ class EpisodeRunner:
                 finished=sampled.completion.finished, turns=len(turns) + 1, is_full=len(sampled_ids) >= room
             )
             result = await self._steps.call(episode, functools.partial(episode.env.step, parsed, limit=LIMITS[stop]))
-            turn = build_turn(task, context, sampled, parsed, result, times=episode.watch.lap())
-            episode.end_turn(replace(turn, truncated=stop in TOKEN_LIMITS))
+            episode.end_turn(build_turn(task, context, sampled, parsed, result, stop=stop, times=episode.watch.lap()))
             if stop in TOKEN_LIMITS:
                 return stop, result
             if result.done:

@@ -13,14 +13,18 @@ from temper.envs.catalog import make_env
 from temper.envs.core.clock import Clock
 from temper.envs.core.errors import PromptTooLong
 from temper.envs.core.step_result import StepResult
-from temper.envs.core.task import Message, Task
+from temper.envs.core.task import Message
 from temper.envs.env_episode import EnvEpisode
 from temper.rollout.config import EpisodeLimits
-from temper.rollout.episodes.episode import LIMITS, Episode, EpisodeSteps, sample_seed, turn_faults
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.episode import LIMITS, Episode, EpisodeSteps, build_turn, sample_seed
+from temper.rollout.episodes.turn_sampler import SampledTurn
 from temper.rollout.remote.chat_messages import ChatTurn, read_turn, request_body
 from temper.rollout.remote.client import ChatClient
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory
+
+NO_IDS = Completion(token_ids=(), logprobs_T=(), versions_T=(), finished=True)
+"""The tokens of a turn. Servers return no ids."""
 
 
 class RemoteEpisodes:
@@ -82,7 +86,8 @@ class RemoteEpisodes:
                 return stop, await self._steps.call(episode, partial(env.truncate, LIMITS[stop]))
             stop = self._steps.stop_after(finished=reply.finished, turns=len(turns) + 1)
             result = await self._steps.call(episode, partial(env.step, reply.parsed, limit=LIMITS[stop]))
-            turns.append(_turn(task, reply, result, times=episode.watch.lap()))
+            sampled = SampledTurn(completion=NO_IDS, thinking=reply.thinking)
+            turns.append(build_turn(task, (), sampled, reply.parsed, result, stop=stop, times=episode.watch.lap()))
             if stop is Stop.LENGTH:
                 return stop, result
             if result.done:
@@ -99,22 +104,3 @@ class RemoteEpisodes:
                     return read_turn(await self._client.complete(body), thinks=task.thinks, sampling=sampling)
             finally:
                 self.heard = monotonic()
-
-
-def _turn(task: Task, reply: ChatTurn, result: StepResult, *, times: Times) -> Turn:
-    """Return a turn without ids, which servers do not return."""
-    return Turn(
-        context_ids=as_ids(()),
-        sampled_ids=as_ids(()),
-        logprobs_T=as_floats(()),
-        versions_T=as_ids(()),
-        injected_T=as_marks(()),
-        text=reply.parsed.text,
-        reasoning=reply.parsed.reasoning,
-        answer=reply.parsed.answer,
-        observation=result.messages,
-        thinking=reply.thinking,
-        faults=turn_faults(reply.parsed, task),
-        times=times,
-        tool_spans=result.tool_spans,
-    )

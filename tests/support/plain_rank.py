@@ -91,7 +91,7 @@ def rank_logprobs(rank: TrainerWorker, samples: Sequence[TrainingSample]) -> lis
     engine, replay = rank.engine, rank.replay
     assert engine is not None
     assert replay is not None
-    engine.eval()
+    engine.engine.eval()
     values = []
     with torch.no_grad():
         for sample in samples:
