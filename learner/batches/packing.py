@@ -235,11 +235,6 @@ def _item(rows: tuple[int, ...], lengths: Sequence[int], *, prompt: int = 0) -> 
     return PackItem(rows=rows, prompt=prompt, length=max(rests), rests=sum(rests))
 
 
-def round_robin_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> BatchPlan:
-    """Plan items without prompts: similar lengths together, distributed evenly over the ranks."""
-    return [pack(share, budget=budget) for share in round_robin(items, ranks=ranks)]
-
-
 def balanced_plan(items: Iterable[PackItem], *, ranks: int, budget: int, costs: PassCosts = ON_CPU) -> BatchPlan:
     """Plan items with and without prompts, at least one per rank. Within a rank items with prompts run first."""
     plan = []
@@ -250,15 +245,15 @@ def balanced_plan(items: Iterable[PackItem], *, ranks: int, budget: int, costs: 
     return plan
 
 
-def round_robin(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:
-    """Deal items to the ranks, longest first, in alternating direction to balance the lengths."""
+def round_robin_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> BatchPlan:
+    """Plan items without prompts, similar lengths together: longest first, dealt to the ranks in alternating direction."""
     longest_first = sorted(items, key=lambda item: -item.length)
     shares: list[list[PackItem]] = [[] for _ in range(ranks)]
     for start in range(0, len(longest_first), ranks):
         order = range(ranks) if (start // ranks) % 2 == 0 else range(ranks - 1, -1, -1)
         for rank, item in zip(order, longest_first[start : start + ranks]):  # noqa: B905 - the last row may be shorter
             shares[rank].append(item)
-    return shares
+    return [pack(share, budget=budget) for share in shares]
 
 
 def balance(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:

@@ -44,7 +44,6 @@ from temper.learner.engine.saved_state import ADAPTERS_FILE
 from temper.learner.models.adapters import (
     adapter_names,
     adapter_shapes,
-    base_parameters_by_name,
     is_adapter,
     merge_adapters,
     strip_adapters,
@@ -214,7 +213,7 @@ class DeepSpeedEngine:
 
     def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor of `checkpoint_parameters`."""
-        parameters = _in_order(dict(base_parameters_by_name(self.model)))
+        parameters = _in_order(strip_adapters(dict(self.model.named_parameters())))
         meta = {name: torch.empty(full_shape(p), device="meta") for name, p in parameters.items()}
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 

@@ -46,30 +46,16 @@ def causal_logits(
     Padding on the right needs no mask, because a causal model does not see it. If `packs`, the model keeps sequences apart by
     their borders (`Scorer.packs`), so its answers need no mask either. `reading` is the context of the pass that
     returns the logits. `arguments` of the model are for whole sequences only.
+
+    An answer's logits equal those in one sequence with its prompt. Padding before a shorter prompt is masked: attention does
+    not see it, positions do not count it, and Mamba layers get zeros for it, so convolution and state are those of an empty
+    sequence. `whole_graph` adds the prompts' last logits with weight 0, so that a gradient reaches every module that ran, as
+    ZeRO-3 requires.
     """
     if prompts is None:
         with reading:
             logits_BTV: torch.Tensor = model(input_ids=ids_BT, use_cache=False, **arguments).logits
         return logits_BTV
-    return _answer_logits(model, config, ids_BT, prompts, packs=packs, whole_graph=whole_graph, reading=reading)
-
-
-def _answer_logits(
-    model: Callable[..., Any],
-    config: PreTrainedConfig,
-    ids_BT: torch.Tensor,
-    prompts: Prompts,
-    *,
-    packs: bool,
-    whole_graph: bool,
-    reading: AbstractContextManager[None],
-) -> torch.Tensor:
-    """Return each answer's logits, equal to those in one sequence with its prompt.
-
-    Padding before a shorter prompt is masked. Attention does not see it, positions do not count it, and Mamba layers get
-    zeros for it, so convolution and state are those of an empty sequence. `whole_graph` adds the prompts' last logits with
-    weight 0, so that a gradient reaches every module that ran, as ZeRO-3 requires.
-    """
     device = ids_BT.device
     cache = PromptCache(config, _key_places(prompts, length=ids_BT.shape[1], device=device) if packs else None)
     before, after = _padding(prompts, length=ids_BT.shape[1], device=device)
@@ -84,7 +70,7 @@ def _answer_logits(
     )
     cache.expand(torch.tensor(prompts.of_B, device=device))
     with reading:
-        logits_BTV: torch.Tensor = model(input_ids=ids_BT, past_key_values=cache, use_cache=False, **after).logits
+        logits_BTV = model(input_ids=ids_BT, past_key_values=cache, use_cache=False, **after).logits
     return logits_BTV + 0.0 * output.logits.sum() if whole_graph else logits_BTV
 
 
