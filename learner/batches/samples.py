@@ -149,13 +149,18 @@ def samples_from_groups(
     samples, places, before = list[TrainingSample](), count(), 0
     for group, credits, values in zip(groups, credits_N, map(iter, values_N), strict=True):
         for number, one in enumerate(credits):
-            first, *others = _branch_samples(
-                one,
-                advantages=list(islice(values, len(one.parts))),
-                masked=_masked_branches(one, mask_truncated),
-                overrides=overrides,
-                ticket=group.ticket,
-                episode=before + one.episode,
+            advantages = list(islice(values, len(one.parts)))
+            first, *others = (
+                _branch_sample(
+                    one,
+                    branch,
+                    advantages=advantages,
+                    untrained=untrained,
+                    overrides=overrides,
+                    ticket=group.ticket,
+                    episode=before + one.episode,
+                )
+                for branch, untrained in _untrained_turns(one, mask_truncated)
             )
             place = next(places) if number < len(group.trajectories) else None
             samples += [first, *others] if others else [replace(first, place=place)]
@@ -163,31 +168,14 @@ def samples_from_groups(
     return samples
 
 
-def _branch_samples(
-    credit: AnswerCredit,
-    *,
-    advantages: Sequence[float],
-    masked: Sequence[list[int]],
-    overrides: Mapping[TurnFault, float],
-    ticket: Ticket,
-    episode: int,
-) -> Iterator[TrainingSample]:
-    """Yield a sample for each branch of an answer whose parts have these advantages. Each turn is trained once, if it has a
-    branch that is not `masked`.
-    """
-    seen = set[int]()
+def _untrained_turns(credit: AnswerCredit, mask_truncated: bool) -> Iterator[tuple[list[int], set[int]]]:
+    """Yield each branch with the turns that it does not train: all of a masked one, else those of earlier branches."""
+    masked, seen = _masked_branches(credit, mask_truncated), set[int]()
     for branch in credit.answer.branches:
-        is_masked = branch in masked
-        yield _branch_sample(
-            credit,
-            branch,
-            advantages=advantages,
-            untrained=set(branch) if is_masked else seen,
-            overrides=overrides,
-            ticket=ticket,
-            episode=episode,
-        )
-        if not is_masked:
+        if branch in masked:
+            yield branch, set(branch)
+        else:
+            yield branch, set(seen)
             seen.update(branch)
 
 
