@@ -18,7 +18,7 @@ from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.episodes.worker import WorkerHandle
 from temper.rollout.pool.slot_keeper import RestartPolicy, SlotKeeper, WorkerSlot, WorkerState
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
-from temper.rollout.weights.delivery import EngineEnd, Push, Served, ServedWeights
+from temper.rollout.weights.delivery import Push, Served, ServedWeights, WorkerEnd
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class RolloutPool:
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         """Let every worker read a model directory, whose weights count as `version`. Return the version that all confirm."""
 
-        async def read(receivers: Sequence[EngineEnd]) -> Sequence[WeightVersion | BaseException]:
+        async def read(receivers: Sequence[WorkerEnd]) -> Sequence[WeightVersion | BaseException]:
             reading = (receiver.load_checkpoint(directory, version) for receiver in receivers)
             return await asyncio.gather(*reading, return_exceptions=True)
 
@@ -269,7 +269,7 @@ class RolloutPool:
     async def _load(
         self,
         wanted: Served,
-        give: Callable[[Sequence[EngineEnd]], Awaitable[Sequence[WeightVersion | BaseException]]],
+        give: Callable[[Sequence[WorkerEnd]], Awaitable[Sequence[WeightVersion | BaseException]]],
     ) -> WeightVersion:
         """Give weights to all workers. Replacements of workers that die meanwhile get them before they serve.
 

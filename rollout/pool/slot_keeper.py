@@ -12,7 +12,7 @@ from temper.envs.core.process import ProcessDied, ProcessInfo, ProcessState, Wor
 from temper.rollout.episodes.worker import WorkerHandle
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.trajectory import Group, WeightVersion
-from temper.rollout.weights.delivery import EngineEnd, JoiningWorker, Served, ServedWeights
+from temper.rollout.weights.delivery import JoiningWorker, Served, ServedWeights, WorkerEnd
 from temper.rollout.weights.manifest import NoLongerHeld
 
 BROKEN_AFTER = 3
@@ -107,7 +107,7 @@ class WorkerSlot:
         return self.state is not WorkerState.STARTING and not self.over.is_set()
 
     @property
-    def receiver(self) -> EngineEnd:
+    def receiver(self) -> WorkerEnd:
         return self.worker if self.joining is None else JoiningWorker(worker=self.worker, joining=self.joining)
 
     def now(self, *, asleep: bool = False) -> ProcessInfo:

@@ -50,6 +50,10 @@ class EngineEnd(Protocol):
         """Load a push by its offer, as engine `number` of the receivers. Return the version that the engine confirms."""
         ...
 
+
+class WorkerEnd(EngineEnd, Protocol):
+    """A worker of the pool, which also reads model directories."""
+
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         """Load a model directory, whose weights count as `version`. Return the version that the engine confirms."""
         ...
@@ -203,7 +207,7 @@ class Served:
 class JoiningWorker:
     """A worker that loads weights separately. A later load for all workers waits for that."""
 
-    worker: EngineEnd
+    worker: WorkerEnd
     joining: asyncio.Task[None]
 
     @property
@@ -251,7 +255,7 @@ class ServedWeights:
         limit_s = self._push_s(push.manifest.bytes_with_base)
         return await push.delivery.deliver_push(push.manifest, receivers, limit_s=limit_s, with_base=with_base)
 
-    async def give(self, worker: EngineEnd, now: Served, *, started: Served, read_s: float) -> None:
+    async def give(self, worker: WorkerEnd, now: Served, *, started: Served, read_s: float) -> None:
         """Bring a worker from its weights `started` to the weights `now`.
 
         Raises `WorkerDied` if it died or took too long, for a directory `read_s` seconds. Raises `ProcessDied` if the
