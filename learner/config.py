@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from temper.envs.core.bounds import require_choice, require_not_negative, require_positive
+from temper.envs.core.bounds import require_choice, require_fraction, require_not_negative, require_positive
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.rollout.weights.config import AUTO, TRANSPORTS, WireDtype
 
@@ -54,17 +54,14 @@ class OptimConfig:
     Choose fewer than the stage has. `model.ema` uses it from a checkpoint. 0 is off. Needs `learner.offload` none or cpu."""
 
     def __post_init__(self) -> None:
-        require_positive("optim.learning_rate", self.learning_rate)
-        require_positive("optim.muon_learning_rate", self.muon_learning_rate)
-        require_positive("optim.eps", self.eps)
-        require_not_negative("optim.warmup_steps", self.warmup_steps)
-        require_not_negative("optim.weight_decay", self.weight_decay)
-        require_not_negative("optim.grad_clip", self.grad_clip)
+        for name in ("learning_rate", "muon_learning_rate", "eps"):
+            require_positive(f"optim.{name}", vars(self)[name])
+        for name in ("warmup_steps", "weight_decay", "grad_clip"):
+            require_not_negative(f"optim.{name}", vars(self)[name])
         for name in ("beta1", "beta2", "muon_momentum", "ema_decay"):
             if not 0 <= (value := vars(self)[name]) < 1:
                 raise ValueError(f"optim.{name}={value}: must be at least 0 and below 1")
-        if not 0 <= self.final_fraction <= 1:
-            raise ValueError(f"optim.final_fraction={self.final_fraction}: must be between 0 and 1")
+        require_fraction("optim.final_fraction", self.final_fraction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,18 +153,10 @@ class LearnerConfig:
         return self.ranks // self.sequence_parallel
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("max_skipped", self.max_skipped),
-            ("collective_timeout_s", self.collective_timeout_s),
-            ("ranks", self.ranks),
-            ("sequence_parallel", self.sequence_parallel),
-            ("expert_parallel", self.expert_parallel),
-            ("micro_batch_tokens", self.micro_batch_tokens),
-            ("logit_tokens", self.logit_tokens),
-            ("threads", self.threads),
-            ("threads_during_generation", self.threads_during_generation),
-        ):
-            require_positive(f"learner.{name}", value)
+        tokens_and_steps = ("micro_batch_tokens", "logit_tokens", "max_skipped", "collective_timeout_s")
+        ranks = ("ranks", "sequence_parallel", "expert_parallel", "threads", "threads_during_generation")
+        for name in (*tokens_and_steps, *ranks):
+            require_positive(f"learner.{name}", vars(self)[name])
         self._check_partitioning()
         self._check_sequence_parallel()
         self._check_expert_parallel()

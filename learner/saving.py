@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, saved_buffers
-from temper.learner.engine.piece import Piece, bytes_piece, file_piece
+from temper.learner.engine.model_files import Piece, bytes_piece, file_piece
 from temper.learner.models.adapters import is_adapter
 from temper.learner.models.loading import full_shape
 from temper.learner.training_state import STATE_FOLDER, CheckpointFacts, model_bytes, state_bytes

@@ -12,8 +12,6 @@ import torch
 import torch.distributed
 
 from temper.learner.batches.micro_batches import MicroBatch
-from temper.learner.batches.pass_experts import PassExperts
-from temper.learner.batches.samples import TrainingSample
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine
 from temper.learner.engine.frozen_model import Reference
 from temper.learner.losses.advantages import EPSILON
@@ -21,7 +19,7 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.losses.dpo import pair_loss
 from temper.learner.losses.kl import ESTIMATES, distillation_advantages, penalised_advantages
 from temper.learner.losses.policy import Loss, PolicyTerms, nll_loss, policy_loss
-from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.experts import ExpertReplay
 from temper.learner.models.scorer import Scorer, Scores
 
 
@@ -230,19 +228,3 @@ def _score(
 
 def _ids_and_weights(micro_batch: MicroBatch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(micro_batch.ids_BT, device=device), torch.tensor(micro_batch.weights_BT, device=device)
-
-
-def compute_token_logprobs(
-    engine: DeepSpeedEngine, replay: ExpertReplay, samples: Sequence[TrainingSample]
-) -> list[list[float]]:
-    """Compute the log-probability of each token of each sample (0 for the first), one sample at a time."""
-    engine.eval()
-    values = []
-    with torch.no_grad():
-        for sample in samples:
-            ids_BT = torch.tensor(sample.ids, dtype=torch.int64, device=engine.device)[None]
-            replay.queue_passes([PassExperts.from_uncounted(sample.experts, length=len(sample.ids))])
-            temperatures_B = torch.tensor([sample.temperature], device=ids_BT.device)
-            scores = engine.scorer(ids_BT, torch.ones_like(ids_BT).bool(), temperatures_B=temperatures_B)
-            values.append(scores.logprobs_BT[0].tolist())
-    return values

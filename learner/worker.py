@@ -16,7 +16,6 @@ from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter
 from temper.learner.batches.builder import BuildBatches, build_shares
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.batches.packing import ON_CPU, PassCosts
-from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, join_ranks
 from temper.learner.engine.device_memory import device_bytes
@@ -27,8 +26,7 @@ from temper.learner.engine.saved_state import ADAPTERS_FILE
 from temper.learner.gc_freeze import freeze_gc
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.adapters import add_adapters, load_adapters
-from temper.learner.models.expert_replay import ExpertReplay
-from temper.learner.models.experts import prepare_routers
+from temper.learner.models.experts import ExpertReplay, prepare_routers
 from temper.learner.models.loading import read_tokenizer, recompute
 from temper.learner.models.pass_costs import MOST_TOKENS, measure_pass_costs
 from temper.learner.models.shape import longest_sequence
@@ -48,7 +46,6 @@ from temper.learner.update import (
     average_updates,
     compute_fixed_values,
     compute_loss,
-    compute_token_logprobs,
     normalise_sums,
     sum_over_ranks,
 )
@@ -230,10 +227,6 @@ class TrainerWorker:
         There are none unless answers were sampled.
         """
         return len(self._records), self._records
-
-    def logprobs(self, samples: list[TrainingSample]) -> list[list[float]]:
-        """Compute the trainer's log-probability of each token of each sample (0 for the first), one sample at a time."""
-        return compute_token_logprobs(self._engine(), self._replay(), samples)
 
     def set_onloaded(self, *, weights: bool, states: bool) -> None:
         """Move the weights, and all other training state, to the device, or to main memory."""

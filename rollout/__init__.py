@@ -9,7 +9,7 @@ From the bottom up; each module imports only modules above it in this list:
     tokenizer     loads the tokenizer, with the `declared_turns` of a run; `escaping` keeps text from forging turns
     formats       the reasoning, tool calls and turn ends of a model family
     budget        the thinking budget: the rule, and its request arguments
-    weights       the receiving side of weight sync, and its shared formats; no vLLM
+    weights       weight sync: its formats, its delivery, and the receiving side; no vLLM
     engines       inference engines behind one protocol; the home of vLLM
     config        settings of workers and episodes
     episodes      a task, an environment and an engine make a trajectory; the rollout worker

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from temper.envs.core.bounds import require_not_negative, require_positive
 from temper.envs.core.setting import free, scheduled
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.engines.config import EngineConfig
@@ -22,10 +23,9 @@ class EpisodeLimits:
 
     def __post_init__(self) -> None:
         for name in ("turn_tokens", "total_tokens", "timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"rollout.limits.{name}={getattr(self, name)} must be above 0")
-        if self.turns is not None and self.turns < 1:
-            raise ValueError(f"rollout.limits.turns={self.turns} must be 1 or more, or null")
+            require_positive(f"rollout.limits.{name}", vars(self)[name])
+        if self.turns is not None:
+            require_positive("rollout.limits.turns", self.turns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,9 @@ class RolloutConfig:
         return self.workers * self.engine.processes
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.programs < 1 or self.retries < 0:
-            raise ValueError(
-                f"rollout.workers={self.workers} and programs={self.programs} must be at least 1, "
-                f"retries={self.retries} at least 0"
-            )
+        require_positive("rollout.workers", self.workers)
+        require_positive("rollout.programs", self.programs)
+        require_not_negative("rollout.retries", self.retries)
         if self.limits.total_tokens > self.engine.max_model_len:
             raise ValueError(
                 f"rollout.limits.total_tokens={self.limits.total_tokens} exceeds "

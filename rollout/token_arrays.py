@@ -23,25 +23,25 @@ D = TypeVar("D", bound=np.generic)
 
 
 def as_ids(values: Integers) -> Ids:
-    return _kept(np.array(values, dtype=np.int32))
+    return _freeze(np.array(values, dtype=np.int32))
 
 
 def as_floats(values: Sequence[float] | Floats) -> Floats:
-    return _kept(np.array(values, dtype=np.float32))
+    return _freeze(np.array(values, dtype=np.float32))
 
 
 def as_marks(values: Truths) -> Marks:
-    return _kept(np.array(values, dtype=np.bool_))
+    return _freeze(np.array(values, dtype=np.bool_))
 
 
 def fill_array(count: int, value: D) -> NDArray[D]:
     """Return an array of `count` equal values."""
-    return _kept(np.full(count, value, dtype=value.dtype))
+    return _freeze(np.full(count, value, dtype=value.dtype))
 
 
 def join_arrays(parts: Iterable[NDArray[D]], kind: type[D]) -> NDArray[D]:
     """Return the concatenated arrays, or an empty one."""
-    return _kept(np.concatenate([np.empty(0, dtype=kind), *parts]))
+    return _freeze(np.concatenate([np.empty(0, dtype=kind), *parts]))
 
 
 def tokens_of(ids: Ids) -> tuple[int, ...]:
@@ -61,6 +61,6 @@ def _same(mine: Any, theirs: Any) -> bool:
     return np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f")
 
 
-def _kept(array: NDArray[D]) -> NDArray[D]:
+def _freeze(array: NDArray[D]) -> NDArray[D]:
     array.setflags(write=False)
     return array

@@ -8,7 +8,6 @@ Suffixes: `_T` one entry per sampled token of a turn.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import total_ordering
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,15 +23,11 @@ from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.token_arrays import Floats, Ids, Marks, same_values
 
 
-@total_ordering
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class WeightVersion:
     """The number of the push that brought the weights; 0 for the initial weights."""
 
     step: int
-
-    def __lt__(self, other: "WeightVersion") -> bool:
-        return self.step < other.step
 
 
 class Stop(Enum):

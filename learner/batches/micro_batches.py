@@ -1,6 +1,7 @@
 """One step's batch: samples padded to micro-batches, and the share of each rank, which alone builds its arrays.
 
-Suffixes: `_B` one entry per sample of a micro-batch, `_BT` per sample and token (padded on the right).
+Suffixes: `_B` one entry per sample of a micro-batch, `_BT` per sample and token (padded on the right), `_P` per prompt, `_PS`
+per prompt and token (padded on the left).
 """
 
 from collections import Counter
@@ -10,12 +11,38 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from temper.learner.batches.packing import ON_CPU, BatchPlan, MicroBatchPlan, PassCosts, cheapest_plan
+from temper.learner.batches.packing import ON_CPU, BatchPlan, MicroBatchPlan, PassCosts, cheapest_plan, find_prefixes
 from temper.learner.batches.pass_experts import PassExperts, build_passes
 from temper.learner.batches.samples import TrainingSample, episodes_of
-from temper.learner.batches.shared_prefixes import Prompts, shared_prefixes
 from temper.learner.losses.config import Aggregation
+from temper.rollout.token_arrays import Integers
 from temper.rollout.trajectory import WeightVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """Prompts that run once: their tokens but the last, their lengths, and the prompt of each row."""
+
+    ids_PS: NDArray[np.int64]
+    lengths_P: NDArray[np.int64]
+    of_B: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if len(self.ids_PS) != len(self.lengths_P):
+            raise ValueError(f"lengths_P has {len(self.lengths_P)} entries for {len(self.ids_PS)} prompts")
+
+    @classmethod
+    def pad(cls, ids_P: Sequence[Integers], *, rows_P: Sequence[int], pad_id: int) -> "Prompts":
+        """Pad the prompts with these ids. The first `rows_P[0]` rows have the first prompt, and so on."""
+        lengths = [len(ids) for ids in ids_P]
+        ids_PS = np.full((len(lengths), max(lengths)), pad_id, dtype=np.int64)
+        for place, ids in enumerate(ids_P):
+            ids_PS[place, max(lengths) - len(ids) :] = ids
+        return cls(
+            ids_PS=ids_PS,
+            lengths_P=np.array(lengths, dtype=np.int64),
+            of_B=np.repeat(np.arange(len(lengths)), list(rows_P)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +183,7 @@ def build_batch(
     trained = [sample for sample in samples if sample.trained_tokens]
     ids = [sample.ids for sample in trained]
     groups, starts = [sample.group for sample in trained], [sample.first_trained for sample in trained]
-    prefixes = shared_prefixes(groups, ids, starts) if shared_prompts else []
+    prefixes = find_prefixes(groups, ids, starts) if shared_prompts else []
     plan = cheapest_plan([len(own) for own in ids], prefixes, ranks=ranks, budget=micro_batch_tokens, costs=costs)
     episodes, tokens = episodes_of(trained), Counter[int]()
     for episode, sample in zip(episodes, trained, strict=True):
@@ -196,7 +223,7 @@ def build_micro_batch(
     prompts = None
     if plan[0].prompt:
         ids_P = [samples[item.rows[0]].ids[: item.prompt] for item in plan]
-        prompts = Prompts.padded(ids_P, rows_P=[len(item.rows) for item in plan], pad_id=pad_id)
+        prompts = Prompts.pad(ids_P, rows_P=[len(item.rows) for item in plan], pad_id=pad_id)
     return MicroBatch(
         ids_BT=ids_BT,
         weights_BT=weights_BT,
@@ -219,5 +246,5 @@ def build_filler(*, rows: int, pad_id: int, shared: bool) -> MicroBatch:
         weights_BT=np.zeros(shape, dtype=np.float32),
         advantages_BT=np.zeros(shape, dtype=np.float32),
         behaviour_BT=np.full(shape, np.nan, dtype=np.float32),
-        prompts=Prompts.padded([[pad_id]], rows_P=[rows], pad_id=pad_id) if shared else None,
+        prompts=Prompts.pad([[pad_id]], rows_P=[rows], pad_id=pad_id) if shared else None,
     )

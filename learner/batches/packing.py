@@ -1,14 +1,99 @@
 """Packing: micro-batches within a token budget, prompts that run once, and the split over ranks.
 
 A batch's plan has a list of micro-batches for each rank. A micro-batch is a list of items. A sample is named by its index in
-the list of all samples.
+the list of all samples. Suffix: `_G` sample of a group.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 
-from temper.learner.batches.shared_prefixes import SharedPrefix
+import numpy as np
+
+from temper.rollout.token_arrays import Ids
+
+MOST_ROWS = 16
+"""Maximum number of ungrouped samples that share a prefix. Attention copies the prefix's keys and values for each of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefix:
+    """Samples, by index, that begin with the same `prompt` tokens. None of these tokens is trained."""
+
+    rows: tuple[int, ...]
+    prompt: int
+
+
+def shared_length(ids_G: Sequence[Ids], first_trained_G: Sequence[int]) -> int:
+    """Return the number of tokens that all samples share and that can run once. The last one before a trained token does
+    not."""
+    common = min(first_trained_G) - 1
+    for ids_T in ids_G[1:]:
+        others = np.flatnonzero(ids_T[:common] != ids_G[0][:common])
+        common = int(others[0]) if len(others) else common
+    return common
+
+
+def find_prefixes(groups: Sequence[int | None], ids: Sequence[Ids], first_trained: Sequence[int]) -> list[SharedPrefix]:
+    """Return the prefixes that can run once, of whole groups and of samples without a group that begin alike.
+
+    Each argument has one entry per sample.
+    """
+    rows_of: dict[int | None, list[int]] = {}
+    for row, group in enumerate(groups):
+        rows_of.setdefault(group, []).append(row)
+    ungrouped = rows_of.pop(None, [])
+    found = [
+        SharedPrefix(
+            rows=tuple(rows), prompt=shared_length([ids[row] for row in rows], [first_trained[row] for row in rows])
+        )
+        for rows in (*rows_of.values(), *_rows_that_begin_alike(ungrouped, ids, first_trained))
+        if len(rows) > 1
+    ]
+    return [prefix for prefix in found if prefix.prompt]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Neighbours in sorted order, from `start` to before `stop`, that share `prompt` tokens."""
+
+    start: int
+    stop: int
+    prompt: int
+
+    @property
+    def saved(self) -> int:
+        """Tokens saved if at most `MOST_ROWS` samples share a prefix."""
+        rows = self.stop - self.start
+        return (rows - math.ceil(rows / MOST_ROWS)) * self.prompt
+
+
+def _rows_that_begin_alike(
+    rows: Sequence[int], ids: Sequence[Ids], first_trained: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Split samples into sets of at most `MOST_ROWS` that share many tokens before the first trained one.
+
+    Neighbours in sorted order share the most. Adjacent blocks join, longest common prefix first, if
+    that saves more tokens.
+    """
+    order = sorted(rows, key=lambda row: ids[row][: first_trained[row]].astype(">i4").tobytes())
+    common = [shared_length([ids[a], ids[b]], [first_trained[a], first_trained[b]]) for a, b in pairwise(order)]
+    # Of a block, only the entries at both ends are kept up to date.
+    blocks = [_Block(start=place, stop=place + 1, prompt=0) for place in range(len(order))]
+    for place in sorted(range(len(common)), key=lambda place: -common[place]):
+        left, right = blocks[place], blocks[place + 1]
+        joined = _Block(start=left.start, stop=right.stop, prompt=common[place])
+        if joined.saved > left.saved + right.saved:
+            blocks[joined.start] = blocks[joined.stop - 1] = joined
+    found, start = list[tuple[int, ...]](), 0
+    while start < len(order):
+        stop = blocks[start].stop
+        longest_first = sorted(order[start:stop], key=lambda row: -len(ids[row]))
+        found += [tuple(longest_first[at : at + MOST_ROWS]) for at in range(0, stop - start, MOST_ROWS)]
+        start = stop
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +235,6 @@ def _item(rows: tuple[int, ...], lengths: Sequence[int], *, prompt: int = 0) -> 
     return PackItem(rows=rows, prompt=prompt, length=max(rests), rests=sum(rests))
 
 
-def round_robin_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> BatchPlan:
-    """Plan items without prompts: similar lengths together, distributed evenly over the ranks."""
-    return [pack(share, budget=budget) for share in round_robin(items, ranks=ranks)]
-
-
 def balanced_plan(items: Iterable[PackItem], *, ranks: int, budget: int, costs: PassCosts = ON_CPU) -> BatchPlan:
     """Plan items with and without prompts, at least one per rank. Within a rank items with prompts run first."""
     plan = []
@@ -165,15 +245,15 @@ def balanced_plan(items: Iterable[PackItem], *, ranks: int, budget: int, costs: 
     return plan
 
 
-def round_robin(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:
-    """Deal items to the ranks, longest first, in alternating direction to balance the lengths."""
+def round_robin_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> BatchPlan:
+    """Plan items without prompts, similar lengths together: longest first, dealt to the ranks in alternating direction."""
     longest_first = sorted(items, key=lambda item: -item.length)
     shares: list[list[PackItem]] = [[] for _ in range(ranks)]
     for start in range(0, len(longest_first), ranks):
         order = range(ranks) if (start // ranks) % 2 == 0 else range(ranks - 1, -1, -1)
         for rank, item in zip(order, longest_first[start : start + ranks]):  # noqa: B905 - the last row may be shorter
             shares[rank].append(item)
-    return shares
+    return [pack(share, budget=budget) for share in shares]
 
 
 def balance(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:

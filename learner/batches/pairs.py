@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from temper.learner.batches.micro_batches import TrainBatch
-from temper.learner.batches.packing import ON_CPU, PassCosts, cheapest_pair_plan
+from temper.learner.batches.packing import ON_CPU, PassCosts, cheapest_pair_plan, shared_length
 from temper.learner.batches.samples import TrainingSample
-from temper.learner.batches.shared_prefixes import shared_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

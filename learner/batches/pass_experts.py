@@ -35,7 +35,7 @@ class PassExperts:
     experts_BTLK: Choices | None = None
 
     @classmethod
-    def padded(cls, rows: Sequence[PassRow], *, left: bool = False) -> "PassExperts":
+    def pad(cls, rows: Sequence[PassRow], *, left: bool = False) -> "PassExperts":
         """Pad the rows of a pass on the right, or on the left.
 
         Raises `ValueError` if choices differ in the number of layers or of experts per token.
@@ -60,7 +60,7 @@ class PassExperts:
     @classmethod
     def from_uncounted(cls, experts_TLK: Choices | None, *, length: int) -> "PassExperts":
         """Return the pass of a single sample whose tokens are not counted."""
-        return cls.padded([PassRow(length=length, samples=0, experts_TLK=experts_TLK)])
+        return cls.pad([PassRow(length=length, samples=0, experts_TLK=experts_TLK)])
 
 
 def build_passes(
@@ -77,9 +77,9 @@ def build_passes(
 
     rows = [row(number, item.prompt, lengths[number], samples=1) for item in plan for number in item.rows]
     if not plan[0].prompt:
-        return (PassExperts.padded(rows),)
+        return (PassExperts.pad(rows),)
     prompts = [row(item.rows[0], 0, item.prompt, samples=len(item.rows)) for item in plan]
-    return PassExperts.padded(prompts, left=True), PassExperts.padded(rows)
+    return PassExperts.pad(prompts, left=True), PassExperts.pad(rows)
 
 
 def join_choices(parts: Sequence[tuple[int, Choices | None]]) -> Choices | None:

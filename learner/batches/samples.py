@@ -1,6 +1,8 @@
 """Training samples: token ids and their loss masks, from trajectories or from supervised data.
 
-Suffixes: `_T` one entry per token of a sample, `_G` answer of a group, `_NG` group and answer.
+An answer has one raw advantage, and with nested budgets one for each part of its reasoning.
+
+Suffixes: `_T` one entry per token of a sample, `_G` answer of a group, `_S` part of its reasoning, `_N` group.
 """
 
 import random
@@ -11,9 +13,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from temper.learner.batches.credit import AnswerCredit, credit_group
 from temper.learner.batches.pass_experts import join_choices
-from temper.learner.losses.advantages import advantage_function, normalise_and_clip
+from temper.learner.losses.advantages import GroupAdvantage, advantage_function, normalise_and_clip
+from temper.learner.losses.nested import part_advantages
 from temper.rollout.expert_choices import Choices
 from temper.rollout.token_arrays import (
     Floats,
@@ -28,7 +30,7 @@ from temper.rollout.token_arrays import (
     join_arrays,
     same_values,
 )
-from temper.rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
+from temper.rollout.trajectory import Group, Ticket, Trajectory, TurnFault, WeightVersion
 
 UNTRAINED, UNKNOWN = np.bool_(False), np.float32(np.nan)
 NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
@@ -98,6 +100,27 @@ class TrainingSample:
         return int(self.trained_T.argmax())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCredit:
+    """The raw advantage of an answer's sampled tokens from `start` to the next part. `tokens` of them are trained."""
+
+    start: int
+    advantage: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerCredit:
+    """The credit of an answer. Tokens before the first part are not trained: a forced answer shares them with the whole.
+
+    `episode` is the index of the whole answer in its group.
+    """
+
+    answer: Trajectory
+    episode: int
+    parts: tuple[PartCredit, ...]
+
+
 def samples_from_groups(
     groups: Sequence[Group],
     *,
@@ -126,13 +149,18 @@ def samples_from_groups(
     samples, places, before = list[TrainingSample](), count(), 0
     for group, credits, values in zip(groups, credits_N, map(iter, values_N), strict=True):
         for number, one in enumerate(credits):
-            first, *others = _branch_samples(
-                one,
-                advantages=list(islice(values, len(one.parts))),
-                masked=_masked_branches(one, mask_truncated),
-                overrides=overrides,
-                ticket=group.ticket,
-                episode=before + one.episode,
+            advantages = list(islice(values, len(one.parts)))
+            first, *others = (
+                _branch_sample(
+                    one,
+                    branch,
+                    advantages=advantages,
+                    untrained=untrained,
+                    overrides=overrides,
+                    ticket=group.ticket,
+                    episode=before + one.episode,
+                )
+                for branch, untrained in _untrained_turns(one, mask_truncated)
             )
             place = next(places) if number < len(group.trajectories) else None
             samples += [first, *others] if others else [replace(first, place=place)]
@@ -140,31 +168,14 @@ def samples_from_groups(
     return samples
 
 
-def _branch_samples(
-    credit: AnswerCredit,
-    *,
-    advantages: Sequence[float],
-    masked: Sequence[list[int]],
-    overrides: Mapping[TurnFault, float],
-    ticket: Ticket,
-    episode: int,
-) -> Iterator[TrainingSample]:
-    """Yield a sample for each branch of an answer whose parts have these advantages. Each turn is trained once, if it has a
-    branch that is not `masked`.
-    """
-    seen = set[int]()
+def _untrained_turns(credit: AnswerCredit, mask_truncated: bool) -> Iterator[tuple[list[int], set[int]]]:
+    """Yield each branch with the turns that it does not train: all of a masked one, else those of earlier branches."""
+    masked, seen = _masked_branches(credit, mask_truncated), set[int]()
     for branch in credit.answer.branches:
-        is_masked = branch in masked
-        yield _branch_sample(
-            credit,
-            branch,
-            advantages=advantages,
-            untrained=set(branch) if is_masked else seen,
-            overrides=overrides,
-            ticket=ticket,
-            episode=episode,
-        )
-        if not is_masked:
+        if branch in masked:
+            yield branch, set(branch)
+        else:
+            yield branch, set(seen)
             seen.update(branch)
 
 
@@ -224,6 +235,72 @@ def _branch_sample(
         episode=episode,
         experts=join_choices([(len(t.context_ids) + len(t.sampled_ids), t.experts) for t in turns]),
     )
+
+
+def credit_group(
+    group: Group, advantage: GroupAdvantage, *, nested_weights: Sequence[float] = ()
+) -> list[AnswerCredit]:
+    """Return the credit of a group's answers, then of their forced answers. `advantage` subtracts a group's baseline.
+
+    An answer is compared with the answers at the same budget, which include the whole answers to reasoning that ended before
+    it. The parts of the reasoning are credited as in `learner/losses/nested.py`, whose weights are `nested_weights`. Without
+    nested budgets, or if an answer has several turns, each answer is one part.
+    """
+    answers, own_G = group.trajectories, advantage(group.rewards_G)
+    budgets = group.ticket.task.thinking.nested_budgets
+    if not budgets or any(len(answer.turns) != 1 for answer in answers):
+        return [
+            AnswerCredit(
+                answer=one, episode=number, parts=(PartCredit(start=0, advantage=own, tokens=one.model_tokens),)
+            )
+            for number, (one, own) in enumerate(zip(answers, own_G, strict=True))
+        ]
+    rewards_GS = [answer.budget_rewards for answer in answers]
+    parts_GS = part_advantages(rewards_GS, advantage, weights_S=nested_weights)
+    credits = [
+        _credit_answer(answer, number, parts_S, own)
+        for number, (answer, parts_S, own) in enumerate(zip(answers, parts_GS, own_G, strict=True))
+    ]
+    for place, budget in enumerate(budgets):
+        forced_G = [answer.forced_answer(budget) for answer in answers]
+        scored = [number for number, one in enumerate(forced_G) if not _has_failed(one)]
+        values = advantage([rewards_GS[number][place] for number in scored])
+        for number, own in zip(scored, values, strict=True):
+            one = forced_G[number]
+            if one is None:  # the reasoning ended before the budget, and the whole answer has its credit
+                continue
+            start = answers[number].shared_tokens(one)
+            shared = _model_tokens(one, 0, start)
+            part = PartCredit(start=start, advantage=own, tokens=one.model_tokens - shared)
+            credits.append(AnswerCredit(answer=one, episode=number, parts=(part,)))
+    return credits
+
+
+def _credit_answer(answer: Trajectory, episode: int, parts_S: Sequence[float], own: float) -> AnswerCredit:
+    """Return the credit of an answer whose reasoning has the advantages `parts_S`, and whose end has `own`."""
+    (turn,) = answer.turns
+    forced = [answer.forced_answer(budget) for budget in answer.task.thinking.nested_budgets]
+    starts = [0, *(None if one is None or _has_failed(one) else one.turns[0].forced_end_start for one in forced)]
+    parts = [(start, value) for start, value in zip(starts, parts_S, strict=True) if start is not None]
+    parts.append((len(turn.sampled_ids) - turn.thinking.answer_tokens, own))
+    stops = [*(start for start, _ in parts[1:]), len(turn.sampled_ids)]
+    return AnswerCredit(
+        answer=answer,
+        episode=episode,
+        parts=tuple(
+            PartCredit(start=start, advantage=value, tokens=_model_tokens(answer, start, stop))
+            for (start, value), stop in zip(parts, stops, strict=True)
+        ),
+    )
+
+
+def _has_failed(forced: Trajectory | None) -> bool:
+    return forced is not None and forced.failure is not None
+
+
+def _model_tokens(answer: Trajectory, start: int, stop: int) -> int:
+    """Return how many tokens of a part of the first turn the model sampled itself."""
+    return int((~answer.turns[0].injected_T[start:stop]).sum())
 
 
 def episodes_of(samples: Sequence[TrainingSample]) -> list[int]:

@@ -36,16 +36,14 @@ from transformers.core_model_loading import dot_natural_key, revert_weight_conve
 
 from temper.learner.config import BUCKET, GATHER_BYTES, LearnerConfig, OptimConfig, require_together
 from temper.learner.engine.device_memory import DeviceMemory
-from temper.learner.engine.model_files import METADATA, split_model, write_config
+from temper.learner.engine.model_files import METADATA, Piece, copy_to_cpu, file_piece, split_model, write_config
 from temper.learner.engine.optimizer import GuardedAdamW, muon_groups, parameter_groups
 from temper.learner.engine.optimizer_state import OptimizerState
-from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
 from temper.learner.engine.placement import Placement, offload_param_config, offload_target, place_rest
 from temper.learner.engine.saved_state import ADAPTERS_FILE
 from temper.learner.models.adapters import (
     adapter_names,
     adapter_shapes,
-    base_parameters_by_name,
     is_adapter,
     merge_adapters,
     strip_adapters,
@@ -137,9 +135,6 @@ class DeepSpeedEngine:
         if not noise:
             train_without_noise(self.model)
 
-    def eval(self) -> None:
-        self.engine.eval()
-
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of this rank's share of the loss. A step's gradient is the *sum* over ranks and calls.
 
@@ -218,7 +213,7 @@ class DeepSpeedEngine:
 
     def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor of `checkpoint_parameters`."""
-        parameters = _in_order(dict(base_parameters_by_name(self.model)))
+        parameters = _in_order(strip_adapters(dict(self.model.named_parameters())))
         meta = {name: torch.empty(full_shape(p), device="meta") for name, p in parameters.items()}
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 
@@ -371,7 +366,7 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
         "train_micro_batch_size_per_gpu": 1,  # only a label: the caller forms the micro-batches
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,  # each call of step() ends an accumulation
-        "gradient_clipping": optim.grad_clip if learner.zero_stage else 0.0,  # stage 0: see GradientGuard
+        "gradient_clipping": optim.grad_clip if learner.zero_stage else 0.0,  # stage 0: see GuardedAdamW
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 2**31,
@@ -384,15 +379,10 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
             # allocated in full
             "reduce_bucket_size": min(sum(size for size, is_trained in sizes if is_trained), BUCKET),
             "stage3_param_persistence_threshold": min(count // 100, 100_000),  # smaller ones stay whole on every rank
-            **_offload_config(learner),
+            **({} if learner.offload == "none" else {"offload_optimizer": offload_target(learner)}),
+            **offload_param_config(learner),
         },
     }
-
-
-def _offload_config(learner: LearnerConfig) -> dict[str, Any]:
-    return ({} if learner.offload == "none" else {"offload_optimizer": offload_target(learner)}) | offload_param_config(
-        learner
-    )
 
 
 def _require_nvme() -> None:

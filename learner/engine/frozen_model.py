@@ -12,8 +12,8 @@ from temper.learner.config import LearnerConfig
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, free_partitions, register_mixer_weights
 from temper.learner.engine.device_memory import OffloadedStorage, find_storages, find_tensors, nbytes
 from temper.learner.engine.placement import offload_param_config, place_rest
-from temper.learner.models.adapters import disabled_adapters
-from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.adapters import disable_adapters
+from temper.learner.models.experts import ExpertReplay
 from temper.learner.models.loading import train_without_noise
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.sequence_parallel import SequenceGroup
@@ -27,7 +27,7 @@ class UnadaptedModel:
 
     def __init__(self, engine: DeepSpeedEngine, *, replay: ExpertReplay) -> None:
         self._replay = replay
-        self.scorer = disabled_adapters(engine.model)(engine.scorer.__call__)
+        self.scorer = disable_adapters(engine.model)(engine.scorer.__call__)
 
     def queue_passes(self, passes: Sequence[PassExperts]) -> None:
         self._replay.queue_passes([experts.without_count() for experts in passes])

@@ -1,18 +1,40 @@
-"""The files of a model in Hugging Face's sharded format, divided among ranks."""
+"""The files of a checkpoint: pieces that are copied to main memory and written later, during training, and the files of its
+model in Hugging Face's sharded format, divided among ranks.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from temper.learner.engine.piece import SHARD_BYTES
 from temper.rollout.weights.expert_owners import UNSHARED, ExpertOwners
 from temper.rollout.weights.weight_files import INDEX
 
+SHARD_BYTES = 2**30
+"""Bytes of a file from which the next tensor begins another."""
+Piece = Callable[[Path], None]
+"""Writes a part of a checkpoint from its copy into a directory."""
 METADATA = {"format": "pt"}
 """Metadata that transformers expects in each file."""
+
+
+def copy_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def file_piece(name: str, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> Piece:
+    return lambda directory: save_file(tensors, directory / name, metadata=metadata)
+
+
+def bytes_piece(name: str, content: bytes) -> Piece:
+    def write(directory: Path) -> None:
+        (directory / name).write_bytes(content)
+
+    return write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

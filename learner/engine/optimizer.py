@@ -30,39 +30,20 @@ class MatrixPart:
     count: int
 
 
-class GradientGuard:
-    """Optimiser mixin: clips the gradient's norm, and skips a step if the norm is not finite.
+class GuardedAdamW(torch.optim.AdamW):
+    """AdamW that clips the gradient's norm and skips a step if the norm is not finite, with an exponential moving average of
+    the weights if `optim.ema_decay` is set.
 
-    For ZeRO stage 0, which DeepSpeed does not check. DeepSpeed's engine reads `overflow` (the last step was skipped) and
-    `_global_grad_norm` after each step. Above stage 0 a rank sees only its part, and DeepSpeed has checked and clipped it.
-    """
-
-    param_groups: list[dict[str, Any]]
-    guard: bool
-    grad_clip: float
-    """The highest norm of the gradient. 0 is no limit."""
-    overflow = False
-    _global_grad_norm = 0.0
-
-    def accept(self) -> bool:
-        """Clip the gradient, if this is the guard. Returns whether the step may proceed."""
-        if not self.guard:
-            return True
-        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        self._global_grad_norm = float(norm)
-        self.overflow = not math.isfinite(self._global_grad_norm)
-        if not self.overflow and 0 < self.grad_clip < self._global_grad_norm:
-            torch._foreach_mul_(gradients, self.grad_clip / (self._global_grad_norm + 1e-6))
-        return not self.overflow
-
-
-class GuardedAdamW(GradientGuard, torch.optim.AdamW):
-    """AdamW behind the guard, with an exponential moving average of the weights if `optim.ema_decay` is set.
+    The guard is for ZeRO stage 0, which DeepSpeed does not check. DeepSpeed's engine reads `overflow` (the last step was
+    skipped) and `_global_grad_norm` after each step. Above stage 0 a rank sees only its part, and DeepSpeed has checked and
+    clipped it.
 
     Averages of weights, there with equal shares: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging",
     1992.
     """
+
+    overflow = False
+    _global_grad_norm = 0.0
 
     def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig, guard: bool) -> None:
         super().__init__(groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
@@ -75,10 +56,20 @@ class GuardedAdamW(GradientGuard, torch.optim.AdamW):
         """Muon's shapes of `inner_matrices`, by the id of the parameter."""
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        if self.accept():
+        if not self.guard or self._clip():
             self.update()
             if self.ema_decay:
                 self._update_ema()
+
+    def _clip(self) -> bool:
+        """Clip the gradient. Return whether its norm is finite."""
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self._global_grad_norm = float(norm)
+        self.overflow = not math.isfinite(self._global_grad_norm)
+        if not self.overflow and 0 < self.grad_clip < self._global_grad_norm:
+            torch._foreach_mul_(gradients, self.grad_clip / (self._global_grad_norm + 1e-6))
+        return not self.overflow
 
     def update(self) -> None:
         """Update the parameters, without the guard."""

@@ -26,8 +26,8 @@ from deepspeed.utils import (
 )
 from torch.nn import functional
 
+from temper.learner.engine.model_files import SHARD_BYTES, Piece, copy_to_cpu, file_piece
 from temper.learner.engine.optimizer import EMA, GuardedAdamW, MatrixPart
-from temper.learner.engine.piece import SHARD_BYTES, Piece, copy_to_cpu, file_piece
 from temper.learner.engine.saved_state import RANKS, SHARDS, SavedTensor, open_state, require_all_ranks, state_files
 from temper.learner.models.expert_parallel import own_experts
 from temper.learner.models.loading import full_shape
@@ -183,7 +183,7 @@ class OptimizerState:
         """Create the tensors that an optimiser would create at its first step."""
         if self._zero is None:
             return
-        for partition in self._partitions():
+        for partition, _ in self._partitions():
             by_muon = id(partition) in self._optimizer.parts
             own = [kind for kind in kinds if kind != EMA and (kind == MOMENTUM) == by_muon]
             self._optimizer.state[partition] = {kind: torch.zeros_like(partition) for kind in own}
@@ -193,20 +193,20 @@ class OptimizerState:
                 self._optimizer.state[partition][STEP] = torch.tensor(step, device=partition.device)
         self._link()
 
-    def _partitions(self) -> list[torch.Tensor]:
-        """Return this rank's float32 weights, one flat tensor per group. They are the keys of the optimiser's state."""
-        assert self._zero is not None
+    def _partitions(self) -> Iterator[tuple[torch.Tensor, list[Any]]]:
+        """Return this rank's float32 weights, one flat tensor per group and key of the optimiser's state, with the group's
+        parameters.
+        """
+        zero: Any = self._zero
         if self._stage == 3:
-            flat: list[torch.Tensor] = self._zero.fp32_partitioned_groups_flat
-        elif isinstance(self._zero, BF16_Optimizer):  # DeepSpeed's choice for bfloat16 at stage 1, without offload
-            flat = self._zero.fp32_groups_flat_partition
-        else:
-            flat = self._zero.single_partition_of_fp32_groups
-        return flat
+            return zip(zero.fp32_partitioned_groups_flat, zero.fp16_groups, strict=True)
+        if isinstance(zero, BF16_Optimizer):  # DeepSpeed's choice for bfloat16 at stage 1, without offload
+            return zip(zero.fp32_groups_flat_partition, zero.bf16_groups, strict=True)
+        return zip(zero.single_partition_of_fp32_groups, zero.bit16_groups, strict=True)
 
     def parts(self) -> Iterator[tuple[torch.Tensor, list[Any], list[MatrixPart]]]:
         """Yield this rank's partitions, with the parameters in each and this rank's parts of them."""
-        for partition, parameters in zip(self._partitions(), self._groups(), strict=True):
+        for partition, parameters in self._partitions():
             start, parts = 0, []
             for parameter in parameters:
                 first, end = self._own(parameter)
@@ -214,17 +214,6 @@ class OptimizerState:
                 parts.append(MatrixPart(shape=shape, first=first, start=start, count=end - first))
                 start += parameter.ds_tensor.ds_numel if self._stage == 3 else end - first
             yield partition, parameters, parts
-
-    def _groups(self) -> list[list[Any]]:
-        """Return the parameters of each partition."""
-        assert self._zero is not None
-        if self._stage == 3:
-            groups: list[list[Any]] = self._zero.fp16_groups
-        elif isinstance(self._zero, BF16_Optimizer):
-            groups = self._zero.bf16_groups
-        else:
-            groups = self._zero.bit16_groups
-        return groups
 
     def _link(self) -> None:
         """Let DeepSpeed find each parameter's part of the state. Its default, in the first step, finds only one group."""

@@ -124,7 +124,7 @@ def advantage_function(name: str) -> GroupAdvantage:
     if not is_custom(name):
         return ADVANTAGES[name]
     function = import_function("loss.advantage", name)
-    return lambda rewards_G: _checked(name, function(_without_rounding(rewards_G)), rewards_G)
+    return lambda rewards_G: _to_advantages(name, function(_without_rounding(rewards_G)), rewards_G)
 
 
 def _without_rounding(rewards_G: list[float]) -> list[float]:
@@ -136,10 +136,10 @@ def check_advantage(name: str) -> None:
     result = call_on_trial(
         "loss.advantage", name, "function(rewards_G)", lambda function: function(list(TRIAL_REWARDS))
     )
-    _checked(name, result, TRIAL_REWARDS)
+    _to_advantages(name, result, TRIAL_REWARDS)
 
 
-def _checked(name: str, result: Any, rewards_G: list[float]) -> list[float]:
+def _to_advantages(name: str, result: Any, rewards_G: list[float]) -> list[float]:
     """Return the result of a custom function as floats. Raises `ValueError` unless it has one finite number per reward."""
     try:
         advantages_G = [float(value) for value in result]

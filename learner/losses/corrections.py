@@ -4,7 +4,6 @@ Suffixes: `_BT` one entry per sequence and token, `_B1` per sequence. pi is the 
 engine's, w = pi / mu. No rule hides a NaN log-probability: it shows in loss or metrics if the token counts.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -61,15 +60,15 @@ def _outside(w_BT: torch.Tensor, bounds: tuple[float, float]) -> torch.Tensor:
     return (w_BT < bounds[0]) | (w_BT > bounds[1])
 
 
-def masked_weights(
-    weights_BT: torch.Tensor,
+def mask_reasons(
+    trained_BT: torch.Tensor,
     log_w_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     correction: Correction,
     *,
     current_log_w_BT: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return `weights_BT`, set to 0 for masked sequences. `log_w_BT` is log w of trained tokens.
+    """Return the `MaskReason` of each trained token, as int8. `log_w_BT` is log w of trained tokens.
 
     `current_log_w_BT` is log w of the current policy, which differs from pi_old's after the first update of a batch. None
     takes `log_w_BT`.
@@ -79,24 +78,16 @@ def masked_weights(
     2025. `negative_guard` masks tokens with A < 0 in sequences whose mean of log mu - log pi, with the current pi, is above
     it: DeepSeek-AI, "DeepSeek-V3.2", section 3.1 (off-policy sequence masking), 2025.
     """
-    masked_weights_BT = weights_BT
-    for _, masked_BT in _sequence_masks(
-        weights_BT > 0, log_w_BT, advantages_BT, correction, current_log_w_BT=current_log_w_BT
-    ):
-        masked_weights_BT = torch.where(masked_BT, 0.0, masked_weights_BT)
-    return masked_weights_BT
-
-
-def mask_reasons(
-    trained_BT: torch.Tensor,
-    log_w_BT: torch.Tensor,
-    advantages_BT: torch.Tensor,
-    correction: Correction,
-    *,
-    current_log_w_BT: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return the `MaskReason` of each trained token by `masked_weights` and `token_range`, as int8."""
-    masks = list(_sequence_masks(trained_BT, log_w_BT, advantages_BT, correction, current_log_w_BT=current_log_w_BT))
+    masks: list[tuple[MaskReason, torch.Tensor]] = []
+    if correction.error_guard:
+        error_B1 = bounded_exp(sequence_means(log_w_BT.abs(), trained_BT))
+        masks.append((MaskReason.ERROR_GUARD, error_B1 > correction.error_guard))
+    if correction.sequence_range is not None:
+        mean_B1 = sequence_means(log_w_BT, trained_BT)
+        masks.append((MaskReason.SEQUENCE_RANGE, _outside(bounded_exp(mean_B1), correction.sequence_range)))
+    if correction.negative_guard:
+        moved_B1 = -sequence_means(log_w_BT if current_log_w_BT is None else current_log_w_BT, trained_BT)
+        masks.append((MaskReason.NEGATIVE_GUARD, (advantages_BT < 0) & (moved_B1 > correction.negative_guard)))
     if correction.token_range is not None:
         masks.append((MaskReason.TOKEN_RANGE, _outside(bounded_exp(log_w_BT), correction.token_range)))
     reasons_BT = torch.zeros_like(log_w_BT, dtype=torch.int8)
@@ -105,21 +96,7 @@ def mask_reasons(
     return reasons_BT
 
 
-def _sequence_masks(
-    trained_BT: torch.Tensor,
-    log_w_BT: torch.Tensor,
-    advantages_BT: torch.Tensor,
-    correction: Correction,
-    *,
-    current_log_w_BT: torch.Tensor | None,
-) -> Iterator[tuple[MaskReason, torch.Tensor]]:
-    """Yield each active rule of `masked_weights` with its mask."""
-    if correction.error_guard:
-        error_B1 = bounded_exp(sequence_means(log_w_BT.abs(), trained_BT))
-        yield MaskReason.ERROR_GUARD, error_B1 > correction.error_guard
-    if correction.sequence_range is not None:
-        mean_B1 = sequence_means(log_w_BT, trained_BT)
-        yield MaskReason.SEQUENCE_RANGE, _outside(bounded_exp(mean_B1), correction.sequence_range)
-    if correction.negative_guard:
-        moved_B1 = -sequence_means(log_w_BT if current_log_w_BT is None else current_log_w_BT, trained_BT)
-        yield MaskReason.NEGATIVE_GUARD, (advantages_BT < 0) & (moved_B1 > correction.negative_guard)
+def mask_sequences(weights_BT: torch.Tensor, reasons_BT: torch.Tensor) -> torch.Tensor:
+    """Return `weights_BT`, set to 0 for masked sequences. `token_factors` masks single tokens."""
+    kept_BT = (reasons_BT == MaskReason.NONE) | (reasons_BT == MaskReason.TOKEN_RANGE)
+    return torch.where(kept_BT, weights_BT, 0.0)

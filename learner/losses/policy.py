@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from temper.learner.losses.config import KlEstimate, LossConfig
-from temper.learner.losses.corrections import Correction, mask_reasons, masked_weights, token_factors
+from temper.learner.losses.corrections import Correction, mask_reasons, mask_sequences, token_factors
 from temper.learner.losses.kl import ESTIMATES, penalised_advantages
 from temper.learner.losses.surrogates import Clip, Tokens, bounded_exp, surrogate_function
 
@@ -144,9 +144,10 @@ def _corrected_surrogate(
     log_w_BT = tokens.old_BT - behaviour_BT
     current_log_w_BT = tokens.logprobs_BT.detach() - behaviour_BT
     w_BT = bounded_exp(log_w_BT)
-    masked_weights_BT = masked_weights(
-        weights_BT, log_w_BT, tokens.advantages_BT, terms.correction, current_log_w_BT=current_log_w_BT
+    reasons_BT = mask_reasons(
+        tokens.trained_BT, log_w_BT, tokens.advantages_BT, terms.correction, current_log_w_BT=current_log_w_BT
     )
+    masked_weights_BT = mask_sequences(weights_BT, reasons_BT)
     factors_BT, truncated_BT = token_factors(w_BT, terms.correction, in_ratio=terms.against_rollout)
     compared = replace(tokens, old_BT=behaviour_BT) if terms.against_rollout else tokens
     surrogate = surrogate_function(terms.surrogate)(compared, clip=terms.clip)
@@ -164,8 +165,6 @@ def _corrected_surrogate(
         old_BT=tokens.old_BT,
         advantages_BT=tokens.advantages_BT,
         factors_BT=torch.where(masked_weights_BT > 0, factors_BT, 0.0),
-        mask_reasons_BT=mask_reasons(
-            tokens.trained_BT, log_w_BT, tokens.advantages_BT, terms.correction, current_log_w_BT=current_log_w_BT
-        ),
+        mask_reasons_BT=reasons_BT,
     )
     return (masked_weights_BT * factors_BT * surrogate.loss_BT).sum(), sums, each

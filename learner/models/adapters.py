@@ -1,9 +1,9 @@
 """Low-rank adapters of linear layers. The home of peft, imported at first use because the import takes seconds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -15,6 +15,7 @@ from temper.rollout.weights.manifest import DOWN, UP
 if TYPE_CHECKING:
     from peft.tuners.lora import Linear as LoraLinear
 
+T = TypeVar("T", bound=torch.Tensor)
 ADAPTER = "default"
 BASE = "base_layer."
 
@@ -50,7 +51,7 @@ def _takes_adapter(model: PreTrainedModel, name: str, module: torch.nn.Module) -
 
 
 @contextmanager
-def disabled_adapters(model: PreTrainedModel) -> Iterator[None]:
+def disable_adapters(model: PreTrainedModel) -> Iterator[None]:
     """Run a model without its adapters. peft's switch would also change which weights are trained."""
     layers = [layer for _, layer in _adapters(model)]
     for layer in layers:
@@ -78,12 +79,7 @@ def merge_adapters(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) 
     return whole
 
 
-def base_parameters_by_name(model: PreTrainedModel) -> list[tuple[str, Any]]:
-    """Return the parameters without adapters, by the names of `merge_adapters`."""
-    return [(name.replace(BASE, ""), p) for name, p in model.named_parameters() if not is_adapter(name)]
-
-
-def strip_adapters(parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def strip_adapters(parameters: Mapping[str, T]) -> dict[str, T]:
     """Return the parameters that are not adapters, by the names of a model without them."""
     return {name.replace(BASE, ""): tensor for name, tensor in parameters.items() if not is_adapter(name)}
 

@@ -79,41 +79,13 @@ def _forward_over_ranks(
     received_R = torch.empty_like(sent_R)
     torch.distributed.all_to_all_single(received_R, sent_R, group=group.process_group)
     sent, received = torch.stack([sent_R, received_R]).tolist()
-    there = _Route(group=group.process_group, sent=sent, received=received)
-    hidden_MD = _AllToAll.apply(hidden_ND[order_S // chosen_NK.shape[1]], there)
-    chosen_M = _AllToAll.apply(chosen_S, there) % experts.num_experts
+    hidden_MD = group.exchange(hidden_ND[order_S // chosen_NK.shape[1]], sent=sent, received=received)
+    chosen_M = group.exchange(chosen_S, sent=sent, received=received) % experts.num_experts
     count = len(hidden_MD)
     if not count:  # a row of zeros, so that the stacks have a gradient on every rank
         hidden_MD, chosen_M = functional.pad(hidden_MD, (0, 0, 0, 1)), functional.pad(chosen_M, (0, 1))
     ones_M1 = hidden_MD.new_ones(len(hidden_MD), 1)
     output_MD = type(experts).forward(experts, hidden_MD, chosen_M[:, None], ones_M1)[:count]
-    output_SD = _AllToAll.apply(output_MD, there.back())
+    output_SD = group.exchange(output_MD, sent=received, received=sent)
     output_NKD = output_SD[order_S.argsort()].unflatten(0, chosen_NK.shape)
     return (output_NKD * weights_NK[..., None]).sum(1).to(hidden_ND.dtype)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Route:
-    """How many rows each rank of a group gets from this rank, and how many this rank gets from it."""
-
-    group: Any
-    sent: list[int]
-    received: list[int]
-
-    def back(self) -> "_Route":
-        return _Route(group=self.group, sent=self.received, received=self.sent)
-
-
-class _AllToAll(torch.autograd.Function):
-    """An all-to-all of rows, ordered by the rank that they go to. Gradients travel back."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, route: _Route) -> torch.Tensor:
-        ctx.route = route
-        received = rows.new_empty(sum(route.received), *rows.shape[1:])
-        torch.distributed.all_to_all_single(received, rows.contiguous(), route.received, route.sent, group=route.group)
-        return received
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _AllToAll.apply(gradients[0], ctx.route.back()), None

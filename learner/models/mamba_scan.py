@@ -29,35 +29,21 @@ def chunk_scan(
     *,
     chunk_size: int,
     d_H: torch.Tensor,
+    initial_BHPN: torch.Tensor | None = None,
     sequences_BT: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Compute y_t = c_t . h_t + d x_t with h_t = exp(a dt_t) h_(t-1) + dt_t b_t x_t, from h = 0; `dt` is positive.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute y_t = c_t . h_t + d x_t with h_t = exp(a dt_t) h_(t-1) + dt_t b_t x_t; `dt` is positive.
 
-    `sequences_BT` has the number of each position's sequence. A new number resets h to 0.
+    Return y and the final h. It begins with the final h of another scan, `initial_BHPN`, or with 0. `sequences_BT` has the
+    number of each position's sequence. A new number resets h to 0.
 
     The state-space duality of Dao and Gu, "Transformers are SSMs" (2024), section 6: a masked matrix product inside a chunk,
     the recurrence between chunks. It is fast because scores are computed once per group, the states of a group's heads are
     columns of one product, and even chunks need little padding.
     """
     chunks = _Chunks(x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, chunk_size=chunk_size, sequences_BT=sequences_BT)
-    return chunks.outputs(None)[0] + d_H[:, None] * x_BTHP
-
-
-def continued_scan(
-    x_BTHP: torch.Tensor,
-    dt_BTH: torch.Tensor,
-    a_H: torch.Tensor,
-    b_BTGN: torch.Tensor,
-    c_BTGN: torch.Tensor,
-    *,
-    chunk_size: int,
-    d_H: torch.Tensor,
-    initial_BHPN: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute `chunk_scan` from the final state h of another scan (None: 0); returns y and the final state."""
-    chunks = _Chunks(x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, chunk_size=chunk_size)
-    y, final_BHPN = chunks.outputs(initial_BHPN)
-    return y + d_H[:, None] * x_BTHP, final_BHPN
+    y_BTHP, final_BHPN = chunks.outputs(initial_BHPN)
+    return y_BTHP + d_H[:, None] * x_BTHP, final_BHPN
 
 
 class _Chunks:
@@ -82,14 +68,14 @@ class _Chunks:
         self.groups, self.state = b_BTGN.shape[2:]
         self.count = -(-self.length // chunk_size)
         self.size = -(-self.length // self.count)
-        self.x = self._chunked(x_BTHP * dt_BTH[..., None])  # (B K, L, H, P)
-        self.b = self._chunked(b_BTGN).transpose(1, 2)  # (B K, G, L, N)
-        self.c = self._chunked(c_BTGN).transpose(1, 2)
+        self.x = self._to_chunks(x_BTHP * dt_BTH[..., None])  # (B K, L, H, P)
+        self.b = self._to_chunks(b_BTGN).transpose(1, 2)  # (B K, G, L, N)
+        self.c = self._to_chunks(c_BTGN).transpose(1, 2)
         self.visible = torch.ones(self.size, self.size, dtype=torch.bool, device=x_BTHP.device).tril()  # (L, L)
         self.entered: torch.Tensor | None = None
         self.left: torch.Tensor | None = None
         self.kept: torch.Tensor | None = None
-        decays = self._chunked((a_H * dt_BTH)[..., None])[..., 0]
+        decays = self._to_chunks((a_H * dt_BTH)[..., None])[..., 0]
         if sequences_BT is None:
             self.decay = decays.cumsum(1)  # (B K, L, H)
         else:
@@ -108,7 +94,7 @@ class _Chunks:
         own = numbers.view(-1, 1, self.size)
         self.visible = self.visible & (own.transpose(1, 2) == own)[:, None]  # (B K, 1, L, L)
 
-    def _chunked(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _to_chunks(self, tensor: torch.Tensor) -> torch.Tensor:
         pad = self.count * self.size - self.length
         padded = functional.pad(tensor, (0, 0, 0, 0, 0, pad)) if pad else tensor
         return padded.reshape(self.batch * self.count, self.size, *tensor.shape[2:])
@@ -214,11 +200,7 @@ def install(*, recompute: bool = False, device: Device | None = None) -> None:
             modeling_nemotron_h.mamba2_split_conv1d_scan_combined = lambda *_, **__: None
         return
     modeling_nemotron_h.causal_conv1d_fn = convolve
-    scan = replacement()
-    if recompute:
-        modeling_nemotron_h.mamba2_chunk_scan = partial(checkpoint, scan, use_reentrant=False)
-    else:
-        modeling_nemotron_h.mamba2_chunk_scan = scan
+    modeling_nemotron_h.mamba2_chunk_scan = partial(checkpoint, scan, use_reentrant=False) if recompute else scan
 
 
 def separates_sequences() -> bool:
@@ -227,30 +209,32 @@ def separates_sequences() -> bool:
     return all((find_kernel(one) or ("", True))[1] for one in used)
 
 
-def replacement() -> Callable[..., Any]:
-    """Return a function with the signature of transformers' scan."""
-
-    def scan(
-        x: torch.Tensor,
-        dt: torch.Tensor,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor,
-        chunk_size: int,
-        **rest: Any,
-    ) -> Any:
-        sequences = rest.get("seq_idx")
-        if rest.get("D") is None:
-            assert sequences is None, "the reference has one sequence a row"
-            return REFERENCE(x, dt, a, b, c, chunk_size, **rest)
-        low, high = rest.get("dt_limit", (0.0, float("inf")))
-        biased = dt + rest["dt_bias"] if rest.get("dt_bias") is not None else dt
-        positive = functional.softplus(biased) if rest.get("dt_softplus") else biased
-        values = (x.float(), positive.clamp(low, high).float(), a, b.float(), c.float())
-        initial = rest.get("initial_states")
-        if initial is None and not rest.get("return_final_states"):
-            return chunk_scan(*values, chunk_size=chunk_size, d_H=rest["D"], sequences_BT=sequences)
-        y, final = continued_scan(*values, chunk_size=chunk_size, d_H=rest["D"], initial_BHPN=initial)
-        return (y, final) if rest.get("return_final_states") else y
-
-    return scan
+def scan(
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    chunk_size: int,
+    **rest: Any,
+) -> Any:
+    """Compute `chunk_scan` with the signature of transformers' scan."""
+    sequences = rest.get("seq_idx")
+    if rest.get("D") is None:
+        assert sequences is None, "the reference has one sequence a row"
+        return REFERENCE(x, dt, a, b, c, chunk_size, **rest)
+    low, high = rest.get("dt_limit", (0.0, float("inf")))
+    biased = dt + rest["dt_bias"] if rest.get("dt_bias") is not None else dt
+    positive = functional.softplus(biased) if rest.get("dt_softplus") else biased
+    y, final = chunk_scan(
+        x.float(),
+        positive.clamp(low, high).float(),
+        a,
+        b.float(),
+        c.float(),
+        chunk_size=chunk_size,
+        d_H=rest["D"],
+        initial_BHPN=rest.get("initial_states"),
+        sequences_BT=sequences,
+    )
+    return (y, final) if rest.get("return_final_states") else y

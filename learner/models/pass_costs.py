@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from temper.learner.batches.micro_batches import Prompts
 from temper.learner.batches.packing import PassCosts
-from temper.learner.batches.shared_prefixes import Prompts
 from temper.learner.models.scorer import Scores
 
 ROW, PROMPT, ANSWERS, ANSWER = 256, 512, 16, 64
@@ -29,7 +29,7 @@ def measure_pass_costs(scorer: Callable[..., Scores], *, device: torch.device, b
     A backward pass launches and computes about twice as much, so the ratio of the two holds for it too.
     """
     rows = min(budget // ROW, MOST_ROWS)
-    prompts = Prompts.padded([[1] * PROMPT], rows_P=[ANSWERS], pad_id=0)
+    prompts = Prompts.pad([[1] * PROMPT], rows_P=[ANSWERS], pad_id=0)
     shapes: list[tuple[int, int, Prompts | None]] = [(1, ROW, None), (rows, ROW, None), (ANSWERS, ANSWER, prompts)]
     with torch.no_grad():
         short_s, long_s, shared_s = (

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.batches.micro_batches import Prompts
 from temper.learner.models import packed_rows
 from temper.learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
 from temper.learner.models.packed_rows import PackedRows
@@ -209,11 +209,11 @@ def multiply_in_float32(model: PreTrainedModel) -> None:
             f"learner.float32_head=true: a model of type {model.config.model_type} has no linear output layer; set false"
         )
 
-    def multiplied(hidden_BTD: torch.Tensor) -> torch.Tensor:
+    def multiply(hidden_BTD: torch.Tensor) -> torch.Tensor:
         bias_V = None if layer.bias is None else layer.bias.float()
         return functional.linear(hidden_BTD.float(), layer.weight.float(), bias_V)
 
-    layer.forward = multiplied  # type: ignore[assignment, method-assign]
+    layer.forward = multiply  # type: ignore[assignment, method-assign]
 
 
 def output_layer(forward: Callable[..., Any], model: PreTrainedModel) -> torch.nn.Linear | None:
@@ -226,12 +226,12 @@ def output_layer(forward: Callable[..., Any], model: PreTrainedModel) -> torch.n
         return None
     put: list[torch.Tensor] = []
 
-    def replaced(_layer: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    def replace_output(_layer: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
         numbers = torch.linspace(-PROBE_RANGE, PROBE_RANGE, output.numel(), device=output.device)
         put.append(numbers.view_as(output).to(output.dtype))
         return put[-1]
 
-    handle = layer.register_forward_hook(replaced)
+    handle = layer.register_forward_hook(replace_output)
     try:
         ids_BT = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=model.device)
         with torch.no_grad():

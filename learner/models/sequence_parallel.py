@@ -40,13 +40,11 @@ class SequenceGroup(RankGroup):
     def to_heads(self, *parts_nC: torch.Tensor) -> torch.Tensor:
         """Turn tensors (n, C), whose channels are ordered by heads, into one (N, c) with this rank's heads of each."""
         blocks = [part.reshape(len(part), self.size, -1) for part in parts_nC]
-        exchanged: torch.Tensor = _AllToAll.apply(torch.cat(blocks, dim=-1).transpose(0, 1), self.process_group)
-        return exchanged.flatten(0, 1)
+        return self.exchange(torch.cat(blocks, dim=-1).transpose(0, 1)).flatten(0, 1)
 
     def from_heads(self, values_Nc: torch.Tensor) -> torch.Tensor:
         """Turn (N, c), for this rank's heads, into (n, C)."""
-        exchanged = _AllToAll.apply(values_Nc.reshape(self.size, -1, values_Nc.shape[-1]), self.process_group)
-        return exchanged.transpose(0, 1).flatten(1)
+        return self.exchange(values_Nc.reshape(self.size, -1, values_Nc.shape[-1])).transpose(0, 1).flatten(1)
 
     def take_heads(self, parameter: torch.Tensor, *sizes: int) -> torch.Tensor:
         """Return the entries of this rank's heads, of parts of these sizes."""
@@ -138,22 +136,6 @@ class _Part(SimpleNamespace):
 
     def __call__(self, *values: torch.Tensor) -> Any:
         return self.forward(self, *values)
-
-
-class _AllToAll(torch.autograd.Function):
-    """An all-to-all of the first dimension, which has an entry for each rank. It is its own inverse."""
-
-    @staticmethod
-    def forward(ctx: Any, blocks: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        sent = blocks.contiguous()
-        received = torch.empty_like(sent)
-        torch.distributed.all_to_all_single(received, sent, group=group)
-        return received
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _AllToAll.apply(gradients[0], ctx.group), None
 
 
 class _AllGather(torch.autograd.Function):

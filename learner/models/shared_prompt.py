@@ -19,7 +19,7 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.batches.micro_batches import Prompts
 from temper.learner.models.borders import border_mask
 from temper.learner.models.packed_rows import LEAK_IN_HALF, PROBE
 from temper.learner.models.shape import RECURRENT
@@ -46,30 +46,16 @@ def causal_logits(
     Padding on the right needs no mask, because a causal model does not see it. If `packs`, the model keeps sequences apart by
     their borders (`Scorer.packs`), so its answers need no mask either. `reading` is the context of the pass that
     returns the logits. `arguments` of the model are for whole sequences only.
+
+    An answer's logits equal those in one sequence with its prompt. Padding before a shorter prompt is masked: attention does
+    not see it, positions do not count it, and Mamba layers get zeros for it, so convolution and state are those of an empty
+    sequence. `whole_graph` adds the prompts' last logits with weight 0, so that a gradient reaches every module that ran, as
+    ZeRO-3 requires.
     """
     if prompts is None:
         with reading:
             logits_BTV: torch.Tensor = model(input_ids=ids_BT, use_cache=False, **arguments).logits
         return logits_BTV
-    return _answer_logits(model, config, ids_BT, prompts, packs=packs, whole_graph=whole_graph, reading=reading)
-
-
-def _answer_logits(
-    model: Callable[..., Any],
-    config: PreTrainedConfig,
-    ids_BT: torch.Tensor,
-    prompts: Prompts,
-    *,
-    packs: bool,
-    whole_graph: bool,
-    reading: AbstractContextManager[None],
-) -> torch.Tensor:
-    """Return each answer's logits, equal to those in one sequence with its prompt.
-
-    Padding before a shorter prompt is masked. Attention does not see it, positions do not count it, and Mamba layers get
-    zeros for it, so convolution and state are those of an empty sequence. `whole_graph` adds the prompts' last logits with
-    weight 0, so that a gradient reaches every module that ran, as ZeRO-3 requires.
-    """
     device = ids_BT.device
     cache = PromptCache(config, _key_places(prompts, length=ids_BT.shape[1], device=device) if packs else None)
     before, after = _padding(prompts, length=ids_BT.shape[1], device=device)
@@ -84,7 +70,7 @@ def _answer_logits(
     )
     cache.expand(torch.tensor(prompts.of_B, device=device))
     with reading:
-        logits_BTV: torch.Tensor = model(input_ids=ids_BT, past_key_values=cache, use_cache=False, **after).logits
+        logits_BTV = model(input_ids=ids_BT, past_key_values=cache, use_cache=False, **after).logits
     return logits_BTV + 0.0 * output.logits.sum() if whole_graph else logits_BTV
 
 
@@ -154,7 +140,7 @@ def require_recomputable(forward: Callable[..., Any], model: PreTrainedModel, *,
     """
     before, after = PROBE
     ids_1T = torch.arange(1, before + after + 1, device=model.device)[None]
-    prompts = Prompts.padded([ids_1T[0, :before].tolist()], rows_P=[1], pad_id=0)
+    prompts = Prompts.pad([ids_1T[0, :before].tolist()], rows_P=[1], pad_id=0)
     with torch.no_grad():
         shared_1TV = causal_logits(forward, model.config, ids_1T[:, before:], prompts, packs=packs).float()
         whole_1TV, alone_1TV = (

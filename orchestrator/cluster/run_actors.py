@@ -15,14 +15,13 @@ from temper.orchestrator.cluster.bundles import Bundles
 from temper.orchestrator.cluster.placement import Node
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.config import RolloutConfig
-from temper.rollout.episodes.worker import NO_VARIABLES, RolloutWorker
+from temper.rollout.episodes.worker import NO_VARIABLES, RolloutWorker, WorkerHandle
 from temper.rollout.pool.pool import RolloutPool
-from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import RestartPolicy
-from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.vllm_backend import make_agent_server, make_engine
 from temper.rollout.weights.config import CUDA_IPC
+from temper.rollout.weights.delivery import ServedWeights
 
 CONCURRENT_CALLS = 4096
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from temper.envs.core.bounds import require_not_negative, require_positive
 from temper.envs.core.setting import immutable, scheduled
 from temper.envs.core.thinking_mode import Mode, Thinking
 
@@ -29,10 +30,9 @@ class ThinkingConfig:
     """Request for low effort, at the same place."""
 
     def __post_init__(self) -> None:
-        if self.grace < 0:
-            raise ValueError(f"rollout.thinking.grace={self.grace} must be 0 or more tokens")
-        if self.answer_tokens is not None and self.answer_tokens < 1:
-            raise ValueError(f"rollout.thinking.answer_tokens={self.answer_tokens} must be 1 or more")
+        require_not_negative("rollout.thinking.grace", self.grace)
+        if self.answer_tokens is not None:
+            require_positive("rollout.thinking.answer_tokens", self.answer_tokens)
         if self.budget_notice.count("%d") != 1 or self.budget_notice.count("%") != 1:
             raise ValueError(f"rollout.thinking.budget_notice={self.budget_notice!r} must contain %d once")
 

@@ -148,7 +148,7 @@ class ThinkingTags:
         start = next((n for n in places if n == latest or self._line_ends(ids[begin:n])), None)
         if start is None or self.close_of(ids[:start]) is not None:
             return None
-        return ForcedEnd(start=start, ids=self._rest_of_closing(ids[:start]))
+        return ForcedEnd(start=start, ids=self.complete_closing(ids[:start]))
 
     def injected_marks(
         self, ids: Sequence[int], limit: ThinkingLimit, *, prefix_ids: Sequence[int] = (), opened: bool | None = None
@@ -165,10 +165,6 @@ class ThinkingTags:
         tail = self.closing.partition(self.tags.closing)[2]
         ends = (place[1] + count for count in range(len(tail) + 1))
         return next((end for end in ends if self._text(ids[place[1] : end]) == tail), place[1])
-
-    def cut(self, thinking_ids: Sequence[int]) -> tuple[int, ...]:
-        """Return the closing for truncated thinking in training data."""
-        return self._rest_of_closing(thinking_ids)
 
     def measure(
         self, ids: Sequence[int], *, thinks: bool, injected_T: Sequence[bool] = (), opened: bool | None = None
@@ -201,7 +197,8 @@ class ThinkingTags:
     def _line_ends(self, ids: Sequence[int]) -> bool:
         return bool(ids) and "\n" in self._text(ids[-1:])
 
-    def _rest_of_closing(self, thinking_ids: Sequence[int]) -> tuple[int, ...]:
+    def complete_closing(self, thinking_ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the rest of the closing after thinking that ends with these ids."""
         return self.rest_after(self._text(thinking_ids[-self.window :]))
 
     def rest_after(self, end: str) -> tuple[int, ...]:

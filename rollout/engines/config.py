@@ -66,8 +66,8 @@ class EngineConfig:
     runner: Runner = free("auto")
     """vLLM's model runner. auto is v2, or v1 on a CPU, where v2 does not run."""
     speculation: Speculation = free("off")
-    """Speculative decoding: from earlier tokens of the sequence (ngram), or with the model's own heads (mtp, on GPUs). On a
-    CPU it samples the same tokens, on a GPU the same distribution.
+    """Speculative decoding on GPUs: from earlier tokens of the sequence (ngram), or with the model's own heads (mtp). It
+    samples from the same distribution.
     """
     draft_tokens: int = free(3, unit="tokens")
     """Number of draft tokens."""
@@ -91,15 +91,9 @@ class EngineConfig:
     """Further vLLM settings, by their names in `AsyncEngineArgs`: `{quantization: fp8, kv_cache_dtype: fp8}`."""
 
     def __post_init__(self) -> None:
-        if min(self.tensor_parallel, self.pipeline_parallel) < 1:
-            raise ValueError(
-                f"rollout.engine.tensor_parallel={self.tensor_parallel} and pipeline_parallel={self.pipeline_parallel} "
-                "must be at least 1"
-            )
-        for name in ("max_sequences", "batched_tokens", "threads", "gpu_memory_utilization", "push_timeout_s"):
+        counts = ("max_sequences", "batched_tokens", "draft_tokens", "tensor_parallel", "pipeline_parallel", "threads")
+        for name in (*counts, "gpu_memory_utilization", "push_timeout_s"):
             require_positive(f"rollout.engine.{name}", vars(self)[name])
-        if self.draft_tokens < 1:
-            raise ValueError(f"rollout.engine.draft_tokens={self.draft_tokens} must be at least 1 token")
         for name in self.extra:
             if name in SET_BY:
                 raise ValueError(f"rollout.engine.extra.{name} can't be set; set {SET_BY[name]} instead")

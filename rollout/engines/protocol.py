@@ -41,7 +41,7 @@ class Completion:
                 f"{len(self.injected_T)} injected marks: the lengths must be equal"
             )
 
-    def then(self, rest: "Completion") -> "Completion":
+    def join(self, rest: "Completion") -> "Completion":
         """Return these tokens followed by `rest`."""
         return Completion(
             token_ids=(*self.token_ids, *rest.token_ids),
@@ -51,10 +51,6 @@ class Completion:
             experts=rest.experts,  # its rows include the tokens before, which were a part of its prompt
             finished=rest.finished,
         )
-
-    def end_at(self, count: int) -> "Completion":
-        """Return the first `count` tokens as a finished turn."""
-        return replace(self.first(count), finished=True)
 
     def first(self, count: int) -> "Completion":
         """Return the first `count` tokens. If that drops tokens, the turn is not finished."""
@@ -89,7 +85,7 @@ def cut_at_stop(
     for count in range(1, min(near, len(rest.token_ids)) + 1):
         decoded = text([*prefix_ids[-near:], *rest.token_ids[:count]])
         if any(one in decoded for one in stop):
-            return rest.end_at(count)
+            return replace(rest.first(count), finished=True)
     return rest
 
 
@@ -116,7 +112,7 @@ class EngineStats:
     hung_calls: int = 0
 
     @classmethod
-    def together(cls, engines: Sequence["EngineStats"]) -> "EngineStats":
+    def combine(cls, engines: Sequence["EngineStats"]) -> "EngineStats":
         """Return the sums over several engines, and the mean of `cache_use`."""
         rows = [asdict(one) for one in engines]
         sums = {name: sum(row[name] for row in rows) for name in asdict(cls())}

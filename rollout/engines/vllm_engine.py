@@ -99,55 +99,6 @@ WEIGHTS, CACHE = "weights", "kv_cache"
 """vLLM's tags for parts of its sleep mode."""
 
 
-class VllmSleep:
-    """Sleep mode of one engine: all on the device, only weights, or nothing."""
-
-    def __init__(self, llm: AsyncLLM, process: EngineProcess) -> None:
-        self._llm = llm
-        self._process = process
-        self.weights = self.cache = True
-        """Whether weights and cache are on the device."""
-
-    async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """See `Engine.set_onloaded`. Running requests freeze at sleep, and are recomputed after it."""
-        assert weights or not cache, "a cache is of no use without weights"
-        if (weights, cache) == (self.weights, self.cache):
-            return
-        what = f"{'wake' if weights else 'fall asleep'} within {limit_s:.0f} s"
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._process.answer(self._wake(cache=cache) if weights else self._sleep())
-        except WorkerDied:
-            raise
-        except TimeoutError:
-            raise WorkerDied(f"the engine did not {what}") from None
-        except Exception as error:
-            raise WorkerDied(f"the engine could not {what}: {describe_error(error)}") from error
-        self.weights, self.cache = weights, cache
-
-    async def _sleep(self) -> None:
-        await self._llm.sleep(level=LEVEL, mode="keep")
-        await self._llm.collective_rpc("release_cache")
-
-    async def _wake(self, *, cache: bool) -> None:
-        assert not self.cache, "it falls asleep before it wakes with its weights alone"
-        parts = ([] if self.weights else [WEIGHTS]) + ([CACHE] if cache else [])
-        fully = await self._llm.wake_up(parts)
-        if fully is not cache:
-            raise RuntimeError(f"vLLM has {'all' if fully else 'not all'} of its memory after it woke with {parts}")
-
-    async def memory_usage(self) -> MemoryUsage:
-        """See `Engine.memory_usage`: sums over the engine's processes."""
-        asking: Coroutine[Any, Any, list[tuple[int, int, int, int]]] = self._llm.collective_rpc("memory")
-        weights, cache, main, device = (sum(parts) for parts in zip(*await self._process.answer(asking), strict=True))
-        return MemoryUsage(
-            weights=weights if self.weights else 0,
-            cache=cache if self.cache else 0,
-            main=main,
-            device=device or None,
-        )
-
-
 class VllmEngine:
     """An `Engine` with vLLM's asynchronous engine, in this process and one child."""
 
@@ -197,7 +148,8 @@ class VllmEngine:
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda _config, _index: self._stats])
         assert self._llm.logger_manager is not None
         self._process = EngineProcess(lambda: self._llm.errored, raised=EngineDeadError)
-        self._sleep = VllmSleep(self._llm, self._process)
+        self._has_weights = self._has_cache = True
+        """Whether weights and cache are on the device."""
         # vLLM adds a logger with forty Prometheus metrics, which are unused.
         self._llm.logger_manager.stat_loggers = self._llm.logger_manager.stat_loggers[:1]
 
@@ -220,8 +172,6 @@ class VllmEngine:
         await self._llm.update_weight_version(str(self._initial.step))
         await self._llm.get_supported_tasks()  # vLLM caches it: later requests are registered without a wait
         second = self._llm.vllm_config.use_v2_model_runner
-        if self._config.speculation != "off" and not second:
-            await self._llm.collective_rpc("sample_drafts", args=(self._tags is not None,))
         if self._record_experts and second:
             self._expert_layers = (await self._llm.collective_rpc("expert_layers"))[0]
         elif self._record_experts:
@@ -337,12 +287,44 @@ class VllmEngine:
         return self._stats.take()
 
     async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """See `Engine.set_onloaded`. Running requests freeze at sleep, and are recomputed after it."""
+        assert weights or not cache, "a cache is of no use without weights"
         self._set_paused(paused=True)
-        await self._sleep.set_onloaded(weights=weights, cache=cache, limit_s=limit_s)
-        self._set_paused(paused=not self._sleep.cache)
+        if (weights, cache) != (self._has_weights, self._has_cache):
+            what = f"{'wake' if weights else 'fall asleep'} within {limit_s:.0f} s"
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._process.answer(self._wake(cache=cache) if weights else self._fall_asleep())
+            except WorkerDied:
+                raise
+            except TimeoutError:
+                raise WorkerDied(f"the engine did not {what}") from None
+            except Exception as error:
+                raise WorkerDied(f"the engine could not {what}: {describe_error(error)}") from error
+            self._has_weights, self._has_cache = weights, cache
+        self._set_paused(paused=not cache)
+
+    async def _fall_asleep(self) -> None:
+        await self._llm.sleep(level=LEVEL, mode="keep")
+        await self._llm.collective_rpc("release_cache")
+
+    async def _wake(self, *, cache: bool) -> None:
+        assert not self._has_cache, "it falls asleep before it wakes with its weights alone"
+        parts = ([] if self._has_weights else [WEIGHTS]) + ([CACHE] if cache else [])
+        fully = await self._llm.wake_up(parts)
+        if fully is not cache:
+            raise RuntimeError(f"vLLM has {'all' if fully else 'not all'} of its memory after it woke with {parts}")
 
     async def memory_usage(self) -> MemoryUsage:
-        return await self._sleep.memory_usage()
+        """See `Engine.memory_usage`: sums over the engine's processes."""
+        asking: Coroutine[Any, Any, list[tuple[int, int, int, int]]] = self._llm.collective_rpc("memory")
+        weights, cache, main, device = (sum(parts) for parts in zip(*await self._process.answer(asking), strict=True))
+        return MemoryUsage(
+            weights=weights if self._has_weights else 0,
+            cache=cache if self._has_cache else 0,
+            main=main,
+            device=device or None,
+        )
 
     async def wait_for_answer(self) -> None:
         await self.version()
@@ -412,7 +394,7 @@ class VllmEngine:
         await self._llm.finish_weight_update(str(version.step))
         old = [name for name, salted in self._salted.items() if salted != self._served]
         await self._llm.abort([name for name in old if not self._sampled_tokens(name)])
-        if self._sleep.cache:  # else it continues when it wakes
+        if self._has_cache:  # else it continues when it wakes
             await self._llm.resume_generation()
             self._set_paused(paused=False)
 

@@ -1,5 +1,6 @@
 """Statistics of a running vLLM, and the episode clocks of its requests."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -30,14 +31,8 @@ class StatsRecorder(StatLoggerBase):
         self._requests = 0
         self._paused = False
         self._counted = clock()
-        self._busy_s = 0.0
-        self._clear()
-
-    def _clear(self) -> None:
-        self._passes = self._running = self._waiting = 0
-        self._prompt_tokens = self._cached_tokens = self._sampled_tokens = self._preemptions = 0
-        self._drafted_tokens = self._accepted_tokens = 0
-        self._cache_use = 0.0
+        self._sums: defaultdict[str, Any] = defaultdict(int)
+        """By the fields of `EngineStats`."""
 
     def record(
         self,
@@ -47,19 +42,20 @@ class StatsRecorder(StatLoggerBase):
         engine_idx: int = 0,
     ) -> None:
         self._on_pass(0 if iteration_stats is None else iteration_stats.num_generation_tokens)
+        sums = self._sums
         if scheduler_stats is not None:
-            self._passes += 1
-            self._running += scheduler_stats.num_running_reqs
-            self._waiting += scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
-            self._cache_use += scheduler_stats.kv_cache_usage
+            sums["passes"] += 1
+            sums["running"] += scheduler_stats.num_running_reqs
+            sums["waiting"] += scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+            sums["cache_use"] += scheduler_stats.kv_cache_usage
             if scheduler_stats.spec_decoding_stats is not None:
-                self._drafted_tokens += scheduler_stats.spec_decoding_stats.num_draft_tokens
-                self._accepted_tokens += scheduler_stats.spec_decoding_stats.num_accepted_tokens
+                sums["drafted_tokens"] += scheduler_stats.spec_decoding_stats.num_draft_tokens
+                sums["accepted_tokens"] += scheduler_stats.spec_decoding_stats.num_accepted_tokens
         if iteration_stats is not None:
-            self._prompt_tokens += iteration_stats.num_prompt_tokens
-            self._cached_tokens += iteration_stats.prompt_token_stats.cached_tokens
-            self._sampled_tokens += iteration_stats.num_generation_tokens
-            self._preemptions += iteration_stats.num_preempted_reqs
+            sums["prompt_tokens"] += iteration_stats.num_prompt_tokens
+            sums["cached_tokens"] += iteration_stats.prompt_token_stats.cached_tokens
+            sums["sampled_tokens"] += iteration_stats.num_generation_tokens
+            sums["preemptions"] += iteration_stats.num_preempted_reqs
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -80,7 +76,7 @@ class StatsRecorder(StatLoggerBase):
     def _count(self) -> None:
         now = self._clock()
         if self._requests and not self._paused:
-            self._busy_s += now - self._counted
+            self._sums["busy_s"] += now - self._counted
         self._counted = now
 
     def log_engine_initialized(self) -> None:
@@ -88,23 +84,9 @@ class StatsRecorder(StatLoggerBase):
 
     def take(self) -> EngineStats:
         self._count()
-        passes = max(1, self._passes)
-        stats = EngineStats(
-            passes=self._passes,
-            running=self._running / passes,
-            waiting=self._waiting / passes,
-            cache_use=self._cache_use / passes,
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
-            sampled_tokens=self._sampled_tokens,
-            preemptions=self._preemptions,
-            drafted_tokens=self._drafted_tokens,
-            accepted_tokens=self._accepted_tokens,
-            busy_s=self._busy_s,
-        )
-        self._clear()
-        self._busy_s = 0.0
-        return stats
+        sums, self._sums = self._sums, defaultdict(int)
+        means = {name: sums[name] / max(1, sums["passes"]) for name in ("running", "waiting", "cache_use")}
+        return EngineStats(**sums | means)
 
 
 class TurnClocks:

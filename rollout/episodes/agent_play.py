@@ -19,10 +19,10 @@ from temper.rollout.episodes.agent_session import (
     LimitReached,
     TurnTree,
 )
-from temper.rollout.episodes.episode import LIMITS, Episode, EpisodeSteps, build_turn, fill_last_experts
+from temper.rollout.episodes.episode import LIMITS, EngineSteps, Episode, build_turn, fill_last_experts
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.sampling import Sampling
-from temper.rollout.trajectory import TOKEN_LIMITS, Stop
+from temper.rollout.trajectory import Stop
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class AgentPlay:
         self,
         episode: Episode,
         *,
-        steps: EpisodeSteps,
+        steps: EngineSteps,
         renderer: Renderer,
         limits: EpisodeLimits,
         agents: AgentServer | None,
@@ -112,10 +112,12 @@ class AgentPlay:
         whole = self._renderer.text(completion.token_ids)
         text = sampling.cut_at_stop_string(whole)
         parsed = self._renderer.parse(text, task, ids)
-        stop = self._steps.stop_after(completion, room, turns=len(episode.turns) + 1)
-        turn = build_turn(task, context, sampled, parsed, StepResult(), times=episode.watch.lap())
+        stop = self._steps.stop_after(
+            finished=completion.finished, turns=len(episode.turns) + 1, is_full=len(completion.token_ids) >= room
+        )
+        turn = build_turn(task, context, sampled, parsed, StepResult(), stop=stop, times=episode.watch.lap())
         tree.add(parent, context, completion.token_ids, text=request.text, unsent=len(whole) - len(text))
-        episode.end_turn(replace(turn, truncated=stop in TOKEN_LIMITS))
+        episode.end_turn(turn)
         episode.stops.append(stop)
         return AgentReply(completion=completion, text=text, readable=parsed.readable)
 

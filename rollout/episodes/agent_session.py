@@ -13,10 +13,11 @@ import numpy as np
 
 from temper.envs.agents import Endpoint
 from temper.envs.core.clock import Clock
-from temper.envs.core.task import Task, Tool
+from temper.envs.core.task import Tool
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.engines.protocol import Completion, Engine
+from temper.rollout.episodes.episode import Episode
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.token_arrays import as_ids
 from temper.rollout.trajectory import Stop
@@ -142,16 +143,6 @@ class LimitReached(RefusedRequest):
         self.stop = stop
 
 
-class PlayedEpisode(Protocol):
-    """The episode that an agent plays."""
-
-    @property
-    def task(self) -> Task: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-
 class Sample(Protocol):
     """Samples the turn that answers a request."""
 
@@ -161,9 +152,7 @@ class Sample(Protocol):
 class AgentSession:
     """The requests of one agent's episode, which may overlap. During requests the clock runs only while the engine samples."""
 
-    def __init__(
-        self, episode: PlayedEpisode, tree: TurnTree, *, sample: Sample, check: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, episode: Episode, tree: TurnTree, *, sample: Sample, check: Callable[[int, int], None]) -> None:
         """`check` takes a prompt's tokens and a turn's number. It raises `LimitReached` if the episode does not allow them."""
         self.thinking = episode.task.thinking
         self.clients: set[object] = set()

@@ -4,14 +4,14 @@ import asyncio
 import functools
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 
 from temper.envs.core.clock import Clock, call_at_end
-from temper.envs.core.errors import EnvError, EpisodeTimeout, describe_error
+from temper.envs.core.errors import EnvError, EpisodeTimeout, FailureKind, describe_error, failure_of
 from temper.envs.core.process import WorkerDied
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
@@ -24,7 +24,17 @@ from temper.rollout.episodes.resume import PartialEpisode, PartialTurn
 from temper.rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import NO_TIME, Resumption, Stop, Times, Turn, TurnFault, last_turns
+from temper.rollout.trajectory import (
+    NO_TIME,
+    TOKEN_LIMITS,
+    Resumption,
+    Stop,
+    Times,
+    Trajectory,
+    Turn,
+    TurnFault,
+    last_turns,
+)
 
 T = TypeVar("T")
 LIMITS = {
@@ -123,7 +133,7 @@ class Episode:
     def _sampled(self, since: Completion | None) -> Completion | None:
         if self.before is None or since is None:
             return self.before or since
-        return self.before.then(since)
+        return self.before.join(since)
 
 
 class EngineFault(EnvError):
@@ -133,21 +143,97 @@ class EngineFault(EnvError):
 
 
 class EpisodeSteps:
-    """The steps of an episode that every play shares: it samples a turn, or calls the environment.
+    """The steps of an episode that every play shares, with any source of turns.
 
-    The engine samples `sequences` turns at once. An episode's clock stops while the episode waits for the engine or for an
-    environment thread. It also stops before the first token of a turn, and while the engine loads weights or sleeps.
+    An episode's clock stops while the episode waits for an environment thread.
+    """
+
+    def __init__(self, *, limits: EpisodeLimits, on_step: Callable[[], None] = lambda: None) -> None:
+        """`on_step` is called after each call of an environment."""
+        self._limits = limits
+        self.threads = EnvThreads()
+        self._on_step = on_step
+
+    async def finish(self, episode: Episode, playing: Awaitable[tuple[Stop, StepResult]]) -> Trajectory:
+        """Return the trajectory of an episode when its play ends. A failure outside the model becomes a typed failure.
+
+        Raises only `WorkerDied`.
+        """
+        result, failure = StepResult(), None
+        try:
+            stop, result = await playing
+        except WorkerDied:  # another worker runs it with the same seed
+            raise
+        except Exception as error:  # a bad episode is data
+            failure = failure_of(error)
+            stop = Stop.PROMPT_TOO_LONG if failure.kind is FailureKind.PROMPT_TOO_LONG else Stop.FAILURE
+        finally:
+            self.leave(episode.env)
+        return Trajectory(
+            task=episode.task,
+            turns=tuple(episode.turns),
+            stop=stop,
+            reward=None if failure is not None else result.reward,
+            score=result.score,
+            failure=failure,
+            seconds=episode.seconds,
+            times=episode.times,
+            resumption=episode.resumption,
+            parents=tuple(episode.parents),
+        )
+
+    def leave(self, env: EnvEpisode) -> None:
+        """Close an unfinished environment in a thread, without a wait: one of its calls may still run."""
+        if not env.is_over:
+            self.threads.start(env.close)
+
+    def stop_after(self, *, finished: bool, turns: int, is_full: bool = False) -> Stop:
+        """Return the limit that ends the episode after this turn, or `Stop.ENV`: the environment decides.
+
+        `finished` is false if a token limit truncated the turn, which is the episode's if that `is_full`.
+        """
+        if not finished:
+            return Stop.EPISODE_LENGTH if is_full else Stop.LENGTH
+        return Stop.ENV if self._limits.turns is None or turns < self._limits.turns else Stop.TURNS
+
+    async def call(
+        self, episode: Episode, function: Callable[[], T], *, waits: Callable[[], bool] = lambda: False
+    ) -> T:
+        """Call a function of an episode's environment. `waits` returns whether it waits for the engine."""
+        return await self.call_env(episode.task, function, clock=episode.clock, watch=episode.watch, waits=waits)
+
+    async def call_env(
+        self,
+        task: Task,
+        function: Callable[[], T],
+        *,
+        clock: Clock,
+        watch: Stopwatch,
+        waits: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """Call a function of a task's environment in a thread, as `call`."""
+        at_once = task.env.settings.threads
+        try:
+            return await self.threads.call(
+                function, env=task.env.name, at_once=at_once, clock=clock, watch=watch, waits=waits
+            )
+        finally:
+            self._on_step()
+
+
+class EngineSteps(EpisodeSteps):
+    """The steps of an episode whose turns an engine samples, `sequences` at once.
+
+    An episode's clock also stops while the episode waits for the engine, before the first token of a turn, and while the
+    engine loads weights or sleeps.
     """
 
     def __init__(
         self, *, sampler: TurnSampler, limits: EpisodeLimits, sequences: int, on_step: Callable[[], None]
     ) -> None:
-        """`on_step` is called after each call of an environment."""
+        super().__init__(limits=limits, on_step=on_step)
         self._sampler = sampler
-        self._limits = limits
-        self.threads = EnvThreads()
         self._places = asyncio.Semaphore(sequences)
-        self._on_step = on_step
 
     async def sample(
         self,
@@ -187,36 +273,6 @@ class EpisodeSteps:
                         raise EpisodeTimeout("the deadline of the episode passed while the model generated") from error
                     raise EngineFault(describe_error(error)) from error
 
-    def stop_after(self, completion: Completion, room: int, *, turns: int) -> Stop:
-        """Return the limit that ends the episode after this turn, or `Stop.ENV`: the environment decides."""
-        if not completion.finished:
-            return Stop.EPISODE_LENGTH if len(completion.token_ids) >= room else Stop.LENGTH
-        return Stop.ENV if self._limits.turns is None or turns < self._limits.turns else Stop.TURNS
-
-    async def call(
-        self, episode: Episode, function: Callable[[], T], *, waits: Callable[[], bool] = lambda: False
-    ) -> T:
-        """Call a function of an episode's environment. `waits` returns whether it waits for the engine."""
-        return await self.call_env(episode.task, function, clock=episode.clock, watch=episode.watch, waits=waits)
-
-    async def call_env(
-        self,
-        task: Task,
-        function: Callable[[], T],
-        *,
-        clock: Clock,
-        watch: Stopwatch,
-        waits: Callable[[], bool] = lambda: False,
-    ) -> T:
-        """Call a function of a task's environment in a thread, as `call`."""
-        at_once = task.env.settings.threads
-        try:
-            return await self.threads.call(
-                function, env=task.env.name, at_once=at_once, clock=clock, watch=watch, waits=waits
-            )
-        finally:
-            self._on_step()
-
 
 def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:
     """Return the seed of one sample. Any worker that repeats it gets the same seed."""
@@ -229,11 +285,22 @@ def turn_seed(seed: int, turn: int) -> int:
 
 
 def build_turn(
-    task: Task, context: tuple[int, ...], sampled: SampledTurn, parsed: ParsedTurn, result: StepResult, *, times: Times
+    task: Task,
+    context: tuple[int, ...],
+    sampled: SampledTurn,
+    parsed: ParsedTurn,
+    result: StepResult,
+    *,
+    stop: Stop,
+    times: Times,
 ) -> Turn:
-    """Return the turn that was sampled after `context`, parsed, and answered with `result`."""
+    """Return the turn that was sampled after `context`, up to the limit `stop`, parsed, and answered with `result`."""
     completion = sampled.completion
     experts = completion.experts
+    faults = {
+        TurnFault.THINKING: not parsed.well_formed,
+        TurnFault.TOOL_CALL: not has_valid_calls(parsed.calls, task.tools),
+    }
     return Turn(
         context_ids=as_ids(context),
         sampled_ids=as_ids(completion.token_ids),
@@ -245,19 +312,12 @@ def build_turn(
         answer=parsed.answer,
         observation=result.messages,
         thinking=sampled.thinking,
-        faults=turn_faults(parsed, task),
+        faults=tuple(fault for fault, there in faults.items() if there),
+        truncated=stop in TOKEN_LIMITS,
         experts=None if experts is None else experts[-len(context) - len(completion.token_ids) :],
         times=times,
         tool_spans=result.tool_spans,
     )
-
-
-def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
-    faults = {
-        TurnFault.THINKING: not parsed.well_formed,
-        TurnFault.TOOL_CALL: not has_valid_calls(parsed.calls, task.tools),
-    }
-    return tuple(fault for fault, there in faults.items() if there)
 
 
 def fill_last_experts(turn: Turn, context: tuple[int, ...], after: Completion) -> Turn:

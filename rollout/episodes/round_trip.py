@@ -7,13 +7,12 @@ a new user message. Episodes keep it, because sampled tokens never change.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
-from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, call_message
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.formats.messages import PROBE_CALLS, PROBE_TOOLS, REASONING, one_call_a_turn
 
@@ -21,11 +20,12 @@ OTHER_TEMPLATE = "set model.chat_template to another template"
 KNOWN = "docs/models.md lists the formats of tool calls; declare another one with model.tool_calls"
 
 
-def _calls() -> list[dict[str, Any]]:
-    return [{"type": "function", "function": {"name": name, "arguments": arguments}} for name, arguments in PROBE_CALLS]
-
-
-ASKING: Message = {"role": "assistant", REASONING: "look both up\n\nfirst", "content": "", "tool_calls": _calls()}
+ASKING: Message = {
+    "role": "assistant",
+    REASONING: "look both up\n\nfirst",
+    "content": "",
+    "tool_calls": [call_message(name, arguments) for name, arguments in PROBE_CALLS],
+}
 TOLD: tuple[Message, ...] = ({"role": "tool", "content": "17"}, {"role": "tool", "content": "none"})
 ANSWERS: tuple[Message, ...] = (
     {"role": "assistant", REASONING: "both are there", "content": "It is \\boxed{17}."},
@@ -160,11 +160,7 @@ class _Dialogue:
 
 
 def _message(parsed: ParsedTurn) -> Message:
-    calls = [
-        {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in parsed.calls
-        if isinstance(call, Call)
-    ]
+    calls = [call_message(call.name, call.arguments) for call in parsed.calls if isinstance(call, Call)]
     message: Message = {"role": "assistant", "content": parsed.content.strip()}
     if parsed.reasoning:
         message[REASONING] = parsed.reasoning

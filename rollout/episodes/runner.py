@@ -9,8 +9,7 @@ from itertools import count
 
 from temper.envs.catalog import make_env
 from temper.envs.core.clock import Clock
-from temper.envs.core.errors import EnvironmentFault, FailureKind, PromptTooLong, describe_error, failure_of
-from temper.envs.core.process import WorkerDied
+from temper.envs.core.errors import EnvironmentFault, PromptTooLong, describe_error, failure_of
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import up_to
@@ -22,7 +21,7 @@ from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.agent_play import AgentPlay
 from temper.rollout.episodes.agent_session import AgentServer
 from temper.rollout.episodes.env_threads import Stopwatch
-from temper.rollout.episodes.episode import LIMITS, Episode, EpisodeSteps, build_turn, fill_last_experts, turn_seed
+from temper.rollout.episodes.episode import LIMITS, EngineSteps, Episode, build_turn, fill_last_experts, turn_seed
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.resume import PartialEpisode, PartialGroup
 from temper.rollout.episodes.turn_sampler import TurnSampler
@@ -55,7 +54,7 @@ class EpisodeRunner:
         self._sampler = sampler
         self._renderer = renderer
         self._limits = limits
-        self._steps = EpisodeSteps(sampler=sampler, limits=limits, sequences=sequences, on_step=on_step)
+        self._steps = EngineSteps(sampler=sampler, limits=limits, sequences=sequences, on_step=on_step)
         self._make_env = make_env
         self._agents = agents
         self._numbers = count()
@@ -89,33 +88,7 @@ class EpisodeRunner:
 
     async def play(self, episode: Episode) -> Trajectory:
         """Run an episode to its end. A failure outside the model becomes a typed failure. Raises only `WorkerDied`."""
-        result, failure = StepResult(), None
-        try:
-            if episode.task.env.settings.agent:
-                stop, result = await AgentPlay(
-                    episode, steps=self._steps, renderer=self._renderer, limits=self._limits, agents=self._agents
-                ).play()
-            else:
-                stop, result = await self._play(episode)
-        except WorkerDied:  # another worker runs it with the same seed
-            raise
-        except Exception as error:  # a bad episode is data
-            failure = failure_of(error)
-            stop = Stop.PROMPT_TOO_LONG if failure.kind is FailureKind.PROMPT_TOO_LONG else Stop.FAILURE
-        finally:
-            self._leave(episode.env)
-        return Trajectory(
-            task=episode.task,
-            turns=tuple(episode.turns),
-            stop=stop,
-            reward=None if failure is not None else result.reward,
-            score=result.score,
-            failure=failure,
-            seconds=episode.seconds,
-            times=episode.times,
-            resumption=episode.resumption,
-            parents=tuple(episode.parents),
-        )
+        return await self._steps.finish(episode, self._play(episode))
 
     async def add_forced_answers(self, full: Trajectory, *, seed: int, sampling: Sampling) -> Trajectory:
         """Return an episode with its forced answers, of which some may have failed. Episodes of several turns or of an agent
@@ -169,12 +142,13 @@ class EpisodeRunner:
             return group.fail(failure_of(error))
         return replace(group, trajectories=tuple(map(_with_verdict, answers, verdicts)))
 
-    def _leave(self, env: EnvEpisode) -> None:
-        """Close an unfinished environment in a thread, without a wait: one of its calls may still run."""
-        if not env.is_over:
-            self._steps.threads.start(env.close)
-
     async def _play(self, episode: Episode) -> tuple[Stop, StepResult]:
+        if not episode.task.env.settings.agent:
+            return await self._play_turns(episode)
+        play = AgentPlay(episode, steps=self._steps, renderer=self._renderer, limits=self._limits, agents=self._agents)
+        return await play.play()
+
+    async def _play_turns(self, episode: Episode) -> tuple[Stop, StepResult]:
         task, turns = episode.task, episode.turns
         context, ids = await self._open(episode)
         episode.watch.lap()
@@ -190,17 +164,18 @@ class EpisodeRunner:
                 turns[-1] = fill_last_experts(turns[-1], context, sampled.completion)
             text = episode.sampling.cut_at_stop_string(self._renderer.text(sampled.completion.token_ids))
             parsed = self._renderer.parse(text, task, context)
-            stop = self._steps.stop_after(sampled.completion, room, turns=len(turns) + 1)
+            sampled_ids = sampled.completion.token_ids
+            stop = self._steps.stop_after(
+                finished=sampled.completion.finished, turns=len(turns) + 1, is_full=len(sampled_ids) >= room
+            )
             result = await self._steps.call(episode, functools.partial(episode.env.step, parsed, limit=LIMITS[stop]))
-            turn = build_turn(task, context, sampled, parsed, result, times=episode.watch.lap())
-            episode.end_turn(replace(turn, truncated=stop in TOKEN_LIMITS))
+            episode.end_turn(build_turn(task, context, sampled, parsed, result, stop=stop, times=episode.watch.lap()))
             if stop in TOKEN_LIMITS:
                 return stop, result
             if result.done:
                 return (Stop.TURNS if result.truncated else Stop.ENV), result
-            sampled_ids, calls = sampled.completion.token_ids, parsed.calls
             context = self._renderer.observation_ids(
-                result.messages, thinks=task.thinks, calls=calls, after=sampled_ids
+                result.messages, thinks=task.thinks, calls=parsed.calls, after=sampled_ids
             )
             ids = (*ids, *sampled_ids, *context)
 
@@ -212,7 +187,7 @@ class EpisodeRunner:
                 opened = await self._replay(episode, partial)
             except Exception as error:  # any error of a replayed environment
                 LOG.warning("an episode of %s starts anew: %s", episode.task.label, describe_error(error))
-                self._leave(episode.env)
+                self._steps.leave(episode.env)
                 episode.restart(EnvEpisode(episode.task, make=self._make_env))
             else:
                 episode.resume_from(partial)

@@ -67,7 +67,7 @@ class TurnSampler:
         """Return the limit that leaves room for the answer, and the most tokens of the turn."""
         assert self._tags is not None
         answer_tokens = self._answer_tokens(sampling)
-        besides = self._config.grace + len(self._tags.cut(()))
+        besides = self._config.grace + len(self._tags.complete_closing(()))
         besides += 0 if self._tags.is_opened_by(ids) else self._tags.opening_tokens
         kept = answer_tokens if self._config.answer_tokens or sampling.max_tokens is None else 1
         limit = ThinkingLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace)
@@ -135,7 +135,7 @@ class TurnSampler:
             return partial.first(request.max_tokens)
         seed = _rest_seed(request.seed, len(partial.token_ids))
         rest = replace(request, max_tokens=left, seed=seed, prefix_ids=partial.token_ids)
-        return partial.then(await self._engine.generate(rest))
+        return partial.join(await self._engine.generate(rest))
 
 
 def _rest_seed(seed: int, tokens: int) -> int:

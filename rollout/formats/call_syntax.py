@@ -230,7 +230,7 @@ class CallSyntax:
         except (ValueError, RecursionError) as error:
             missing = "placeholder" in str(error) or "transform_each" in str(error)
             return BadCall(error="error: tool call has no name or no arguments" if missing else NOT_JSON)
-        return _checked(made[0] if isinstance(made, list) else made, tools, untyped=untyped)
+        return _to_call(made[0] if isinstance(made, list) else made, tools, untyped=untyped)
 
     def _holds_arguments_only(self, body: str) -> bool:
         """Check one argument after the other. A search for all is quadratic in a text that opens them and closes none."""
@@ -244,7 +244,7 @@ class CallSyntax:
         return True
 
 
-def _checked(made: Any, tools: Sequence[Tool], *, untyped: bool) -> Call | BadCall:
+def _to_call(made: Any, tools: Sequence[Tool], *, untyped: bool) -> Call | BadCall:
     function = made.get("function") if isinstance(made, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(name, str):
@@ -256,7 +256,7 @@ def _checked(made: Any, tools: Sequence[Tool], *, untyped: bool) -> Call | BadCa
     return call_of(name, arguments, named=made.get("id", function.get("id")))
 
 
-def declared_syntax(
+def declare_syntax(
     name: str,
     field: Field,
     *,

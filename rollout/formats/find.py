@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.task import Message
 from temper.envs.core.turn_text import OWN_TAGS, Call, Tags
-from temper.rollout.formats.call_syntax import CallSyntax, calls_as_json, declared_syntax
+from temper.rollout.formats.call_syntax import CallSyntax, calls_as_json, declare_syntax
 from temper.rollout.formats.messages import (
     ASSISTANT_MESSAGE,
     PROBE_CALLS,
@@ -63,7 +63,7 @@ DEEPSEEK_MARK = rf"{_wide('tool calls begin')}(?:\s*{_wide('tool call begin')})?
 
 CALL_SYNTAXES: tuple[CallSyntax, ...] = (
     # Hermes, Qwen 2.5 and 3, Temper's own: <tool_call>{"name": ..., "arguments": {...}}</tool_call>
-    declared_syntax(
+    declare_syntax(
         "json",
         {
             "open": "<tool_call>",
@@ -75,7 +75,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark="<tool_call>",
     ),
     # Qwen 3 Coder, Qwen 3.5 and later, Nemotron 3: <function=NAME> and <parameter=NAME> on lines of their own
-    declared_syntax(
+    declare_syntax(
         "xml",
         {
             "open_pattern": r"<tool_call>\s*<function=(?P<name>[^\n>]+)>",
@@ -85,7 +85,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark=r"(?s)<tool_call>(?:\s*<function=(?:(?:(?!<tool_call>).)*?</function>\s*</tool_call>)?)?|<function=",
     ),
     # GLM 4.5 and later: the name, then <arg_key> and <arg_value>
-    declared_syntax(
+    declare_syntax(
         "glm",
         {
             "open_pattern": r"<tool_call>\s*(?P<name>[^\s<{]+)",
@@ -95,7 +95,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark="<tool_call>",
     ),
     # Nemotron Nano 9B and 12B v2: <TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL>
-    declared_syntax(
+    declare_syntax(
         "toolcall",
         {
             "open": "<TOOLCALL>",
@@ -107,7 +107,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark="<TOOLCALL>",
     ),
     # Llama 3.1 and later: one bare {"name": ..., "parameters": {...}}
-    declared_syntax(
+    declare_syntax(
         "llama",
         {
             "open_pattern": r'\s*(?:<\|python_tag\|>)?\s*(?=\{\s*"(?:type|name)")',
@@ -122,7 +122,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         bare=True,
     ),
     # Gemma 4: call:NAME{key:<|"|>text<|"|>, ...}
-    declared_syntax(
+    declare_syntax(
         "gemma",
         {
             "open_pattern": r"<\|tool_call>call:(?P<name>[^\s{]+)",
@@ -135,7 +135,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark=r"<\|tool_call>",
     ),
     # DeepSeek V3 and R1: the type, the name, and the arguments in a fence
-    declared_syntax(
+    declare_syntax(
         "deepseek",
         {
             "open_pattern": rf"(?:{_wide('tool calls begin')})?\s*{_wide('tool call begin')}function{_wide('tool sep')}"
@@ -148,7 +148,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark=DEEPSEEK_MARK,
     ),
     # DeepSeek V3.1: the name and the arguments
-    declared_syntax(
+    declare_syntax(
         "deepseek 3.1",
         {
             "open_pattern": rf"(?:{_wide('tool calls begin')})?\s*{_wide('tool call begin')}(?P<name>[^\n{WIDE_BAR}]+)"
@@ -161,7 +161,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark=DEEPSEEK_MARK,
     ),
     # LFM 2: <|tool_call_start|>[NAME(key='text', ...), ...]<|tool_call_end|>
-    declared_syntax(
+    declare_syntax(
         "pythonic",
         {
             "open": "<|tool_call_start|>",
@@ -174,7 +174,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         as_json=calls_as_json,
     ),
     # Mistral until Small 3.1: [TOOL_CALLS] [{"name": ..., "arguments": {...}, "id": ...}, ...] up to the end of the turn
-    declared_syntax(
+    declare_syntax(
         "mistral",
         {
             "open_pattern": r"\[TOOL_CALLS\]\s*(?=\[)",
@@ -186,7 +186,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark=r"\[TOOL_CALLS\]",
     ),
     # Mistral since Small 3.2: [TOOL_CALLS]NAME[ARGS]{...}, once for each call
-    declared_syntax(
+    declare_syntax(
         "mistral args",
         {
             "open_pattern": r"\[TOOL_CALLS\](?P<name>[^\[\s]+)(?:\[CALL_ID\][^\[\s]+)?\[ARGS\]",
@@ -333,7 +333,7 @@ def _calls(
     if PROBE_CALLS[0][0] not in text:
         return None, "the chat template leaves tool calls out", ""
     given = tokenizer.init_kwargs.get("tool_calls")
-    known = (*_own_syntax(tokenizer.response_template), *CALL_SYNTAXES) if given is None else (named_syntax(given),)
+    known = (*_own_syntax(tokenizer.response_template), *CALL_SYNTAXES) if given is None else (read_declaration(given),)
     for syntax in known:
         rest = _reads(tokenizer, syntax, tags, 1, as_text=as_text)
         if rest is not None:
@@ -345,16 +345,16 @@ def _calls(
 def _own_syntax(template: Any) -> Sequence[CallSyntax]:
     """Return the call syntax in a tokenizer's response template, if there is one."""
     field = (template.get("fields") or {}).get("tool_calls") if isinstance(template, Mapping) else None
-    return [declared_syntax("response_template", field)] if field is not None else []
+    return [declare_syntax("response_template", field)] if field is not None else []
 
 
-def named_syntax(given: Any) -> CallSyntax:
+def read_declaration(given: Any) -> CallSyntax:
     """Return the syntax that `model.tool_calls` names or declares. Raise `ValueError` for an invalid value."""
     if not isinstance(given, Mapping):
         raise ValueError(f"model.tool_calls={given!r}: give the name of a format, or a declaration")
     if "format" not in given:
         try:
-            return declared_syntax("declared", given)
+            return declare_syntax("declared", given)
         except (ValueError, TypeError, KeyError, regex.error) as error:
             raise ValueError(
                 f"model.tool_calls={dict(given)!r} is not a valid declaration of tool calls: {error}"

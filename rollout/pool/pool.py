@@ -15,11 +15,10 @@ from temper.envs.core.clock import loop_time
 from temper.envs.core.process import MemoryUsage, ProcessInfo, WorkerDied
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
-from temper.rollout.pool.served_weights import JoiningWorker, Served, ServedWeights
+from temper.rollout.episodes.worker import WorkerHandle
 from temper.rollout.pool.slot_keeper import RestartPolicy, SlotKeeper, WorkerSlot, WorkerState
-from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
-from temper.rollout.weights.delivery import Push
+from temper.rollout.weights.delivery import Push, Served, ServedWeights, WorkerEnd
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -150,7 +149,7 @@ class RolloutPool:
                     continue
             slot.record_result(worker, group)
             return group, slot
-        group = _failed(ticket, samples, worker_failures)
+        group = _fail_all(ticket, samples, worker_failures)
         self._log(f"group {ticket.number} failed: {group.failures[0].message}")
         return group, None
 
@@ -199,10 +198,10 @@ class RolloutPool:
             self._keeper.check()
 
     async def memory_usage(self) -> dict[str, MemoryUsage]:
-        async def named(worker: WorkerHandle) -> tuple[str, MemoryUsage]:
+        async def ask(worker: WorkerHandle) -> tuple[str, MemoryUsage]:
             return worker.name, await worker.memory_usage()
 
-        return dict(await self._of_all(named))
+        return dict(await self._of_all(ask))
 
     def starting(self) -> float:
         """Return now, on the monotonic clock, while an engine starts, else 0."""
@@ -220,7 +219,7 @@ class RolloutPool:
 
     async def engine_stats(self) -> EngineStats:
         """Return the engines' work since the last call."""
-        return EngineStats.together(await self._of_all(lambda worker: worker.engine_stats()))
+        return EngineStats.combine(await self._of_all(lambda worker: worker.engine_stats()))
 
     async def _of_all(self, ask: Callable[[WorkerHandle], Awaitable[T]]) -> list[T]:
         """Return the answers of the serving workers, without those that die meanwhile."""
@@ -261,7 +260,7 @@ class RolloutPool:
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         """Let every worker read a model directory, whose weights count as `version`. Return the version that all confirm."""
 
-        async def read(receivers: Sequence[WorkerHandle | JoiningWorker]) -> Sequence[WeightVersion | BaseException]:
+        async def read(receivers: Sequence[WorkerEnd]) -> Sequence[WeightVersion | BaseException]:
             reading = (receiver.load_checkpoint(directory, version) for receiver in receivers)
             return await asyncio.gather(*reading, return_exceptions=True)
 
@@ -270,7 +269,7 @@ class RolloutPool:
     async def _load(
         self,
         wanted: Served,
-        give: Callable[[Sequence[WorkerHandle | JoiningWorker]], Awaitable[Sequence[WeightVersion | BaseException]]],
+        give: Callable[[Sequence[WorkerEnd]], Awaitable[Sequence[WeightVersion | BaseException]]],
     ) -> WeightVersion:
         """Give weights to all workers. Replacements of workers that die meanwhile get them before they serve.
 
@@ -297,7 +296,7 @@ class RolloutPool:
         await self._keeper.stop(self._slots)
 
 
-def _failed(ticket: Ticket, samples: int, worker_failures: Sequence[WorkerDied]) -> Group:
+def _fail_all(ticket: Ticket, samples: int, worker_failures: Sequence[WorkerDied]) -> Group:
     """Return the group of a ticket after too many worker failures: all its answers failed."""
     count, last = len(worker_failures), worker_failures[-1]
     why = f"{count} rollout workers failed while they sampled {ticket.task.label}; the last failure: {last}"

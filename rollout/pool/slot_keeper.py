@@ -9,10 +9,10 @@ from enum import Enum
 from temper.envs.core.clock import loop_time
 from temper.envs.core.errors import FailureKind, describe_error
 from temper.envs.core.process import ProcessDied, ProcessInfo, ProcessState, WorkerDied
+from temper.rollout.episodes.worker import WorkerHandle
 from temper.rollout.pool.restarts import RestartLimit
-from temper.rollout.pool.served_weights import JoiningWorker, Served, ServedWeights
-from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Group, WeightVersion
+from temper.rollout.weights.delivery import JoiningWorker, Served, ServedWeights, WorkerEnd
 from temper.rollout.weights.manifest import NoLongerHeld
 
 BROKEN_AFTER = 3
@@ -107,7 +107,7 @@ class WorkerSlot:
         return self.state is not WorkerState.STARTING and not self.over.is_set()
 
     @property
-    def receiver(self) -> WorkerHandle | JoiningWorker:
+    def receiver(self) -> WorkerEnd:
         return self.worker if self.joining is None else JoiningWorker(worker=self.worker, joining=self.joining)
 
     def now(self, *, asleep: bool = False) -> ProcessInfo:

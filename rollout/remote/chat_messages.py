@@ -135,7 +135,7 @@ def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> Cha
         message, reason = choice["message"], choice["finish_reason"]
         content, calls = message.get("content") or "", message.get("tool_calls") or []
         reasoning = next((message[name] for name in REASONING_FIELDS if message.get(name)), None)
-        given = [_given(call["function"]) for call in calls]
+        given = [_read_call(call["function"]) for call in calls]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ServerFault(f"the reply is not a chat completion: {json.dumps(reply)[:300]}") from error
     if not isinstance(content, str) or not (reasoning is None or isinstance(reasoning, str)):
@@ -146,24 +146,24 @@ def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> Cha
     if ended not in (*ENDED, *CUT):
         raise ServerFault(f"finish_reason is {reason!r}; only {ENDED} and {CUT} are supported")
     content, cut = sampling.cut_at_stop_string(to_writable(content)), ended in CUT
-    parsed = _parsed(content, to_writable(reasoning), given, thinks=thinks, cut=cut)
+    parsed = _parse_turn(content, to_writable(reasoning), given, thinks=thinks, cut=cut)
     return ChatTurn(
         parsed=parsed, message=_message(parsed), thinking=_measure_thinking(reply, parsed), finished=not cut
     )
 
 
-def _given(function: dict[str, Any]) -> Call | BadCall:
+def _read_call(function: dict[str, Any]) -> Call | BadCall:
     """Return a structured call. Its arguments are text, or an object with some servers."""
     name, arguments = function["name"], function.get("arguments") or "{}"
     return call_from_text(name, arguments) if isinstance(arguments, str) else call_of(name, arguments)
 
 
-def _parsed(
+def _parse_turn(
     content: str, reasoning: str | None, given: Sequence[Call | BadCall], *, thinks: bool, cut: bool
 ) -> ParsedTurn:
     """Return a turn. Without structured calls, calls are parsed from the answer."""
     parts = _parts(content, reasoning, called=bool(given), thinks=thinks, cut=cut)
-    calls = {"tool_calls": [_shown(call) for call in given]}
+    calls = {"tool_calls": [_show(call) for call in given]}
     return ParsedTurn(
         text=turn_text({"content": content, "reasoning_content": reasoning, **calls}, thinks=reasoning is not None),
         reasoning=parts.reasoning,
@@ -186,14 +186,14 @@ def _parts(content: str, reasoning: str | None, *, called: bool, thinks: bool, c
     return TurnParts(reasoning=reasoning, answer=answer_text(content), readable=readable, well_formed=readable)
 
 
-def _shown(call: Call | BadCall) -> dict[str, Any]:
+def _show(call: Call | BadCall) -> dict[str, Any]:
     return call_message(call.name, call.arguments) if isinstance(call, Call) else call_message("unreadable", {})
 
 
 def _message(parsed: ParsedTurn) -> Message:
     """Return the conversation's message of a turn, with structured calls."""
     reasoning = {"reasoning_content": parsed.reasoning} if parsed.reasoning else {}
-    calls = {"tool_calls": [_shown(call) for call in parsed.calls]} if parsed.calls else {}
+    calls = {"tool_calls": [_show(call) for call in parsed.calls]} if parsed.calls else {}
     return {"role": "assistant", "content": parsed.content, **reasoning, **calls}
 
 

@@ -93,7 +93,7 @@ class ChatClient:
 
     async def models(self) -> list[str]:
         """Return the names of the server's models. Raises as `complete`."""
-        found = await self._asked("GET", "models", None)
+        found = await self._ask("GET", "models", None)
         data = found.get("data")
         return [one["id"] for one in data if isinstance(one.get("id"), str)] if isinstance(data, list) else []
 
@@ -102,9 +102,9 @@ class ChatClient:
 
         Raises `ServerFault`, `Refused`, `PromptTooLong`, or `EpisodeTimeout` without an answer in time.
         """
-        return await self._asked("POST", "chat/completions", body)
+        return await self._ask("POST", "chat/completions", body)
 
-    async def _asked(self, method: str, route: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    async def _ask(self, method: str, route: str, body: dict[str, Any] | None) -> dict[str, Any]:
         url, server = self.server.route(route), self.server
         for attempt in range(server.retries + 1):
             try:
@@ -136,11 +136,11 @@ def _answer(request: str, reply: httpx.Response, content: bytes) -> dict[str, An
     """Return the object in a 2xx reply. Raise the error of any other reply."""
     status = reply.status_code
     if status in REPEATED or status >= 500:
-        raise _Retryable(f"status {status}: {_shown(content)}", _asked_for(reply))
+        raise _Retryable(f"status {status}: {_show(content)}", _read_pause(reply))
     if 300 <= status < 400:
         raise ServerFault(f"{request}: status {status}: redirects are not followed; use the target URL")
     if not 200 <= status < 300:
-        message = _shown(content)
+        message = _show(content)
         if status in (400, 413, 422) and any(words in message.lower() for words in TOO_LONG):
             raise PromptTooLong(f"{request}: status {status}: {message}")
         raise Refused(f"{request}: status {status}: {message}")
@@ -149,11 +149,11 @@ def _answer(request: str, reply: httpx.Response, content: bytes) -> dict[str, An
     except ValueError as error:
         raise _Retryable(str(error)) from error
     if found.get("error"):
-        raise _Retryable(f"the reply is an error: {_shown(content)!r}")
+        raise _Retryable(f"the reply is an error: {_show(content)!r}")
     return found
 
 
-def _asked_for(reply: httpx.Response) -> float | None:
+def _read_pause(reply: httpx.Response) -> float | None:
     """Return the pause in seconds that the server asks for, or None."""
     try:
         return float(reply.headers.get("retry-after", ""))
@@ -161,5 +161,5 @@ def _asked_for(reply: httpx.Response) -> float | None:
         return None
 
 
-def _shown(content: bytes) -> str:
+def _show(content: bytes) -> str:
     return content[:300].decode("utf-8", "replace")

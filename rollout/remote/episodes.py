@@ -5,41 +5,26 @@ log-probabilities, versions, and resuming in another process.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from temper.envs.catalog import make_env
 from temper.envs.core.clock import Clock
-from temper.envs.core.errors import FailureKind, PromptTooLong, failure_of
+from temper.envs.core.errors import PromptTooLong
 from temper.envs.core.step_result import StepResult
-from temper.envs.core.task import Message, Task
+from temper.envs.core.task import Message
 from temper.envs.env_episode import EnvEpisode
 from temper.rollout.config import EpisodeLimits
-from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
-from temper.rollout.episodes.episode import LIMITS, sample_seed, turn_faults
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.episode import LIMITS, Episode, EpisodeSteps, build_turn, sample_seed
+from temper.rollout.episodes.turn_sampler import SampledTurn
 from temper.rollout.remote.chat_messages import ChatTurn, read_turn, request_body
 from temper.rollout.remote.client import ChatClient
-from temper.rollout.sampling import Sampling
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory
 
-T = TypeVar("T")
-
-
-@dataclass(kw_only=True, slots=True)
-class _Episode:
-    """The state of one episode."""
-
-    task: Task
-    seed: int
-    sampling: Sampling
-    env: EnvEpisode
-    clock: Clock
-    watch: Stopwatch = field(default_factory=Stopwatch)
-    turns: list[Turn] = field(default_factory=list)
+NO_IDS = Completion(token_ids=(), logprobs_T=(), versions_T=(), finished=True)
+"""The tokens of a turn. Servers return no ids."""
 
 
 class RemoteEpisodes:
@@ -64,7 +49,7 @@ class RemoteEpisodes:
         self._seed = seed
         self._retries = retries
         self._places = asyncio.Semaphore(client.server.concurrency)
-        self._threads = EnvThreads()
+        self._steps = EpisodeSteps(limits=limits)
         self.heard = 0.0
         """Time of the last finished request, on the monotonic clock."""
 
@@ -83,51 +68,33 @@ class RemoteEpisodes:
 
     async def _play(self, ticket: Ticket, seed: int) -> Trajectory:
         """Run an episode to its end. A failure outside the model becomes a typed failure."""
-        env = EnvEpisode(ticket.task, make=make_env)
-        clock = Clock(self._limits.timeout_s)
-        episode = _Episode(task=ticket.task, seed=seed, sampling=ticket.sampling, env=env, clock=clock)
-        result, failure, began = StepResult(), None, asyncio.get_running_loop().time()
-        try:
-            stop, result = await self._conversation(episode)
-        except Exception as error:  # a bad episode is data
-            failure = failure_of(error)
-            stop = Stop.PROMPT_TOO_LONG if failure.kind is FailureKind.PROMPT_TOO_LONG else Stop.FAILURE
-        finally:
-            if not env.is_over:
-                self._threads.start(env.close)
-        return Trajectory(
-            task=ticket.task,
-            turns=tuple(episode.turns),
-            stop=stop,
-            reward=None if failure is not None else result.reward,
-            score=result.score,
-            failure=failure,
-            seconds=asyncio.get_running_loop().time() - began,
-            times=episode.watch.times,
-        )
+        env, clock = EnvEpisode(ticket.task, make=make_env), Clock(self._limits.timeout_s)
+        episode = Episode(task=ticket.task, seed=seed, name="", sampling=ticket.sampling, env=env, clock=clock)
+        return await self._steps.finish(episode, self._conversation(episode))
 
-    async def _conversation(self, episode: _Episode) -> tuple[Stop, StepResult]:
+    async def _conversation(self, episode: Episode) -> tuple[Stop, StepResult]:
         task, env, turns = episode.task, episode.env, episode.turns
-        messages: list[Message] = [*task.messages, *await self._in_thread(episode, env.begin)]
+        messages: list[Message] = [*task.messages, *await self._steps.call(episode, env.begin)]
         episode.watch.lap()
         while True:
             try:
-                reply = await self._asked(episode, messages)
+                reply = await self._ask(episode, messages)
             except PromptTooLong:
                 if not turns:
                     raise
                 stop = Stop.EPISODE_LENGTH
-                return stop, await self._in_thread(episode, partial(env.truncate, LIMITS[stop]))
-            stop = self._stop(reply, turns=len(turns) + 1)
-            result = await self._in_thread(episode, partial(env.step, reply.parsed, limit=LIMITS[stop]))
-            turns.append(_turn(task, reply, result, times=episode.watch.lap()))
+                return stop, await self._steps.call(episode, partial(env.truncate, LIMITS[stop]))
+            stop = self._steps.stop_after(finished=reply.finished, turns=len(turns) + 1)
+            result = await self._steps.call(episode, partial(env.step, reply.parsed, limit=LIMITS[stop]))
+            sampled = SampledTurn(completion=NO_IDS, thinking=reply.thinking)
+            turns.append(build_turn(task, (), sampled, reply.parsed, result, stop=stop, times=episode.watch.lap()))
             if stop is Stop.LENGTH:
                 return stop, result
             if result.done:
                 return (Stop.TURNS if result.truncated else Stop.ENV), result
             messages += [reply.message, *result.messages]
 
-    async def _asked(self, episode: _Episode, messages: list[Message]) -> ChatTurn:
+    async def _ask(self, episode: Episode, messages: list[Message]) -> ChatTurn:
         task, sampling = episode.task, episode.sampling
         seed = episode.seed + len(episode.turns)
         body: dict[str, Any] = request_body(self._model, messages, task.tools, task.thinking, sampling, seed=seed)
@@ -137,33 +104,3 @@ class RemoteEpisodes:
                     return read_turn(await self._client.complete(body), thinks=task.thinks, sampling=sampling)
             finally:
                 self.heard = monotonic()
-
-    def _stop(self, reply: ChatTurn, *, turns: int) -> Stop:
-        if not reply.finished:
-            return Stop.LENGTH
-        return Stop.ENV if self._limits.turns is None or turns < self._limits.turns else Stop.TURNS
-
-    async def _in_thread(self, episode: _Episode, function: Callable[[], T]) -> T:
-        env = episode.task.env
-        return await self._threads.call(
-            function, env=env.name, at_once=env.settings.threads, clock=episode.clock, watch=episode.watch
-        )
-
-
-def _turn(task: Task, reply: ChatTurn, result: StepResult, *, times: Times) -> Turn:
-    """Return a turn without ids, which servers do not return."""
-    return Turn(
-        context_ids=as_ids(()),
-        sampled_ids=as_ids(()),
-        logprobs_T=as_floats(()),
-        versions_T=as_ids(()),
-        injected_T=as_marks(()),
-        text=reply.parsed.text,
-        reasoning=reply.parsed.reasoning,
-        answer=reply.parsed.answer,
-        observation=result.messages,
-        thinking=reply.thinking,
-        faults=turn_faults(reply.parsed, task),
-        times=times,
-        tool_spans=result.tool_spans,
-    )

@@ -226,7 +226,7 @@ class EpisodeMiddleware(ThinkingMiddleware):
         given = body.get(MESSAGES) or body.get(INPUT)
         SESSION.get().check(count_characters(given) // self._longest_token, is_turn=False)
 
-    def _prepared(self, body: dict[str, Any], path: str) -> dict[str, Any]:
+    def _prepare(self, body: dict[str, Any], path: str) -> dict[str, Any]:
         require_plain(body)
         require_callable(body, self._rules)
         thinking = SESSION.get().thinking

@@ -58,7 +58,7 @@ class FamilyParser(ToolParser):
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
         """Return the calls of an answer, and the remaining text."""
         calls, content = self._read(model_output)
-        made = [_made(call) for call in calls]
+        made = [_to_tool_call(call) for call in calls]
         return ExtractedToolCallInformation(tools_called=bool(made), tool_calls=made, content=content)
 
     def _read(self, text: str) -> tuple[list[Call], str | None]:
@@ -108,7 +108,7 @@ def _text(call: Call) -> str:
     return json.dumps(call.arguments, ensure_ascii=False)
 
 
-def _made(call: Call) -> ToolCall:
+def _to_tool_call(call: Call) -> ToolCall:
     """Return a call with the model's id, or else a new one."""
     given = {"id": call.id} if call.id else {}
     return ToolCall(**given, function=FunctionCall(name=call.name, arguments=_text(call)))
@@ -116,4 +116,4 @@ def _made(call: Call) -> ToolCall:
 
 def _delta(number: int, call: Call) -> DeltaToolCall:
     function = DeltaFunctionCall(name=call.name, arguments=_text(call))
-    return DeltaToolCall(index=number, id=_made(call).id, type="function", function=function)
+    return DeltaToolCall(index=number, id=_to_tool_call(call).id, type="function", function=function)

@@ -59,14 +59,14 @@ def read_conversation(content: bytes, escaper: Escaper, check: Check) -> dict[st
         return None
     check(body)
     try:
-        return {key: _escaped(key, value, escaper) for key, value in body.items()}
+        return {key: _escape(key, value, escaper) for key, value in body.items()}
     except RecursionError as error:
         raise RefusedRequest("the body is nested too deeply") from error
     except ValueError as error:
         raise RefusedRequest(str(error)) from error
 
 
-def _escaped(key: str, value: Any, escaper: Escaper) -> Any:
+def _escape(key: str, value: Any, escaper: Escaper) -> Any:
     if key in EXACT:
         return value
     return escaper.messages(value) if key in MESSAGES else escaper.data(value)
@@ -120,7 +120,7 @@ class ThinkingMiddleware:
                 return
             if scope["path"] in CONVERSATIONS:
                 body = await asyncio.to_thread(read_conversation, content, self._escaper, self._check)
-                content = content if body is None else to_json_bytes(self._prepared(body, scope["path"]))
+                content = content if body is None else to_json_bytes(self._prepare(body, scope["path"]))
         except RefusedRequest as error:
             await _refuse(send, error)
             return
@@ -140,7 +140,7 @@ class ThinkingMiddleware:
     def _check(self, body: dict[str, Any]) -> None:
         """Raise `RefusedRequest` for a conversation that is not worth escaping. A thread calls it."""
 
-    def _prepared(self, body: dict[str, Any], path: str) -> dict[str, Any]:
+    def _prepare(self, body: dict[str, Any], path: str) -> dict[str, Any]:
         """Return the body for vLLM."""
         return rewrite_request(body, self._rules) if path == CHAT else body
 

@@ -284,16 +284,16 @@ def send_buckets(
     """
     going: list[tuple[torch.Tensor, Callable[[], None]]] = []
 
-    def arrived(buffer: torch.Tensor, wait: Callable[[], None]) -> None:
+    def finish(buffer: torch.Tensor, wait: Callable[[], None]) -> None:
         wait()
         buffers.give(buffer)
 
     for bucket, buffer in pack_buckets(buckets, gathered, rank=rank, buffers=buffers, owners=owners):
         going.append((buffer, group.begin(buffer[: bucket.manifest.nbytes])))
         if len(going) == AHEAD:
-            arrived(*going.pop(0))
+            finish(*going.pop(0))
     for buffer, wait in going:
-        arrived(buffer, wait)
+        finish(buffer, wait)
 
 
 class BucketReceiver:

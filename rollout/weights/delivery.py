@@ -1,9 +1,13 @@
-"""Delivery of a push: the learner's rank 0 offers it, and the transport's senders send it."""
+"""Delivery of weights to the engines: a push to all, and the current weights to a new one before it serves.
+
+The learner's rank 0 offers a push, and the transport's senders send it.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from temper.envs.core.clock import loop_time
@@ -47,6 +51,14 @@ class EngineEnd(Protocol):
         ...
 
 
+class WorkerEnd(EngineEnd, Protocol):
+    """A worker of the pool, which also reads model directories."""
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        """Load a model directory, whose weights count as `version`. Return the version that the engine confirms."""
+        ...
+
+
 class Delivery:
     """Delivers the pushes of one sender to its engines."""
 
@@ -69,7 +81,7 @@ class Delivery:
         gets adapters alone.
         """
         found = await self._try_delivery(manifest, engines, limit_s=limit_s, with_base=with_base)
-        again = [number for number, result in enumerate(found) if _failed(result)]
+        again = [number for number, result in enumerate(found) if _is_retried(result)]
         if again:
             lacking = [engines[number] for number in again]
             repeated = await self._try_delivery(manifest, lacking, limit_s=limit_s, with_base=True)
@@ -114,7 +126,7 @@ class Delivery:
         loads = [asyncio.ensure_future(load(number, engine)) for number, engine in enumerate(engines)]
         sending, began = asyncio.ensure_future(self._sender.send(manifest.version)), loop_time()
         waited = [("the learner", sending), *((engine.name, one) for engine, one in zip(engines, loads, strict=True))]
-        naming = asyncio.create_task(name_waited(f"weight version {manifest.version}", waited))
+        naming = asyncio.create_task(_name_pending(f"weight version {manifest.version}", waited))
         try:
             (sent,) = await asyncio.gather(sending, return_exceptions=True)
             if sent is not None:
@@ -148,7 +160,7 @@ class Delivery:
         return self._receivers
 
 
-def _failed(result: WeightVersion | BaseException) -> bool:
+def _is_retried(result: WeightVersion | BaseException) -> bool:
     return not isinstance(result, WeightVersion | WorkerDied | NoLongerHeld)
 
 
@@ -157,7 +169,7 @@ def _limit_s(manifest: WeightManifest, *, spent_s: float) -> float:
     return max(AFTER_SENDER_S, ALONE_S + manifest.bytes_with_base / SLOWEST + AFTER_SENDER_S - spent_s)
 
 
-async def name_waited(what: str, waited: Sequence[tuple[str, asyncio.Future[Any]]]) -> None:
+async def _name_pending(what: str, waited: Sequence[tuple[str, asyncio.Future[Any]]]) -> None:
     """Warn every `NAMED_AFTER_S` seconds, until cancelled, with the names of pending tasks."""
     while True:
         await asyncio.sleep(NAMED_AFTER_S)
@@ -175,3 +187,92 @@ class Push:
     def non_blocking(self) -> bool:
         """Whether the learner may train while engines load it."""
         return is_non_blocking(self.manifest.transport)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Served:
+    """Weights of all workers: from a model directory, or from a push."""
+
+    version: WeightVersion
+    model: Path | None = None
+    push: Push | None = None
+
+    @property
+    def non_blocking(self) -> bool:
+        """Whether a worker may load them later than the others."""
+        return self.push is None or self.push.non_blocking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoiningWorker:
+    """A worker that loads weights separately. A later load for all workers waits for that."""
+
+    worker: WorkerEnd
+    joining: asyncio.Task[None]
+
+    @property
+    def name(self) -> str:
+        return self.worker.name
+
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+        await asyncio.wait({self.joining})
+        return await self.worker.load_weights(manifest, offer, number)
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        await asyncio.wait({self.joining})
+        return await self.worker.load_checkpoint(directory, version)
+
+
+class ServedWeights:
+    """The current weights of all workers. Changing them, or starting a separate load, needs the `lock`. A separate load
+    then continues without it.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        version: WeightVersion,
+        *,
+        push_s: Callable[[int], float],
+        newest: Callable[[], Path] | None = None,
+    ) -> None:
+        """Begin with a model directory. `newest` returns a directory to start from after a push.
+
+        `push_s` returns the seconds that an engine may take for a push of so many bytes.
+        """
+        self.now = Served(version=version, model=model)
+        self.lock = asyncio.Lock()
+        self._newest = newest or (lambda: model)
+        self._push_s = push_s
+
+    def start_on(self) -> Served:
+        """Return the files from which a new worker's engine starts. They may be older than the current weights."""
+        return Served(version=self.now.version, model=self.now.model or self._newest())
+
+    async def deliver_push(
+        self, push: Push, receivers: Sequence[EngineEnd], *, with_base: bool = False
+    ) -> list[WeightVersion | WorkerDied]:
+        limit_s = self._push_s(push.manifest.bytes_with_base)
+        return await push.delivery.deliver_push(push.manifest, receivers, limit_s=limit_s, with_base=with_base)
+
+    async def give(self, worker: WorkerEnd, now: Served, *, started: Served, read_s: float) -> None:
+        """Bring a worker from its weights `started` to the weights `now`.
+
+        Raises `WorkerDied` if it died or took too long, for a directory `read_s` seconds. Raises `ProcessDied` if the
+        sender of the push died. Raises other errors of the delivery: the sender may already prepare the next version.
+        """
+        if now.push is not None:
+            (result,) = await self.deliver_push(now.push, [worker], with_base=True)
+            if isinstance(result, WorkerDied):
+                raise result
+        elif (now.model, now.version) == (started.model, started.version):
+            result = started.version  # the worker confirmed it at its start
+        else:
+            assert now.model is not None
+            try:
+                async with asyncio.timeout(read_s):
+                    result = await worker.load_checkpoint(now.model, now.version)
+            except TimeoutError:
+                raise WorkerDied(f"{worker.name} did not read {now.model} within {read_s:.0f} s") from None
+        if result != now.version:
+            raise WorkerDied(f"{worker.name} confirms version {result.step}, but the others serve {now.version.step}")

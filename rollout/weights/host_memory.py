@@ -1,9 +1,7 @@
-"""Anonymous memory that other processes of this host map through /proc."""
+"""The main memory of this process's machine or container: how much is available, and the release of freed memory."""
 
 import ctypes
-import errno
 import functools
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,64 +12,6 @@ GROUPS = Path("/sys/fs/cgroup")
 """Mount point of control groups."""
 SPARE = 0.1
 """Share of main memory to keep free besides the copy of a checkpoint. Clusters kill processes near the limit."""
-
-
-class HostMemory:
-    """Shared main memory. It is freed with the last process that maps it."""
-
-    def __init__(self, nbytes: int) -> None:
-        """Allocate all of it. Raises `OSError` if there is too little."""
-        self._descriptor = reserve(nbytes)
-        self.path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-        # Kept mapped: page faults of a new mapping cost as much as a copy into it.
-        self.data = map_file(self.path, nbytes=nbytes)
-
-    def close(self) -> None:
-        """Stop other processes from opening it. Existing mappings stay valid."""
-        os.close(self._descriptor)
-
-
-class MappedFiles:
-    """Mapped files of other processes, cached while they exist: a new mapping costs half a copy."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[int, torch.Tensor]] = {}
-
-    def map(self, path: str, *, nbytes: int) -> torch.Tensor:
-        """Return the bytes of a file. Raises `ValueError` as `file_inode`."""
-        inode = file_inode(path, nbytes=nbytes)
-        self._known = {name: known for name, known in self._known.items() if _is_there(name, *known)}
-        if path not in self._known:
-            self._known[path] = inode, map_file(path, nbytes=nbytes)
-        return self._known[path][1]
-
-    def close(self) -> None:
-        self._known.clear()
-
-
-def _is_there(path: str, inode: int, segment: torch.Tensor) -> bool:
-    """Return whether the same file is still at its path. A mapping keeps a deleted file's memory."""
-    try:
-        return file_inode(path, nbytes=segment.numel()) == inode
-    except ValueError:
-        return False
-
-
-def reserve(nbytes: int) -> int:
-    """Return a descriptor of new, fully allocated memory. Writing to unallocated memory could kill the process.
-
-    Raises `OSError` if there is too little. The kernel itself would kill a process.
-    """
-    available, _ = available_bytes()
-    if nbytes > available:
-        raise OSError(errno.ENOMEM, f"no memory for {nbytes} bytes of weights: {available} bytes are available")
-    descriptor = os.memfd_create("temper-weights")
-    try:
-        os.posix_fallocate(descriptor, 0, nbytes)
-    except OSError as error:
-        os.close(descriptor)
-        raise OSError(error.errno, f"no memory for {nbytes} bytes of weights ({error.strerror})") from error
-    return descriptor
 
 
 def available_bytes(groups: Path = GROUPS) -> tuple[int, int]:
@@ -115,23 +55,6 @@ def group_limits(groups: Path, member: str) -> list[tuple[int, int]]:
             kept = [f"{'total_' if old else ''}{state}_file" for state in ("active", "inactive")]
             found.append((limit, used - sum(int(facts.get(name, 0)) for name in kept)))
     return found
-
-
-def map_file(path: str, *, nbytes: int) -> torch.Tensor:
-    """Return the bytes of a file as a uint8 tensor that shares its memory. Raises `ValueError` as `file_inode`."""
-    file_inode(path, nbytes=nbytes)
-    return torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
-
-
-def file_inode(path: str, *, nbytes: int) -> int:
-    """Return the inode of a file. Raises `ValueError` if there is none of that size."""
-    try:
-        facts = os.stat(path)
-    except FileNotFoundError as error:
-        raise ValueError(f"the segment {path} no longer exists; push again") from error
-    if facts.st_size != nbytes:
-        raise ValueError(f"{path} has {facts.st_size} bytes, the push needs {nbytes}; push again")
-    return facts.st_ino
 
 
 PAUSE_S = 5.0

@@ -13,9 +13,8 @@ import torch
 from pydantic import TypeAdapter
 
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights import gpu_memory
 from temper.rollout.weights.checksum import CHECKSUM_BYTES, tensor_checksum
-from temper.rollout.weights.host_memory import MappedFiles
+from temper.rollout.weights.transports import MappedFiles, map_segment
 
 T = TypeVar("T")
 ALIGNMENT = 64
@@ -173,16 +172,6 @@ class LocalWeights:
         segment = map_segment(self.path, nbytes=self.manifest.nbytes, mapped=mapped)
         require_footer(segment, self.manifest)
         return segment
-
-
-def map_segment(path: str, *, nbytes: int, mapped: MappedFiles | None = None) -> torch.Tensor:
-    """Return the bytes of a file, or of a GPU segment, as a uint8 tensor that shares its memory.
-
-    Raises `ValueError` if it has another size, or can't be opened.
-    """
-    if path.startswith(gpu_memory.SCHEME):
-        return gpu_memory.open_segment(path, nbytes=nbytes)
-    return (mapped or MappedFiles()).map(path, nbytes=nbytes)
 
 
 def segment_contents(segment: torch.Tensor) -> torch.Tensor:

@@ -9,15 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from temper.rollout.weights.host_memory import HostMemory, MappedFiles
-from temper.rollout.weights.manifest import (
-    Adapted,
-    LocalWeights,
-    WeightManifest,
-    WholeWeightsNeeded,
-    map_segment,
-    verify,
-)
+from temper.rollout.weights.manifest import Adapted, LocalWeights, WeightManifest, WholeWeightsNeeded, verify
+from temper.rollout.weights.transports import HostMemory, MappedFiles, map_segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

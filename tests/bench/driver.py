@@ -44,13 +44,12 @@ from temper.orchestrator.stages.registry import all_stages
 from temper.rewards.score import Outcome, Score
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
-from temper.rollout.episodes.worker import RolloutWorker
+from temper.rollout.episodes.worker import RolloutWorker, WorkerHandle
 from temper.rollout.pool.pool import RolloutPool
-from temper.rollout.pool.served_weights import ServedWeights
-from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Trajectory, WeightVersion
 from temper.rollout.vllm_backend import make_agent_server, make_engine
 from temper.rollout.weights.config import SHARED_MEMORY
+from temper.rollout.weights.delivery import ServedWeights
 from temper.rollout.weights.manifest import WeightManifest
 
 TOKENS_PER_S = 3000

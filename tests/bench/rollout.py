@@ -84,7 +84,11 @@ def enforced_budget(config: Config) -> int:
 def with_same_length(config: Config, model: Path) -> tuple[Config, bool]:
     """Return the configuration with turns of `same_length`, and whether the model thinks. Else it is unchanged."""
     tags = ThinkingTags.find(load_tokenizer(model))
-    return (replace(config, rollout=same_length(config, len(tags.cut(())))), True) if tags else (config, False)
+    return (
+        (replace(config, rollout=same_length(config, len(tags.complete_closing(())))), True)
+        if tags
+        else (config, False)
+    )
 
 
 def same_length(config: Config, closing: int) -> RolloutConfig:

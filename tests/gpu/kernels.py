@@ -83,7 +83,7 @@ def run(report: Report, *, small: bool) -> None:
         if mamba_scan.separates_sequences():
             compare(report, scan, packed, dtype=dtype, at_most=BOUNDS[dtype])
     inputs = shape.inputs(torch.bfloat16 if on_gpu() else torch.float32)
-    for name, function in (("what transformers calls", scan), ("the plain one", mamba_scan.replacement())):
+    for name, function in (("what transformers calls", scan), ("the plain one", mamba_scan.scan)):
         taken = seconds(partial(scan_and_gradients, function, shape, inputs), repeats=3)
         report.figure(f"scan forward and backward, {name}", 1000 * taken, "ms")
     compare_whole(report, SMALL if small else MIDDLE, tokens=(2, 100), at_most=2e-2)
@@ -136,7 +136,7 @@ def _exact(shape: Scan, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     ys, final, state = [], own["initial"], own["initial"]
     for start, end in zip(shape.starts, (*shape.starts[1:], shape.length), strict=True):
         x, dt, b, c = (one[:, start:end] for one in (own["x"], positive, own["b"], own["c"]))
-        y, final = mamba_scan.continued_scan(x, dt, own["a"], b, c, chunk_size=64, d_H=own["d"], initial_BHPN=state)
+        y, final = mamba_scan.chunk_scan(x, dt, own["a"], b, c, chunk_size=64, d_H=own["d"], initial_BHPN=state)
         ys.append(y)
         state = torch.zeros_like(state)
     return _with_gradients(torch.cat(ys, dim=1), final, own)

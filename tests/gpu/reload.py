@@ -16,6 +16,7 @@ from gpu.machine import EXPERTS, MIDDLE, SMALL, fresh, on_gpu
 from gpu.measure import Report
 from gpu.runners import BOUNDS
 from support import tiny_models
+from support.plain_rank import rank_logprobs
 from support.pushes import loaded
 
 from temper.learner.batches.micro_batches import build_batch
@@ -112,7 +113,7 @@ async def _gap(engine: VllmEngine, rank: TrainerWorker, prompts: list[tuple[int,
     )
     said = await asyncio.gather(*asked)
     whole = [(*prompt, *one.token_ids) for prompt, one in zip(prompts, said, strict=True)]
-    expected = rank.logprobs([TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole])
+    expected = rank_logprobs(rank, [TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in whole])
     gaps = [
         abs(ours - theirs)
         for one, row in zip(said, expected, strict=True)

@@ -9,13 +9,12 @@ from temper.envs.core.process import Heartbeat, MemoryUsage, Place, WorkerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import PartialGroup
+from temper.rollout.episodes.worker import WorkerHandle
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit
-from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import RestartPolicy
-from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
-from temper.rollout.weights.delivery import Offered
+from temper.rollout.weights.delivery import Offered, ServedWeights
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 T = TypeVar("T")

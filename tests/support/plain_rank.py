@@ -3,13 +3,16 @@
 import asyncio
 import multiprocessing
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from support.plain_process import PlainProcess
 
 from temper.envs.core.process import NOTHING
+from temper.learner.batches.pass_experts import PassExperts
+from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig
 from temper.learner.trainer_group import RankHandle, TrainerGroup
 from temper.learner.worker import TrainerWorker
@@ -81,3 +84,20 @@ async def plain_ranks(learner: LearnerConfig) -> TrainerGroup:
     port = free_port(LOOPBACK)
     ranks = [RankHandle(Elsewhere(learner, number, port), number=number) for number in range(learner.ranks)]
     return TrainerGroup(ranks, engine_processes=1)
+
+
+def rank_logprobs(rank: TrainerWorker, samples: Sequence[TrainingSample]) -> list[list[float]]:
+    """The log-probability of each token of each sample (0 for the first), computed one sample at a time."""
+    engine, replay = rank.engine, rank.replay
+    assert engine is not None
+    assert replay is not None
+    engine.engine.eval()
+    values = []
+    with torch.no_grad():
+        for sample in samples:
+            ids_BT = torch.tensor(sample.ids, dtype=torch.int64, device=engine.device)[None]
+            replay.queue_passes([PassExperts.from_uncounted(sample.experts, length=len(sample.ids))])
+            temperatures_B = torch.tensor([sample.temperature], device=ids_BT.device)
+            scores = engine.scorer(ids_BT, torch.ones_like(ids_BT).bool(), temperatures_B=temperatures_B)
+            values.append(scores.logprobs_BT[0].tolist())
+    return values

@@ -10,10 +10,9 @@ import torch
 from temper.rollout.engines.protocol import Engine
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
-from temper.rollout.weights.host_memory import MappedFiles
 from temper.rollout.weights.manifest import LocalWeights, WeightManifest, from_plain, read_weights
 from temper.rollout.weights.receiver import WeightReceiver
-from temper.rollout.weights.transports import Receivers
+from temper.rollout.weights.transports import MappedFiles, Receivers
 
 HERE = Receivers(number=1, size=1, host="127.0.0.1")
 ELSEWHERE = Receivers(number=1, size=1, host="10.0.0.1")

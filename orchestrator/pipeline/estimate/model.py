@@ -18,7 +18,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from temper.envs.data.hub import download_snapshot
 from temper.learner.config import LearnerConfig
 from temper.learner.engine.optimizer import freeze, inner_matrices
-from temper.learner.models.adapters import add_adapters, base_parameters_by_name
+from temper.learner.models.adapters import add_adapters, strip_adapters
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.gguf import gguf_config
 from temper.learner.models.layer_types import types_of_tensors
@@ -210,7 +210,8 @@ def _newton_schulz_entries(*shape: int) -> int:
 
 def _push_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors of a push of the whole weights, by their names in a checkpoint."""
-    meta = {name: torch.empty(parameter.shape, device="meta") for name, parameter in base_parameters_by_name(model)}
+    parameters = strip_adapters(dict(model.named_parameters()))
+    meta = {name: torch.empty(parameter.shape, device="meta") for name, parameter in parameters.items()}
     return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, meta).items()}
 
 

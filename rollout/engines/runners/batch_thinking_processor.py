@@ -5,7 +5,6 @@ It applies `rollout/budget/limited_turns.py` on the device. The host sees a requ
 rows for drafts, each with the logits after them.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
-from temper.rollout.budget.limited_turns import FREE, LimitedTurns, Turns
-from temper.rollout.budget.rule import BUDGET, CLOSING, GRACE, PREFIX, ThinkingLimit, ThinkingTags, check_extra_args
+from temper.rollout.budget.limited_turns import FREE, Turns
+from temper.rollout.budget.rule import BUDGET, PREFIX, check_extra_args
+from temper.rollout.engines.runners.thinking_processor import load_turns, start_turn
 from temper.rollout.formats.turn_format import OPENING_TOKENS
-from temper.rollout.tokenizer import load_tokenizer
 
 NO_TURN = 2**30
 """Start of the turn of a request without a limit: after all of its tokens."""
@@ -26,15 +25,9 @@ class BatchThinkingProcessor(LogitsProcessor):
     """Ends thinking at its limit. Requests without a limit are left alone."""
 
     def __init__(self, vllm_config: Any, req_states: LogitsProcRequestState) -> None:
-        tokenizer = load_tokenizer(Path(vllm_config.model_config.tokenizer))
-        tags = ThinkingTags(tokenizer, closing=str(vllm_config.additional_config[CLOSING]))
         self._requests = req_states
-        self._turns = LimitedTurns(
-            tokenizer,
-            [tags, tags.before_grammar()],
-            vocabulary=req_states.vocab_size,
-            slots=req_states.max_num_reqs,
-            device=req_states.device,
+        self._turns = load_turns(
+            vllm_config, vocabulary=req_states.vocab_size, slots=req_states.max_num_reqs, device=req_states.device
         )
         self._first = torch.full((req_states.max_num_reqs,), NO_TURN, device=req_states.device)
         """Start of the turn, by slot."""
@@ -71,13 +64,9 @@ class BatchThinkingProcessor(LogitsProcessor):
     def _start_turn(self, slot: int, first: int) -> Turns:
         if not self._limited[slot]:
             return FREE
-        params = self._new_requests[slot]
-        given = params.extra_args or {}
         begin = max(0, first - OPENING_TOKENS)
         ids = self._requests.all_token_ids.gpu[slot, begin : int(self._requests.prefill_len.np[slot])].tolist()
-        limit = ThinkingLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
-        variant = int(params.structured_outputs is not None)
-        return self._turns.start_turn(limit, ids[: first - begin], ids[first - begin :], variant=variant)
+        return start_turn(self._turns, self._new_requests[slot], ids, first=first - begin)
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
         if not self._limited[ctx.idx_mapping_np].any():

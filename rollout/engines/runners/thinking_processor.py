@@ -15,7 +15,7 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from temper.rollout.budget.limited_turns import LimitedTurns
+from temper.rollout.budget.limited_turns import LimitedTurns, Turns
 from temper.rollout.budget.rule import BUDGET, CLOSING, GRACE, PREFIX, ThinkingLimit, ThinkingTags, check_extra_args
 from temper.rollout.tokenizer import load_tokenizer
 
@@ -29,23 +29,29 @@ class _Request:
     read: int
 
 
+def load_turns(vllm_config: Any, *, vocabulary: int, slots: int, device: torch.device) -> LimitedTurns:
+    """Return the turns of an engine. The closing of variant 1 ends before the grammar of an answer."""
+    tokenizer = load_tokenizer(Path(vllm_config.model_config.tokenizer))
+    tags = ThinkingTags(tokenizer, closing=str(vllm_config.additional_config[CLOSING]))
+    return LimitedTurns(tokenizer, [tags, tags.before_grammar()], vocabulary=vocabulary, slots=slots, device=device)
+
+
+def start_turn(turns: LimitedTurns, params: SamplingParams, ids: list[int], *, first: int) -> Turns:
+    """Return the state of a limited turn, which begins at `first` of these ids."""
+    given = params.extra_args or {}
+    limit = ThinkingLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
+    return turns.start_turn(limit, ids[:first], ids[first:], variant=int(params.structured_outputs is not None))
+
+
 class ThinkingProcessor(LogitsProcessor):
     """Ends thinking at its limit. Requests without a limit are left alone."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        model = vllm_config.model_config
-        tokenizer = load_tokenizer(Path(model.tokenizer))
-        tags = ThinkingTags(tokenizer, closing=str(vllm_config.additional_config[CLOSING]))
         self._device = device
         self._none = 2 * int(vllm_config.scheduler_config.max_num_seqs)  # some come before others have gone
         """The slot of requests without a limit."""
-        self._turns = LimitedTurns(
-            tokenizer,
-            [tags, tags.before_grammar()],
-            vocabulary=model.get_vocab_size(),
-            slots=self._none + 1,
-            device=device,
-        )
+        vocabulary = vllm_config.model_config.get_vocab_size()
+        self._turns = load_turns(vllm_config, vocabulary=vocabulary, slots=self._none + 1, device=device)
         self._requests: dict[int, _Request] = {}
         """Requests with a limit, by row."""
 
@@ -66,13 +72,10 @@ class ThinkingProcessor(LogitsProcessor):
         if BUDGET not in given:
             return None
         assert prompt is not None
-        limit = ThinkingLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
         first = len(prompt) - int(given.get(PREFIX, 0))
-        ids = [*prompt[first:], *sampled]
-        variant = int(params.structured_outputs is not None)
         taken = {request.slot for request in self._requests.values()}
         slot = next(slot for slot in range(self._none) if slot not in taken)
-        self._turns.put([slot], [self._turns.start_turn(limit, prompt[:first], ids, variant=variant)])
+        self._turns.put([slot], [start_turn(self._turns, params, [*prompt, *sampled], first=first)])
         return _Request(slot=slot, sampled=sampled, read=len(sampled))
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:

@@ -13,10 +13,9 @@ import torch
 from support.pushes import ELSEWHERE, HERE, accepted, held, offered, received
 
 from temper.learner.weight_sender import SegmentSender
-from temper.rollout.weights.host_memory import HostMemory
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded, from_plain
 from temper.rollout.weights.receiver import WeightReceiver, WithBase
-from temper.rollout.weights.transports import Receivers
+from temper.rollout.weights.transports import HostMemory, Receivers
 
 CPU = torch.device("cpu")
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.bias": torch.tensor([0.5]), "c": torch.tensor(-2.0)}

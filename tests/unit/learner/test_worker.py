@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.plain_rank import rank_logprobs
 from support.pushes import received
 from transformers import (
     AutoModelForCausalLM,
@@ -158,7 +159,7 @@ def engines_phase(rank: TrainerWorker, step: int) -> list[MemoryUsage]:
     rank.set_onloaded(weights=False, states=False)
     held.append(rank.memory_usage())
     with pytest.raises(AssertionError, match="offloaded"):
-        rank.logprobs([])
+        rank.save("nowhere")
     rank.set_onloaded(weights=True, states=True)
     return [*held, rank.memory_usage()]
 
@@ -207,7 +208,7 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
         again.append(learner.train_step(batch(ranks=config.ranks, seed=step).share(learner.rank), loss=POLICY))
         phase = engines_phase(learner, step)
     resumed = weights_of(learner)
-    logprobs = learner.logprobs(policy_sequences(seed=5))
+    logprobs = rank_logprobs(learner, policy_sequences(seed=5))
     learner.save(f"{checkpoint}-final")
     lonely = [build_batch(rows, ranks=config.ranks, micro_batch_tokens=70, pad_id=0) for rows in few_sequences()]
     few = [learner.train_step(rows.share(learner.rank), loss=POLICY) for rows in lonely]

@@ -10,6 +10,7 @@ from deepspeed.ops.op_builder import AsyncIOBuilder
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file
 from support import tiny_models
+from support.plain_rank import rank_logprobs
 from support.refusals import refuses
 from transformers import AutoModelForCausalLM
 from unit.learner.test_worker import POLICY, STEPS, batch, in_processes, policy_sequences, tiny_nemotron, weights_of
@@ -63,7 +64,7 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
         sizes = size_of(Path(folder) / name), learner.checkpoint_bytes()
         found[name] = {"losses": losses, "weights": weights_of(learner), "sizes": sizes}
         if config.lora.rank:
-            found[name]["logprobs"] = learner.logprobs(policy_sequences(seed=5))
+            found[name]["logprobs"] = rank_logprobs(learner, policy_sequences(seed=5))
             learner.save(f"{folder}/{name}-final")
             learner.load(f"{folder}/{name}", optim=OPTIM, total_steps=STEPS)
             learner.restore(f"{folder}/{name}")

@@ -17,7 +17,7 @@ from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig
-from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.experts import ExpertReplay
 from temper.learner.models.kernels import training_device
 from temper.learner.models.loading import cast, read_model, recompute, train_without_noise
 from temper.learner.models.logprobs import token_logprobs

@@ -13,7 +13,7 @@ from unit.learner.batches.test_pairs import gradient
 from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.config import LossConfig
-from temper.learner.losses.corrections import Correction, masked_weights
+from temper.learner.losses.corrections import Correction, mask_reasons, mask_sequences
 from temper.learner.losses.dpo import dpo_loss
 from temper.learner.losses.policy import Loss, PolicyTerms, policy_loss
 from temper.learner.models.fresh import byte_tokenizer
@@ -206,7 +206,8 @@ def test_the_negative_guard_is_trls_off_policy_mask(grpo):
     mask_BT = (torch.rand(64, 6, generator=draw) > 0.3).float()
     advantages_B1 = torch.randn(64, 1, generator=draw)
     kept_B1 = grpo.get_off_policy_mask(advantages_B1, log_w_BT, torch.zeros_like(log_w_BT), mask_BT, 0.1)
-    ours_BT = masked_weights(mask_BT, log_w_BT, advantages_B1.expand(64, 6), Correction(negative_guard=0.1))
+    guard = Correction(negative_guard=0.1)
+    ours_BT = mask_sequences(mask_BT, mask_reasons(mask_BT > 0, log_w_BT, advantages_B1.expand(64, 6), guard))
     assert torch.equal(ours_BT, mask_BT * kept_B1)
     assert 0 < kept_B1.sum() < 64
 

@@ -9,7 +9,7 @@ from support.explicit_attention import BEHIND_PROMPTS, explicit_attention
 from support.tiny_models import DENSE
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.batches.micro_batches import Prompts
 from temper.learner.models import packed_rows
 from temper.learner.models.borders import _attend_by_kernel, attend, border_mask
 from temper.learner.models.shared_prompt import causal_logits
@@ -51,7 +51,7 @@ def test_no_layer_reads_a_device() -> None:
     real = Qwen3ForCausalLM(config)
     assert not packed_rows.install(real, real)
     model = real.to("meta")
-    prompts = Prompts.padded([[1, 2, 3], [4]], rows_P=[2, 1], pad_id=0)
+    prompts = Prompts.pad([[1, 2, 3], [4]], rows_P=[2, 1], pad_id=0)
     ids_BT = torch.zeros(3, 5, dtype=torch.long, device="meta")
     assert causal_logits(model, config, ids_BT, prompts, packs=True).shape == (3, 5, 64)
     packed = {"attention_mask": border_mask([2, 3]), "seq_idx": torch.zeros(1, 5, device="meta")}

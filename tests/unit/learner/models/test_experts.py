@@ -19,8 +19,8 @@ from temper.learner.batches.micro_batches import MicroBatch, build_batch
 from temper.learner.batches.pass_experts import PassExperts, PassRow, join_choices
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig
-from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.experts import (
+    ExpertReplay,
     find_routers,
     load_entropy,
     load_max,
@@ -70,13 +70,13 @@ def test_the_weights_of_chosen_experts_by_hand():
 def test_rows_of_a_pass_are_padded_without_choices():
     choices = np.arange(8, dtype=np.int16).reshape(2, LAYERS, CHOSEN)
     rows = [PassRow(length=2, samples=3, experts_TLK=choices), PassRow(length=3, samples=1, experts_TLK=None)]
-    right, left = PassExperts.padded(rows), PassExperts.padded(rows, left=True)
+    right, left = PassExperts.pad(rows), PassExperts.pad(rows, left=True)
     assert right.samples_BT.tolist() == [[3, 3, 0], [1, 1, 1]]
     assert left.samples_BT.tolist() == [[0, 3, 3], [1, 1, 1]]
     assert right.experts_BTLK is not None
     assert right.experts_BTLK[0].tolist() == [*choices.tolist(), [[-1, -1], [-1, -1]]]
     assert (right.experts_BTLK[1] == -1).all()
-    assert PassExperts.padded(rows[1:]).experts_BTLK is None
+    assert PassExperts.pad(rows[1:]).experts_BTLK is None
 
 
 def test_choices_of_parts_follow_each_other_and_must_be_alike():

@@ -50,7 +50,7 @@ def assert_same_with_gradients(ours: Computed, theirs: Computed, values: list[to
 @pytest.mark.parametrize(("length", "groups"), [(1, 1), (7, 1), (8, 2), (9, 4), (30, 2)])
 def test_the_scan_and_its_gradients_equal_the_recurrence(length, groups):
     def scan(x, dt, a, b, c, d):
-        return chunk_scan(x, dt, a, b, c, chunk_size=8, d_H=d)
+        return chunk_scan(x, dt, a, b, c, chunk_size=8, d_H=d)[0]
 
     assert_same_with_gradients(scan, recurrence, scan_inputs(2, length, groups))
 
@@ -62,7 +62,7 @@ def one_after_another(lengths: tuple[int, ...]) -> torch.Tensor:
 @pytest.mark.parametrize("lengths", [(30,), (1, 1, 1), (3, 8, 17, 1, 1, 2), (8, 8, 16), (7, 30, 40), (40, 2)])
 def test_sequences_of_a_row_are_scanned_like_each_alone(lengths):
     def scan(x, dt, a, b, c, d):
-        return chunk_scan(x, dt, a, b, c, chunk_size=8, d_H=d, sequences_BT=one_after_another(lengths))
+        return chunk_scan(x, dt, a, b, c, chunk_size=8, d_H=d, sequences_BT=one_after_another(lengths))[0]
 
     def each_alone(x, dt, a, b, c, d):
         parts = zip(*(tensor.split(lengths, dim=1) for tensor in (x, dt, b, c)), strict=True)
@@ -90,7 +90,7 @@ def test_a_fast_decay_over_a_long_chunk_stays_finite():
     x = torch.ones(1, 64, 1, 1)
     ones = torch.ones(1, 64, 1, 1)
     dt = torch.full((1, 64, 1), 100.0, requires_grad=True)
-    y = chunk_scan(x, dt, torch.tensor([-8.0]), ones, ones, chunk_size=64, d_H=torch.zeros(1))
+    y, _ = chunk_scan(x, dt, torch.tensor([-8.0]), ones, ones, chunk_size=64, d_H=torch.zeros(1))
     y.sum().backward()
     assert y.isfinite().all()
     assert dt.grad is not None

@@ -27,7 +27,7 @@ from temper.learner.batches.pairs import Pair, build_pair_batch
 from temper.learner.batches.pass_experts import PassExperts, PassRow
 from temper.learner.config import LearnerConfig, OptimConfig, Recomputed, ZeroStage
 from temper.learner.losses.config import LossConfig
-from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.experts import ExpertReplay
 from temper.learner.models.fresh import make_model
 from temper.learner.models.loading import recompute
 from temper.learner.models.logprobs import token_entropies, token_logprobs
@@ -139,7 +139,7 @@ def test_packed_rows_replay_and_count_experts_like_padded_ones(tmp_path: Path, m
     ids_BT, wanted_BT = a_batch()
     ids = [tuple(row[:length].tolist()) for row, length in zip(ids_BT, LENGTHS, strict=True)]
     choices = [recorded(before, own) for own in ids]
-    experts = PassExperts.padded(
+    experts = PassExperts.pad(
         [PassRow(length=len(own), samples=1, experts_TLK=one) for own, one in zip(ids, choices, strict=True)]
     )
     model = perturbed(before, scale=0.3)

@@ -7,8 +7,7 @@ import torch
 from support import tiny_models
 from unit.learner.models.test_shared_prompt import loaded
 
-from temper.learner.batches.packing import ON_CPU, PassCosts, cheapest_plan
-from temper.learner.batches.shared_prefixes import SharedPrefix
+from temper.learner.batches.packing import ON_CPU, PassCosts, SharedPrefix, cheapest_plan
 from temper.learner.models.pass_costs import MOST_TOKENS, ROW, costs_from, measure_pass_costs
 from temper.learner.models.scorer import Scorer
 

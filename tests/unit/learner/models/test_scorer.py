@@ -24,7 +24,7 @@ from transformers import (
     RecurrentGemmaConfig,
 )
 
-from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.batches.micro_batches import Prompts
 from temper.learner.config import Recomputed
 from temper.learner.models import mamba_scan
 from temper.learner.models.loading import read_model, recompute
@@ -161,7 +161,7 @@ def a_batch() -> tuple[torch.Tensor, torch.Tensor, Prompts]:
     draw = torch.Generator().manual_seed(1)
     ids_BT = torch.randint(0, 200, (5, 12), generator=draw)
     wanted_BT = torch.rand(5, 12, generator=draw) > 0.3
-    prompts = Prompts.padded([list(range(9)), list(range(20, 26))], rows_P=[3, 2], pad_id=0)
+    prompts = Prompts.pad([list(range(9)), list(range(20, 26))], rows_P=[3, 2], pad_id=0)
     return ids_BT, wanted_BT, prompts
 
 

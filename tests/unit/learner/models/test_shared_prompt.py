@@ -18,10 +18,18 @@ from transformers import (
 )
 from unit.learner.test_worker import in_processes, weights_of
 
-from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, build_batch
-from temper.learner.batches.packing import ON_CPU, batch_cost, cheapest_plan, micro_batch_size, plain_plan
+from temper.learner.batches.micro_batches import MicroBatch, Prompts, TrainBatch, build_batch
+from temper.learner.batches.packing import (
+    ON_CPU,
+    SharedPrefix,
+    batch_cost,
+    cheapest_plan,
+    find_prefixes,
+    micro_batch_size,
+    plain_plan,
+    shared_length,
+)
 from temper.learner.batches.samples import TrainingSample
-from temper.learner.batches.shared_prefixes import Prompts, SharedPrefix, shared_length, shared_prefixes
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models import mamba_scan, packed_rows
@@ -214,7 +222,7 @@ def demonstrations(*, system: int, tasks: int, each: int) -> list[TrainingSample
 
 
 def prefixes_of(samples: list[TrainingSample]) -> list[tuple[tuple[int, ...], int]]:
-    found = shared_prefixes([s.group for s in samples], [s.ids for s in samples], [s.first_trained for s in samples])
+    found = find_prefixes([s.group for s in samples], [s.ids for s in samples], [s.first_trained for s in samples])
     return sorted((tuple(sorted(prefix.rows)), prefix.prompt) for prefix in found)
 
 
@@ -286,10 +294,10 @@ def test_a_continued_scan_equals_one_scan(place):
     values = [torch.randn(2, 30, 4, 3), torch.rand(2, 30, 4), torch.randn(2, 30, 2, 5), torch.randn(2, 30, 2, 5)]
     once, twice = ([tensor.double().requires_grad_() for tensor in values] for _ in range(2))
     a, d = -torch.arange(1.0, 5.0).double(), torch.randn(4).double()
-    whole = mamba_scan.chunk_scan(once[0], once[1], a, once[2], once[3], chunk_size=8, d_H=d)
+    whole, _ = mamba_scan.chunk_scan(once[0], once[1], a, once[2], once[3], chunk_size=8, d_H=d)
     (x, dt, b, c), (x2, dt2, b2, c2) = halves(twice, place)
-    begin, state = mamba_scan.continued_scan(x, dt, a, b, c, chunk_size=8, d_H=d, initial_BHPN=None)
-    rest, _ = mamba_scan.continued_scan(x2, dt2, a, b2, c2, chunk_size=8, d_H=d, initial_BHPN=state)
+    begin, state = mamba_scan.chunk_scan(x, dt, a, b, c, chunk_size=8, d_H=d)
+    rest, _ = mamba_scan.chunk_scan(x2, dt2, a, b2, c2, chunk_size=8, d_H=d, initial_BHPN=state)
     assert torch.allclose(torch.cat([begin, rest], dim=1), whole, atol=1e-12)
     whole.sin().sum().backward()
     torch.cat([begin, rest], dim=1).sin().sum().backward()
@@ -326,7 +334,7 @@ def test_answers_behind_prompts_equal_whole_sequences(tmp_path, make, shapes):
     padded = torch.full((len(flat), max(len(ids) for _, ids in flat)), 9)
     for row, (_, ids) in enumerate(flat):
         padded[row, : len(ids)] = torch.tensor(ids)
-    once = Prompts.padded(prompts, rows_P=[len(group) for group in answers], pad_id=7)
+    once = Prompts.pad(prompts, rows_P=[len(group) for group in answers], pad_id=7)
     by_borders = not packed_rows.install(model, model)
     assert by_borders == (make not in WITH_WINDOWS)
     passes = []
@@ -351,7 +359,7 @@ def test_what_pads_a_prompt_does_not_matter(tmp_path):
                 model,
                 model.config,
                 ids,
-                Prompts.padded([tokens(30, seed=3), tokens(4, seed=4)], rows_P=[1, 1], pad_id=pad_id),
+                Prompts.pad([tokens(30, seed=3), tokens(4, seed=4)], rows_P=[1, 1], pad_id=pad_id),
             )
             for pad_id in (0, 255)
         ]

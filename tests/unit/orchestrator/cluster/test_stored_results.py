@@ -15,7 +15,7 @@ from temper.envs.core.process import ResultLost, WorkerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.cluster.actors import ActorProcess, RayResult, run_in_task
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
-from temper.rollout.pool.worker_handle import WorkerHandle
+from temper.rollout.episodes.worker import WorkerHandle
 from temper.rollout.stored_turns import read_all_groups, store_turns
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 

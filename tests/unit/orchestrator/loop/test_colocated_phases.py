@@ -27,9 +27,9 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.colocated_phases import PHASES_FILE, ColocatedPhases
 from temper.orchestrator.session.context import RunContext
 from temper.rollout.pool.pool import RolloutPool
-from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import RestartPolicy
 from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.delivery import ServedWeights
 
 T = TypeVar("T")
 A_STEP = ["sample", "sample", "sleep", "learner whole", "learn", "learner weights", "load"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from temper.learner.engine.piece import bytes_piece, copy_to_cpu, file_piece
+from temper.learner.engine.model_files import bytes_piece, copy_to_cpu, file_piece
 from temper.orchestrator.run.checkpoint import (
     Retention,
     begin,

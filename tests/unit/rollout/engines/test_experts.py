@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import tiny_models
+from support.plain_rank import rank_logprobs
 from support.pushes import loaded
 from unit.rollout.engines.test_vllm import CONFIG, TOLERANCE, Setup, largest_gap
 
@@ -37,7 +38,7 @@ def sequence(prompt: tuple[int, ...], said: Completion) -> TrainingSample:
 
 def gap(rank: TrainerWorker, samples: list[tuple[tuple[int, ...], Completion]]) -> float:
     """Largest log-probability difference between the engine and the trainer with replayed experts."""
-    expected = rank.logprobs([sequence(prompt, said) for prompt, said in samples])
+    expected = rank_logprobs(rank, [sequence(prompt, said) for prompt, said in samples])
     return largest_gap(samples, expected)
 
 

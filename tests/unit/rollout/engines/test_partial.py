@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import tiny_models
+from support.plain_rank import rank_logprobs
 
 from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
@@ -121,7 +122,7 @@ def gap(rank: TrainerWorker, trajectories: list[Trajectory]) -> float:
             known += [*[math.nan] * len(turn.context_ids), *turn.logprobs_T]
         wholes.append(tuple(ids))
         recorded.append(known)
-    rows = rank.logprobs([TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in wholes])
+    rows = rank_logprobs(rank, [TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in wholes])
     return max(
         abs(ours - theirs)
         for known, row in zip(recorded, rows, strict=True)
@@ -142,7 +143,7 @@ async def closings_go_on(engine: VllmEngine, tags: ThinkingTags, prompt: tuple[i
         rest = await engine.generate(
             TurnRequest(prompt_ids=prompt, max_tokens=40 - cut, seed=cut, limit=limit, prefix_ids=partial.token_ids)
         )
-        both = partial.then(rest)
+        both = partial.join(rest)
         closed = tags.forced_end(both.token_ids, limit)
         assert closed is not None
         assert [n for n, mark in enumerate(both.injected_T) if mark] == list(range(closed.start, closed.end))

@@ -19,7 +19,7 @@ def test_stats_of_several_engines_are_combined() -> None:
         busy_s=1.5,
     )
     idle = EngineStats()
-    assert EngineStats.together([one, one, idle]) == EngineStats(
+    assert EngineStats.combine([one, one, idle]) == EngineStats(
         passes=20,
         running=16.0,
         waiting=2.0,
@@ -32,7 +32,7 @@ def test_stats_of_several_engines_are_combined() -> None:
         accepted_tokens=10,
         busy_s=3.0,
     )
-    assert EngineStats.together([]) == idle
+    assert EngineStats.combine([]) == idle
 
 
 def test_an_engine_is_busy_with_requests_unless_paused() -> None:

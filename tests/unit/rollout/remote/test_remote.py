@@ -140,6 +140,7 @@ def test_truncated_thinking_is_not_an_answer() -> None:
     with ChatServerDouble(lambda body: told(None, reason="length", reasoning_content="hm, hm")) as server:
         (answer,) = asked(server, MATH).trajectories
     assert (answer.stop, answer.reward, answer.truncated) == (Stop.LENGTH, 0.0, True)
+    assert answer.turns[0].truncated
     assert answer.turns[0].thinking.closed is Closed.NEVER
 
 

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import tiny_models
 from support.documents import blocks
+from support.plain_rank import rank_logprobs
 from support.scripted_endpoint import LONGEST, ScriptedEndpoint
 from support.scripted_engine import RENDERER, TOKENIZER, ScriptedEngine, completion
 from vllm.sampling_params import SamplingParams
@@ -159,7 +160,7 @@ def test_the_trainer_agrees_with_the_engine_on_each_branch(setup: Setup) -> None
     group = setup.play("converse")
     samples = samples_from_groups([group], advantage="dr_grpo")
     assert len(samples) == 4
-    found = setup.rank.logprobs([replace(one, experts=None) for one in samples])
+    found = rank_logprobs(setup.rank, [replace(one, experts=None) for one in samples])
     for sample, expected in zip(samples, found, strict=True):
         trained = sample.trained_T
         assert np.abs(np.asarray(expected)[trained] - sample.behaviour_T[trained]).max() < TOLERANCE

@@ -11,10 +11,9 @@ from unit.rollout.weights.test_push import Weights, nudged, same, segment_sender
 
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered
-from temper.rollout.weights.host_memory import HostMemory, MappedFiles
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 from temper.rollout.weights.receiver import WeightReceiver
-from temper.rollout.weights.transports import Receivers
+from temper.rollout.weights.transports import HostMemory, MappedFiles, Receivers
 
 
 class Engine:

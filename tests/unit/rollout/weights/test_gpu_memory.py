@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from temper.rollout.weights.checksum import checksum, tensor_checksum
-from temper.rollout.weights.gpu_memory import open_segment, segment_name
+from temper.rollout.weights.transports import open_segment, segment_name
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 BYTES = 3 * 4096 + 5

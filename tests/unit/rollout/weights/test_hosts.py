@@ -30,13 +30,13 @@ from temper.orchestrator.cluster.this_machine import worker_variables
 from temper.orchestrator.loop.deadline import Deadline, StuckError, within
 from temper.orchestrator.session.diagnosis import diagnose
 from temper.rollout.episodes.resume import PartialGroup
+from temper.rollout.episodes.worker import WorkerHandle
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit
-from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import RestartPolicy
-from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Ticket, WeightVersion
 from temper.rollout.weights.buckets import BucketGroup, BucketReceiver
+from temper.rollout.weights.delivery import ServedWeights
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports import Receivers
