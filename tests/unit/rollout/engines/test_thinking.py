@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,13 @@ from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import WeightVersion
 
 ENDS = (byte_tokenizer().eos_token_id,)
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
+DRAFTING = replace(CONFIG, speculation="ngram")
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
 LIMITS = [None, *(ThinkingLimit(tokens=tokens, grace=grace) for tokens in (0, 5, 17, 33) for grace in (0, 6))]
@@ -66,25 +69,25 @@ def check_stats(stats: EngineStats, samples: list[Passage]) -> None:
     """The engine has counted exactly the tokens of these samples."""
     assert stats.sampled_tokens == sum(len(said.token_ids) for _, _, said in samples)
     assert stats.prompt_tokens == sum(len(prompt) for prompt, _, _ in samples)
-    assert max(len(said.token_ids) for _, _, said in samples) <= stats.passes
-    assert stats.accepted_tokens == stats.drafted_tokens == 0
+    assert max(len(said.token_ids) for _, _, said in samples) <= stats.passes + stats.accepted_tokens
+    assert stats.accepted_tokens <= stats.drafted_tokens
     assert 1 <= stats.running <= CONFIG.max_sequences
     assert 0 < stats.cache_use <= 1
     assert (stats.waiting, stats.preemptions) == (0.0, 0)
 
 
-async def story(model_dir: Path, config: EngineConfig = CONFIG, *, forced: int) -> None:
+async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
     """Start an engine and check the limits in it."""
     tags = ThinkingTags(load_tokenizer(model_dir))
     engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS, tags=tags)
     await engine.start()
     try:
-        await limits_hold(engine, model_dir, forced=forced)
+        await limits_hold(engine, model_dir, forced=forced, drafts=config.speculation != "off")
     finally:
         await engine.close()
 
 
-async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12) -> None:
+async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12, drafts: bool = False) -> None:
     """Sample under many limits at once. Then push weights during thinking, and sample again."""
     tokenizer = load_tokenizer(model_dir)
     tags = ThinkingTags(tokenizer)
@@ -96,6 +99,7 @@ async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12) 
 
     async def sample(rounds: int, *, tokens: int) -> list[Passage]:
         wanted = [(prompt[number % 5 :], limit) for number in range(rounds) for limit in LIMITS]
+        greedy = Sampling(temperature=0.0)  # the likeliest tokens of such a model soon repeat
         said = (
             engine.generate(
                 TurnRequest(
@@ -103,6 +107,7 @@ async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12) 
                     max_tokens=tokens,
                     seed=seed,
                     limit=limit,
+                    sampling=greedy if drafts and seed % 2 else PLAIN,
                 )
             )
             for seed, (ids, limit) in enumerate(wanted)
@@ -111,7 +116,9 @@ async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12) 
 
     try:
         samples = await sample(3, tokens=48)
-        check_stats(engine.take_stats(), samples)
+        stats = engine.take_stats()
+        check_stats(stats, samples)
+        assert (stats.accepted_tokens > 0) == drafts
         assert check_marks(tags, samples) >= forced
         assert gap(rank, samples) < TOLERANCE
         rows = [TrainingSample.supervised(ids=prompt, trained_T=[False, *[True] * (len(prompt) - 1)])]
@@ -149,6 +156,11 @@ def opening_itself(directory: Path) -> Path:
 
 
 @pytest.mark.slow  # test_vllm.py checks a hybrid's
-@pytest.mark.parametrize(("make", "forced"), [(tiny_models.qwen3, 12), (opening_itself, 0)])
-def test_thinking_ends_at_its_limit_and_tokens_agree(make: Callable[[Path], Path], forced: int, tmp_path: Path) -> None:
-    asyncio.run(story(make(tmp_path / "model"), forced=forced))
+@pytest.mark.parametrize(
+    ("make", "config", "forced"),
+    [(tiny_models.qwen3, DRAFTING, 12), (tiny_models.qwen3, CONFIG, 12), (opening_itself, CONFIG, 0)],
+)
+def test_thinking_ends_at_its_limit_and_tokens_agree(
+    make: Callable[[Path], Path], config: EngineConfig, forced: int, tmp_path: Path
+) -> None:
+    asyncio.run(story(make(tmp_path / "model"), config, forced=forced))
