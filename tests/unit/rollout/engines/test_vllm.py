@@ -474,7 +474,7 @@ def test_engine_and_trainer_agree(
         (EngineConfig(pipeline_parallel=2), "pipeline_parallel=2"),
         (EngineConfig(runner="v2"), "runner=v2.*Triton"),
         (EngineConfig(speculation="mtp"), "speculation=mtp"),
-        (EngineConfig(speculation="ngram"), "speculation=ngram.*runner=v2"),
+        (EngineConfig(speculation="ngram"), "speculation=ngram.*Mamba"),
         (EngineConfig(prefix_caching="on"), "prefix_caching=on.*Mamba"),
     ],
 )
