@@ -66,8 +66,8 @@ class EngineConfig:
     runner: Runner = free("auto")
     """vLLM's model runner. auto is v2, or v1 on a CPU, where v2 does not run."""
     speculation: Speculation = free("off")
-    """Speculative decoding on GPUs: from earlier tokens of the sequence (ngram), or with the model's own heads (mtp). It
-    samples from the same distribution.
+    """Speculative decoding: from earlier tokens of the sequence (ngram), or with the model's own heads (mtp, on GPUs). On a
+    CPU it samples the same tokens, on a GPU the same distribution.
     """
     draft_tokens: int = free(3, unit="tokens")
     """Number of draft tokens."""

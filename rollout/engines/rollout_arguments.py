@@ -47,6 +47,7 @@ def rollout_arguments(
         config.runner, triton=HAS_TRITON, records_pipeline=record_experts and config.pipeline_parallel > 1
     )
     by_vllm = record_experts and runner == "v2"
+    drafts = speculative_config(config, runner, model_dir, record_experts=record_experts)
     set_runner(runner)
     arguments = AsyncEngineArgs(
         **engine_arguments(eager=record_experts and not by_vllm, processes=config.processes)
@@ -64,8 +65,11 @@ def rollout_arguments(
             "enable_expert_parallel": config.expert_parallel,
             # Log-probabilities after temperature and truncation, of the distribution that was sampled from.
             "logprobs_mode": "processed_logprobs",
-            "logits_processors": [] if closing is None else [THINKING_PROCESSORS[runner]],
-            "speculative_config": speculative_config(config, runner, model_dir, record_experts=record_experts),
+            # The first runner loads no processors with drafts. `DraftSampler` applies them there.
+            "logits_processors": []
+            if closing is None or (drafts and runner == "v1")
+            else [THINKING_PROCESSORS[runner]],
+            "speculative_config": drafts,
             "enable_return_routed_experts": by_vllm,
             "additional_config": {} if closing is None else {CLOSING: closing},
             "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
@@ -74,6 +78,11 @@ def rollout_arguments(
     )
     if ON_CPU:
         _refuse_another_type(arguments)
+    if drafts and runner == "v1" and arguments.create_model_config().is_hybrid:
+        raise ValueError(
+            f"rollout.engine.speculation={config.speculation}: on a CPU vLLM can't undo a rejected draft in the states "
+            "of this model's Mamba layers; set it to off"
+        )
     if by_vllm and config.prefix_caching == "off":
         raise ValueError(
             "rollout.engine.prefix_caching=off: vLLM records experts only with prefix caching; leave it at auto, or set "

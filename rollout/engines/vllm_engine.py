@@ -172,6 +172,8 @@ class VllmEngine:
         await self._llm.update_weight_version(str(self._initial.step))
         await self._llm.get_supported_tasks()  # vLLM caches it: later requests are registered without a wait
         second = self._llm.vllm_config.use_v2_model_runner
+        if self._config.speculation != "off" and not second:
+            await self._llm.collective_rpc("sample_drafts", args=(self._tags is not None,))
         if self._record_experts and second:
             self._expert_layers = (await self._llm.collective_rpc("expert_layers"))[0]
         elif self._record_experts:

@@ -32,8 +32,10 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 from temper.envs.core.errors import describe_error
 from temper.rollout.engines.cache_pages import nbytes_of, release_pages, resident_bytes
 from temper.rollout.engines.expert_stacks import has_stackable_experts, join_experts
+from temper.rollout.engines.runners.draft_sampler import DraftSampler
 from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
 from temper.rollout.engines.runners.layer_recorder import LayerRecorder
+from temper.rollout.engines.runners.thinking_processor import ThinkingProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU
 from temper.rollout.weights.buckets import BucketReceiver, IncomingWeights
 from temper.rollout.weights.host_memory import release_free_memory
@@ -230,6 +232,9 @@ class WorkerExtension:
     def weight_failure(self) -> str:
         """Return the error of the last buckets, or ""."""
         return str(self.weight_transfer_engine.failure)  # type: ignore[attr-defined]
+
+    def sample_drafts(self, limited: bool) -> None:
+        DraftSampler(self.model_runner, [ThinkingProcessor] if limited else [])  # type: ignore[attr-defined]
 
     def record_experts(self) -> str:
         """Record expert choices from now on. Return the reason if that is impossible, else ""."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from temper.rollout.engines.config import EngineConfig, Runner
+from temper.rollout.engines.vllm_settings import ON_CPU
 from temper.rollout.weights.weight_files import tensor_names
 
 RunnerName = Literal["v1", "v2"]
@@ -39,7 +40,7 @@ def set_runner(runner: RunnerName) -> None:
 
 
 def speculative_config(
-    config: EngineConfig, runner: RunnerName, model: Path, *, record_experts: bool = False
+    config: EngineConfig, runner: RunnerName, model: Path, *, record_experts: bool = False, on_cpu: bool = ON_CPU
 ) -> dict[str, Any] | None:
     """Return vLLM's `speculative_config`, or None without speculation.
 
@@ -50,14 +51,14 @@ def speculative_config(
         return None
     if record_experts:
         raise ValueError(f"rollout.engine.speculation={wanted} does not work with learner.router_replay; set it to off")
-    if runner == "v1":
-        raise ValueError(
-            f"rollout.engine.speculation={wanted} needs vLLM's second runner: a GPU, and rollout.engine.runner=v2 or auto; set "
-            "it to off"
-        )
+    if runner == "v1" and not on_cpu:
+        raise ValueError(f"rollout.engine.speculation={wanted} needs rollout.engine.runner=v2 or auto on a GPU")
     if wanted == "ngram":
+        kind = "ngram" if runner == "v1" else "ngram_gpu"
         lengths = {"prompt_lookup_min": SHORTEST, "prompt_lookup_max": LONGEST}
-        return {"method": "ngram_gpu", "num_speculative_tokens": config.draft_tokens, **lengths}
+        return {"method": kind, "num_speculative_tokens": config.draft_tokens, **lengths}
+    if runner == "v1":
+        raise ValueError(f"rollout.engine.speculation={wanted} needs a GPU; set ngram or off")
     heads = model if config.draft_heads is None else Path(config.draft_heads)
     if not has_heads(heads):
         raise ValueError(
