@@ -38,14 +38,16 @@ def to_settings(schema: Any, given: Mapping[str, Any], *, under: str = "") -> An
     return _built(config, _checked(config, complete(config, given, values, under=under), under), under)
 
 
-def values(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given settings over the defaults as plain data without secrets. The classes do not check them.
+def values(
+    schema: type, given: Mapping[str, Any], below: Mapping[str, Any] | None = None, *, under: str = ""
+) -> dict[str, Any]:
+    """Return the given settings over `below`, by default over the defaults, as plain data without secrets.
 
-    Raise `SettingError` for an unknown key or a wrong type.
+    The classes do not check them. Raise `SettingError`, with the key below `under`, for an unknown key or a wrong type.
     """
     required = {each.name: UNSET for each in fields(schema) if _default(each) is MISSING}
-    hidden = redact(complete(schema, given, required | _defaults(schema)))  # the variable of a secret may be missing
-    return redact(_checked(schema, hidden, ""))
+    whole = complete(schema, given, required | _defaults(schema) if below is None else below, under=under)
+    return redact(_checked(schema, redact(whole), under))  # the variable of a secret may be missing
 
 
 def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, *, under: str = "") -> dict[str, Any]:

@@ -18,7 +18,6 @@ from temper.orchestrator.config.text import (
     flatten,
     get_value,
     is_file,
-    merge,
     overridden,
     require_secrets,
     resolve_values,
@@ -50,8 +49,7 @@ class ResolvedFile:
     def values(self) -> dict[str, Any]:
         """All values by key without secrets. Values of an instance are also under its name."""
         shared = values(SCHEMA, self.full)
-        own = {one.name: merge(shared.get(one.stage.name, {}), one.overrides) for one in self.instances}
-        return {**shared, **own}
+        return {**shared, **{one.name: _own_values(one, shared) for one in instances(shared["stages"])}}
 
     @cached_property
     def instances(self) -> list[StageInstance]:
@@ -61,6 +59,14 @@ class ResolvedFile:
     def resolved(self) -> ResolvedProfile:
         found: ResolvedProfile = to_settings(ResolvedProfile, self.full.get("resolved") or {}, under="resolved.")
         return found
+
+
+def _own_values(instance: StageInstance, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an instance: its entry over its stage."""
+    settings, name = instance.stage.settings, instance.name
+    return (
+        {} if settings is None else values(settings, instance.overrides, shared[instance.stage.name], under=f"{name}.")
+    )
 
 
 def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> ResolvedFile:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator
+from support.refusals import refuses
 
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.text import parse_yaml
@@ -102,6 +103,22 @@ def test_what_a_run_would_refuse_is_refused_when_all_of_it_is_shown(capsys: pyte
 def test_secrets_are_not_shown() -> None:
     shown = resolved_yaml(resolve(DEMO, ["profile=cpu", "tracking.uri=https://me:sesame@host/"]))
     assert "sesame" not in shown
+
+
+PRIVATE = "https://me:sesame@host/rows.jsonl"
+
+
+def test_values_of_an_entry_of_stages_are_shown_as_a_run_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without secrets, with variables, and with all settings of a section that is given by its path."""
+    monkeypatch.setenv("MANY", "9")
+    one = f"stages=[init,{{sft: {{name: own, data: '{PRIVATE}', steps: '${{oc.env:MANY}}'}}}}]"
+    two = f"stages=[init,{{sft: {{name: own, data: {{path: '{PRIVATE}'}}, steps: 9}}}}]"
+    found = resolve(DEMO, [one], settles=False)
+    assert "sesame" not in json.dumps(found.values)
+    assert (found.values["own"]["steps"], found.values["own"]["batch_size"]) == (9, 32)
+    assert differences(found, resolve(DEMO, [two], settles=False)) == ["nothing differs"]
+    with refuses("own.steps"):
+        _ = resolve(DEMO, ["stages=[init,{sft: {name: own, steps: many}}]"], settles=False).values
 
 
 def test_what_differs_is_told_with_what_it_means(tmp_path: Path) -> None:
