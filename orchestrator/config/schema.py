@@ -17,14 +17,16 @@ from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import bounds_of, field_hints, part_of, unit_of
 from temper.envs.data.config import DataConfig
 from temper.orchestrator.config.keys import require_known
-from temper.orchestrator.config.text import merge, parse_yaml, resolve_values
+from temper.orchestrator.config.text import flatten, merge, parse_yaml, resolve_values
 from temper.orchestrator.run.redaction import redact
 
 UNSET = "???"
-"""Shown for a required setting without a value."""
+"""Shown for a required setting without a value, and OmegaConf's word for a value that another layer must give."""
 LAX = pydantic.ConfigDict(coerce_numbers_to_str=True)
 BOUNDS = {"greater_than_equal": "must be {ge:g} or more", "less_than": "must be below {lt:g}"}
 """Remedies by error type, for numbers out of the bounds of their units."""
+OWN_KEY = re.compile(r"\w+=")
+"""The start of an error that names a key without its section."""
 SWITCH = {True: "on", False: "off"}
 """Words that YAML reads as booleans. They are choices of some settings."""
 
@@ -35,7 +37,10 @@ def to_settings(schema: Any, given: Mapping[str, Any], *, under: str = "") -> An
     Raise `SettingError`, with the key below `under`, for an unknown or wrong setting.
     """
     config, values = (schema, _defaults(schema)) if isinstance(schema, type) else (type(schema), asdict(schema))
-    return _built(config, _checked(config, complete(config, given, values, under=under), under), under)
+    whole = complete(config, given, values, under=under)
+    if unset := next((key for key, value in flatten(whole) if value == UNSET), None):
+        raise SettingError(f"{under}{unset}", UNSET, "must be given")
+    return _built(config, _checked(config, whole, under), under)
 
 
 def values(
@@ -101,8 +106,6 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
         if value is None
         else [str(value)]
     )
-    if isinstance(value, float) and (hint is str or hint == str | None):  # its text, such as 1e5 or 1.10, is lost
-        raise SettingError(key, value, "must be text, and YAML reads a number; quote it in the file")
     if part is not None and shape != "each" and not isinstance(value, Mapping):
         first = fields(part)[0].name
         shown = value if first == "path" and isinstance(value, str) else "..."
@@ -117,9 +120,12 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
     if kind is list and not isinstance(value, list | tuple):
         raise SettingError(key, value, f"must be a list, such as [{', '.join(names)}]")
     held = [value] if kind is None else list(value.values() if kind is dict else value)
-    of = {hint, *get_args(hint)} if whole is None else {*get_args(whole)}
-    if {int, float} & of and any(isinstance(one, bool) for one in held):  # pydantic accepts true for 1
+    of = {hint, *get_args(hint)} if whole is None else {*get_args(whole)[-1:]}
+    numbers = {int, float} & {*of, *map(type, _words(hint))}
+    if numbers and any(isinstance(one, bool) for one in held):  # pydantic accepts true for 1
         raise SettingError(key, value, "must be a number" if kind is None else "must hold numbers")
+    if str in of and not numbers and any(isinstance(one, float | bool) for one in held):  # 1e5, 1.10 and off are lost
+        raise SettingError(key, value, "must be text, and YAML reads a number or a switch; quote it in the file")
 
 
 def _words(hint: Any) -> set[Any]:
@@ -234,7 +240,8 @@ def _prefixed(error: ValueError, whole: str) -> ValueError:
     name = whole.split(".")[-2]
     message = re.sub(rf"(?<![\w.]){re.escape(name)}\.(?=\w+=)", whole, str(error))
     if not isinstance(error, SettingError):
-        return ValueError(message)
+        before = "" if whole in message else whole if OWN_KEY.match(message) else f"{whole[:-1]}: "
+        return ValueError(f"{before}{message}")
     if "." not in error.key:  # of a class with several places
         message = f"{whole}{message}"
     inside = "." not in error.key or error.key.startswith(f"{name}.")

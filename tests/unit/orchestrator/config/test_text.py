@@ -32,6 +32,17 @@ def test_yaml_that_means_something_else_is_refused_with_its_line(more: str, line
         loaded(tmp_path, START + more)
 
 
+@pytest.mark.parametrize("text", ["5\n", "on\n", f"name: t\nrl: {'{loss: ' * 300}{'}' * 300}\n"])
+def test_a_file_that_no_configuration_can_be_is_named(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"c\.yaml"):
+        loaded(tmp_path, text)
+
+
+def test_an_override_that_is_no_utf8_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name="):
+        loaded(tmp_path, START, "name=\udcff")
+
+
 @pytest.mark.parametrize("override", ["seed=010", "name=12:30", "rl={steps: 010}"])
 def test_a_number_of_another_base_is_refused_on_the_command_line(override: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=override):

@@ -11,7 +11,7 @@ from support.refusals import refuses
 
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.text import parse_yaml
-from temper.orchestrator.pipeline.config import load_config, save_config
+from temper.orchestrator.pipeline.config import load_config, load_unresolved_config, save_config
 from temper.orchestrator.pipeline.reference.pages import editor_schema
 from temper.orchestrator.pipeline.reference.resolved_file import differences, resolve, resolved_yaml
 from temper.orchestrator.pipeline.reference.settings import REQUIRED, all_settings
@@ -84,6 +84,22 @@ def test_what_the_loader_refuses_is_refused_by_the_schema_too(text: str, tmp_pat
     file.write_text(json.dumps({"name": "x", "envs": {"math": {}}, **given}), encoding="utf-8")
     with pytest.raises(ValueError, match=r"rl|learner|stages|envs|model"):
         load_config(file, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{learner: {lora: null}}",
+        "{eval-rl: {tasks: 3}}",
+        "{eval: {budgets: ['${oc.env:NAME}']}}",
+        "{rl: {shares: {math: '${oc.env:NAME}'}}}",
+        "{stages: ['${oc.env:NAME}']}",
+    ],
+)
+def test_what_the_loader_accepts_is_accepted_by_the_schema(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAME", "rl" if "stages" in text else "3")
+    load_unresolved_config(DEMO, [f"{key}={json.dumps(value)}" for key, value in parse_yaml(text).items()])
+    assert not refused(text)
 
 
 def test_all_that_a_run_would_have_is_a_configuration_of_the_same_run(tmp_path: Path) -> None:
