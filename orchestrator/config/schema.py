@@ -55,6 +55,25 @@ def values(
     return redact(_checked(schema, redact(whole), under))  # the variable of a secret may be missing
 
 
+def resolve_given(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given settings, no others, with each `${...}` resolved. It may refer to a default.
+
+    Raise `SettingError` for one without a value.
+    """
+    if "${" not in str(given):
+        return dict(given)
+    found = _cut_to(given, resolve_values(complete(schema, given)))
+    assert isinstance(found, dict)
+    return found
+
+
+def _cut_to(given: Any, whole: Any) -> Any:
+    """Return the part of nested settings that is given."""
+    if not (isinstance(given, Mapping) and isinstance(whole, Mapping)):
+        return whole
+    return {name: _cut_to(value, whole.get(name, value)) for name, value in given.items()}
+
+
 def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, *, under: str = "") -> dict[str, Any]:
     """Return the given settings over `values`, by default over the defaults, with all keys of each section and no shorthand.
 

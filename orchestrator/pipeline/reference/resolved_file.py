@@ -12,7 +12,7 @@ from typing import Any
 
 from temper.envs.core.setting import Kind, kind_of
 from temper.orchestrator.config.run_config import USUAL_STAGES, ModelConfig, ResolvedProfile
-from temper.orchestrator.config.schema import to_settings, values
+from temper.orchestrator.config.schema import resolve_given, to_settings, values
 from temper.orchestrator.config.text import (
     RawConfig,
     flatten,
@@ -20,7 +20,6 @@ from temper.orchestrator.config.text import (
     is_file,
     overridden,
     require_secrets,
-    resolve_values,
     yaml_text,
 )
 from temper.orchestrator.pipeline.config import KINDS, SCHEMA, as_file, make_config, read_shown_settings, with_presets
@@ -102,7 +101,7 @@ def resolved_yaml(file: ResolvedFile) -> str:
 
 
 def _model_to_download(given: RawConfig) -> str:
-    model = resolve_values(given).get("model")
+    model = resolve_given(SCHEMA, given).get("model")
     source = to_settings(ModelConfig, model if isinstance(model, Mapping) else {}, under="model.").source
     return "" if source is None or source.is_here else str(source.path)
 

@@ -10,8 +10,15 @@ from jsonschema import Draft7Validator
 from support.refusals import refuses
 
 from temper.orchestrator.__main__ import main
+from temper.orchestrator.config.schema import resolve_given
 from temper.orchestrator.config.text import parse_yaml
-from temper.orchestrator.pipeline.config import load_config, load_unresolved_config, save_config
+from temper.orchestrator.pipeline.config import (
+    SCHEMA,
+    load_config,
+    load_unresolved_config,
+    read_run_settings,
+    save_config,
+)
 from temper.orchestrator.pipeline.reference.pages import editor_schema
 from temper.orchestrator.pipeline.reference.resolved_file import differences, resolve, resolved_yaml
 from temper.orchestrator.pipeline.reference.settings import REQUIRED, all_settings
@@ -119,6 +126,13 @@ def test_what_a_run_would_refuse_is_refused_when_all_of_it_is_shown(capsys: pyte
 def test_secrets_are_not_shown() -> None:
     shown = resolved_yaml(resolve(DEMO, ["profile=cpu", "tracking.uri=https://me:sesame@host/"]))
     assert "sesame" not in shown
+
+
+def test_a_setting_may_refer_to_the_default_of_another() -> None:
+    reference = "rl.steps=${rft.steps}"
+    assert resolve(DEMO, [reference], settles=False).values["rl"]["steps"] == all_settings()["rft.steps"].default
+    given = read_run_settings(DEMO, [reference])
+    assert resolve_given(SCHEMA, given) == read_run_settings(DEMO, [f"rl.steps={all_settings()['rft.steps'].default}"])
 
 
 PRIVATE = "https://me:sesame@host/rows.jsonl"
