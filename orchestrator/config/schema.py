@@ -1,6 +1,6 @@
 """Builds settings dataclasses from plain data and checks them: unknown keys, types by pydantic, then the checks of each class.
 
-given --complete()--> all keys of every section --resolved()--> no ${...} left --types--> plain data --> the dataclass
+given --complete()--> all keys of every section --resolve_values()--> no ${...} left --types--> plain data --> the dataclass
 """
 
 import re
@@ -257,7 +257,7 @@ def _built_field(hint: Any, value: Any, key: str) -> Any:
 def _prefixed(error: ValueError, whole: str) -> ValueError:
     """Return an error of a section with whole keys: the section names `loss.kl`, the configuration `rl.loss.kl`."""
     name = whole.split(".")[-2]
-    message = re.sub(rf"(?<![\w.]){re.escape(name)}\.(?=\w+=)", whole, str(error))
+    message = re.sub(rf"(?<![\w.]){re.escape(name)}\.(?=\w+=)", lambda _: whole, str(error))
     if not isinstance(error, SettingError):
         before = "" if whole in message else whole if OWN_KEY.match(message) else f"{whole[:-1]}: "
         return ValueError(f"{before}{message}")

@@ -178,6 +178,7 @@ def test_a_mistake_names_the_key_the_value_and_what_would_be_right(override: str
         ("rl.thinking.budget=2", "rl.thinking"),
         ("sft.data={path: ''}", "sft.data.path"),
         ("envs.math.judge.url=x", "envs.math.judge"),
+        ("envs={'a\\1': {kind: math, judge: {url: 'http://x', model: m, timeout_s: 0}}}", "envs.a\\1.judge.timeout_s"),
         ("learner.zero_stage=off", "learner.zero_stage"),
         ("eval.sampling.stop=[1.10]", "eval.sampling.stop"),
         ("name=???", "name"),
