@@ -1,7 +1,8 @@
 """Configurations as text: layered YAML files, `key=value` overrides, dotted keys. The home of OmegaConf."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -185,8 +186,18 @@ def _reference_remedy(error: OmegaConfBaseException) -> str:
 
 
 def yaml_text(config: Any) -> str:
-    """Return a configuration, or plain data, as YAML without secrets."""
-    return OmegaConf.to_yaml(OmegaConf.create(_redacted(config, hidden=reference)))
+    """Return a configuration, or plain data, as YAML without secrets. Only plain data may have `${...}` that is resolved."""
+    plain = _escaped(asdict(config)) if is_dataclass(config) and not isinstance(config, type) else config
+    return OmegaConf.to_yaml(OmegaConf.create(redact(plain, hidden=reference)))
+
+
+def _escaped(value: Any) -> Any:
+    """Return plain data whose texts OmegaConf reads as they are."""
+    if isinstance(value, dict):
+        return {key: _escaped(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(inner) for inner in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def read_value(path: Path, key: str) -> Any:
@@ -195,12 +206,7 @@ def read_value(path: Path, key: str) -> Any:
 
 
 def flat_text(config: Any, *, under: str = "") -> dict[str, str]:
-    return {key: str(value) for key, value in flatten(_redacted(config), under)}
-
-
-def _redacted(config: Any, *, hidden: Callable[[Any], str] | None = None) -> Any:
-    plain = OmegaConf.to_container(OmegaConf.create(config))
-    return redact(plain) if hidden is None else redact(plain, hidden=hidden)
+    return {key: str(value) for key, value in flatten(redact(asdict(config)), under)}
 
 
 def flatten(value: Any, prefix: str = "") -> list[tuple[str, Any]]:

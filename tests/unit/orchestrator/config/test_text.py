@@ -6,7 +6,7 @@ import pytest
 
 from temper.envs.core.bounds import SettingError
 from temper.orchestrator.config.text import read_text, yaml_text
-from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.pipeline.config import Config, flat_config, load_config, save_config
 
 START = "name: t\nstages: [init, sft, report]\nsft: {data: rows.jsonl}\n"
 
@@ -63,6 +63,17 @@ def test_a_quoted_name_is_kept_and_saved(name: str, tmp_path: Path) -> None:
     assert config.name == name
     (tmp_path / "saved.yaml").write_text(yaml_text({"name": name}))
     assert read_text(tmp_path / "saved.yaml", []) == {"name": name}
+
+
+@pytest.mark.parametrize("text", ["Use ${NAME}", "${oc.env:HOME}", r"a\${b}", "${"])
+def test_a_text_that_looks_like_a_reference_is_saved_as_it_is(text: str, tmp_path: Path) -> None:
+    """A backslash keeps it from being resolved."""
+    escaped = text.replace("\\", "\\\\").replace("${", r"\${")
+    config = loaded(tmp_path, f"{START}envs: {{math: {{options: {{system: '{escaped}'}}}}}}\n")
+    save_config(config, tmp_path / "saved.yaml")
+    for one in (config, load_config(tmp_path / "saved.yaml", [])):
+        assert one.envs["math"].options == {"system": text}
+    assert flat_config(config)["envs.math.options.system"] == text
 
 
 @pytest.mark.parametrize("override", ["name=1e5", "name=1.10", "model={path: m, revision: 1234567e10}"])
