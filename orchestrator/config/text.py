@@ -187,7 +187,8 @@ def _reference_remedy(error: OmegaConfBaseException) -> str:
 
 def yaml_text(config: Any) -> str:
     """Return a configuration, or plain data, as YAML without secrets. Only plain data may have `${...}` that is resolved."""
-    plain = _escaped(asdict(config)) if is_dataclass(config) and not isinstance(config, type) else config
+    is_resolved = is_dataclass(config) and not isinstance(config, type)
+    plain = _escaped(asdict(config)) if is_resolved else OmegaConf.to_container(OmegaConf.create(config))
     return OmegaConf.to_yaml(OmegaConf.create(redact(plain, hidden=reference)))
 
 
