@@ -74,6 +74,27 @@ def _cut_to(given: Any, whole: Any) -> Any:
     return {name: _cut_to(value, whole.get(name, value)) for name, value in given.items()}
 
 
+def expand(config: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given settings, no others, with a section in place of each shorthand."""
+    hints = field_hints(config)
+    return {name: _expanded(hints.get(name, Any), value) for name, value in given.items()}
+
+
+def _expanded(hint: Any, value: Any) -> Any:
+    part, shape = part_of(hint)
+    if part is None or shape == "each":
+        return value
+    value = _section(part, value)
+    return expand(part, value) if isinstance(value, Mapping) else value
+
+
+def _section(part: type, value: Any) -> Any:
+    """Return the section of a shorthand, and any other value as it is."""
+    if isinstance(value, str) and "SHORTHAND" in vars(part):
+        return {vars(part)["SHORTHAND"]: value}
+    return vars(part)["NULL"] if value is None and "NULL" in vars(part) else value
+
+
 def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, *, under: str = "") -> dict[str, Any]:
     """Return the given settings over `values`, by default over the defaults, with all keys of each section and no shorthand.
 
@@ -90,10 +111,8 @@ def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, 
 
 def _completed(hint: Any, value: Any, below: Any, key: str) -> Any:
     part, shape = part_of(hint)
-    if part is not None and shape != "each" and isinstance(value, str) and "SHORTHAND" in vars(part):
-        value = {vars(part)["SHORTHAND"]: value}
-    if part is not None and value is None and "NULL" in vars(part):
-        value = vars(part)["NULL"]
+    if part is not None and shape != "each":
+        value = _section(part, value)
     if isinstance(value, str) and "${" in value:
         return value
     if isinstance(value, bool) and SWITCH[False] in _words(hint):

@@ -190,6 +190,13 @@ def test_a_wrong_value_or_section_is_named_by_its_whole_key(override: str, key: 
         load_config(DEMO, [override])
 
 
+def test_a_setting_of_an_entrys_data_keeps_its_path() -> None:
+    overrides = ["stages=[init,{sft: {name: own, data: own.jsonl}}]", "sft.data=rows.jsonl", "own.data.split=train"]
+    config = load_unresolved_config(DEMO, overrides)
+    data = config.settings(config.instances[1]).data
+    assert (data.path, data.split) == ("own.jsonl", "train")
+
+
 def test_a_variable_may_name_a_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH", "gsm8k")
     config = load_unresolved_config(DEMO, ["envs.bench={preset: '${oc.env:BENCH}'}"])
