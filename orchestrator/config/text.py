@@ -202,8 +202,8 @@ def _escaped(value: Any) -> Any:
 
 
 def read_value(path: Path, key: str) -> Any:
-    """Return the value of a dotted key in a file of `yaml_text`, None without one."""
-    return OmegaConf.select(OmegaConf.load(path), key)
+    """Return the value of a dotted key in a file of `yaml_text`, None without one. Raise `ValueError` for invalid YAML."""
+    return get_value(_loaded(path), key)
 
 
 def flat_text(config: Any, *, under: str = "") -> dict[str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from temper.envs.core.bounds import SettingError
-from temper.orchestrator.config.text import read_text, yaml_text
+from temper.orchestrator.config.text import read_text, read_value, yaml_text
 from temper.orchestrator.pipeline.config import Config, flat_config, load_config, save_config
 
 START = "name: t\nstages: [init, sft, report]\nsft: {data: rows.jsonl}\n"
@@ -36,6 +36,13 @@ def test_yaml_that_means_something_else_is_refused_with_its_line(more: str, line
 def test_a_file_that_no_configuration_can_be_is_named(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"c\.yaml"):
         loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["name: [x\n", "5\n"])
+def test_a_damaged_file_of_a_run_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.yaml"):
+        read_value(tmp_path / "config.yaml", "name")
 
 
 def test_an_override_that_is_no_utf8_is_named(tmp_path: Path) -> None:
