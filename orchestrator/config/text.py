@@ -110,7 +110,8 @@ def config_file(path: Path) -> Path:
 
 
 def _loaded(path: Path) -> dict[str, Any]:
-    file, found = config_file(path), None
+    file = config_file(path)
+    found: Any = None
     try:
         found = OmegaConf.to_container(OmegaConf.load(file))
         require_decimal(file.read_text(encoding="utf-8"), str(path))
