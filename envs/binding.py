@@ -50,7 +50,7 @@ class BoundEnv:
         return replace(
             made,
             env=self.ref,
-            key=key,
+            key=str(key),  # a generator may number its tasks, and files hold texts
             thinking=UNLIMITED if self.config.thinking else OFF,
             tools=(*made.tools, *schemas(shared_tools(self.config.tools))),
         )

@@ -1,6 +1,7 @@
 """Settings of a run outside of its stages. Every stage may read them."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -240,7 +241,12 @@ class RunConfig:
                 f"an engine; set tensor_parallel and pipeline_parallel to 1, or placement=dedicated"
             )
 
-        if HEAD_DTYPE in self.rollout.engine.extra.get("hf_overrides", {}):
+        overrides = self.rollout.engine.extra.get("hf_overrides") or {}
+        if not isinstance(overrides, Mapping):
+            raise SettingError(
+                "rollout.engine.extra.hf_overrides", overrides, "must be a mapping of the model's config, such as {}"
+            )
+        if HEAD_DTYPE in overrides:
             raise ValueError(
                 f"rollout.engine.extra.hf_overrides.{HEAD_DTYPE} would differ from the learner's output layer; set "
                 "learner.float32_head=true, which sets both"

@@ -1,6 +1,6 @@
 """Builds settings dataclasses from plain data and checks them: unknown keys, types by pydantic, then the checks of each class.
 
-given --complete()--> all keys of every section --resolved()--> no ${...} left --types--> plain data --> the dataclass
+given --complete()--> all keys of every section --resolve_values()--> no ${...} left --types--> plain data --> the dataclass
 """
 
 import re
@@ -17,14 +17,16 @@ from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import bounds_of, field_hints, part_of, unit_of
 from temper.envs.data.config import DataConfig
 from temper.orchestrator.config.keys import require_known
-from temper.orchestrator.config.text import merge, parse_yaml, resolve_values
+from temper.orchestrator.config.text import flatten, merge, parse_yaml, resolve_values
 from temper.orchestrator.run.redaction import redact
 
 UNSET = "???"
-"""Shown for a required setting without a value."""
+"""Shown for a required setting without a value, and OmegaConf's word for a value that another layer must give."""
 LAX = pydantic.ConfigDict(coerce_numbers_to_str=True)
 BOUNDS = {"greater_than_equal": "must be {ge:g} or more", "less_than": "must be below {lt:g}"}
 """Remedies by error type, for numbers out of the bounds of their units."""
+OWN_KEY = re.compile(r"\w+=")
+"""The start of an error that names a key without its section."""
 SWITCH = {True: "on", False: "off"}
 """Words that YAML reads as booleans. They are choices of some settings."""
 
@@ -35,17 +37,62 @@ def to_settings(schema: Any, given: Mapping[str, Any], *, under: str = "") -> An
     Raise `SettingError`, with the key below `under`, for an unknown or wrong setting.
     """
     config, values = (schema, _defaults(schema)) if isinstance(schema, type) else (type(schema), asdict(schema))
-    return _built(config, _checked(config, complete(config, given, values, under=under), under), under)
+    whole = complete(config, given, values, under=under)
+    if unset := next((key for key, value in flatten(whole) if value == UNSET), None):
+        raise SettingError(f"{under}{unset}", UNSET, "must be given")
+    return _built(config, _checked(config, whole, under), under)
 
 
-def values(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given settings over the defaults as plain data without secrets. The classes do not check them.
+def values(
+    schema: type, given: Mapping[str, Any], below: Mapping[str, Any] | None = None, *, under: str = ""
+) -> dict[str, Any]:
+    """Return the given settings over `below`, by default over the defaults, as plain data without secrets.
 
-    Raise `SettingError` for an unknown key or a wrong type.
+    The classes do not check them. Raise `SettingError`, with the key below `under`, for an unknown key or a wrong type.
     """
     required = {each.name: UNSET for each in fields(schema) if _default(each) is MISSING}
-    hidden = redact(complete(schema, given, required | _defaults(schema)))  # the variable of a secret may be missing
-    return redact(_checked(schema, hidden, ""))
+    whole = complete(schema, given, required | _defaults(schema) if below is None else below, under=under)
+    return redact(_checked(schema, redact(whole), under))  # the variable of a secret may be missing
+
+
+def resolve_given(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given settings, no others, with each `${...}` resolved. It may refer to a default.
+
+    Raise `SettingError` for one without a value.
+    """
+    if "${" not in str(given):
+        return dict(given)
+    found = _cut_to(given, resolve_values(complete(schema, given)))
+    assert isinstance(found, dict)
+    return found
+
+
+def _cut_to(given: Any, whole: Any) -> Any:
+    """Return the part of nested settings that is given."""
+    if not (isinstance(given, Mapping) and isinstance(whole, Mapping)):
+        return whole
+    return {name: _cut_to(value, whole.get(name, value)) for name, value in given.items()}
+
+
+def expand(config: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given settings, no others, with a section in place of each shorthand."""
+    hints = field_hints(config)
+    return {name: _expanded(hints.get(name, Any), value) for name, value in given.items()}
+
+
+def _expanded(hint: Any, value: Any) -> Any:
+    part, shape = part_of(hint)
+    if part is None or shape == "each":
+        return value
+    value = _section(part, value)
+    return expand(part, value) if isinstance(value, Mapping) else value
+
+
+def _section(part: type, value: Any) -> Any:
+    """Return the section of a shorthand, and any other value as it is."""
+    if isinstance(value, str) and "SHORTHAND" in vars(part):
+        return {vars(part)["SHORTHAND"]: value}
+    return vars(part)["NULL"] if value is None and "NULL" in vars(part) else value
 
 
 def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, *, under: str = "") -> dict[str, Any]:
@@ -64,10 +111,8 @@ def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, 
 
 def _completed(hint: Any, value: Any, below: Any, key: str) -> Any:
     part, shape = part_of(hint)
-    if part is not None and shape != "each" and isinstance(value, str) and "SHORTHAND" in vars(part):
-        value = {vars(part)["SHORTHAND"]: value}
-    if part is not None and value is None and "NULL" in vars(part):
-        value = vars(part)["NULL"]
+    if part is not None and shape != "each":
+        value = _section(part, value)
     if isinstance(value, str) and "${" in value:
         return value
     if isinstance(value, bool) and SWITCH[False] in _words(hint):
@@ -99,8 +144,6 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
         if value is None
         else [str(value)]
     )
-    if isinstance(value, float) and (hint is str or hint == str | None):  # its text, such as 1e5 or 1.10, is lost
-        raise SettingError(key, value, "must be text, and YAML reads a number; quote it in the file")
     if part is not None and shape != "each" and not isinstance(value, Mapping):
         first = fields(part)[0].name
         shown = value if first == "path" and isinstance(value, str) else "..."
@@ -115,9 +158,12 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
     if kind is list and not isinstance(value, list | tuple):
         raise SettingError(key, value, f"must be a list, such as [{', '.join(names)}]")
     held = [value] if kind is None else list(value.values() if kind is dict else value)
-    of = {hint, *get_args(hint)} if whole is None else {*get_args(whole)}
-    if {int, float} & of and any(isinstance(one, bool) for one in held):  # pydantic accepts true for 1
+    of = {hint, *get_args(hint)} if whole is None else {*get_args(whole)[-1:]}
+    numbers = {int, float} & {*of, *map(type, _words(hint))}
+    if numbers and any(isinstance(one, bool) for one in held):  # pydantic accepts true for 1
         raise SettingError(key, value, "must be a number" if kind is None else "must hold numbers")
+    if str in of and not numbers and any(isinstance(one, float | bool) for one in held):  # 1e5, 1.10 and off are lost
+        raise SettingError(key, value, "must be text, and YAML reads a number or a switch; quote it in the file")
 
 
 def _words(hint: Any) -> set[Any]:
@@ -230,9 +276,10 @@ def _built_field(hint: Any, value: Any, key: str) -> Any:
 def _prefixed(error: ValueError, whole: str) -> ValueError:
     """Return an error of a section with whole keys: the section names `loss.kl`, the configuration `rl.loss.kl`."""
     name = whole.split(".")[-2]
-    message = re.sub(rf"(?<![\w.]){re.escape(name)}\.(?=\w+=)", whole, str(error))
+    message = re.sub(rf"(?<![\w.]){re.escape(name)}\.(?=\w+=)", lambda _: whole, str(error))
     if not isinstance(error, SettingError):
-        return ValueError(message)
+        before = "" if whole in message else whole if OWN_KEY.match(message) else f"{whole[:-1]}: "
+        return ValueError(f"{before}{message}")
     if "." not in error.key:  # of a class with several places
         message = f"{whole}{message}"
     inside = "." not in error.key or error.key.startswith(f"{name}.")

@@ -1,7 +1,8 @@
 """Configurations as text: layered YAML files, `key=value` overrides, dotted keys. The home of OmegaConf."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -15,8 +16,8 @@ from temper.envs.core.bounds import SettingError
 from temper.envs.data.config import near_names
 from temper.orchestrator.run.redaction import blanks, redact, reference
 
-TAB = "found character that cannot start any token"
-"""libyaml's problem with a tab."""
+NO_START = "found character that cannot start any token"
+"""libyaml's problem with a tab, @ and `."""
 OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 RawConfig = dict[str, Any]
 """A configuration as in a YAML file."""
@@ -109,12 +110,16 @@ def config_file(path: Path) -> Path:
 
 
 def _loaded(path: Path) -> dict[str, Any]:
+    file = config_file(path)
+    found: Any = None
     try:
-        file = config_file(path)
-        found: Any = OmegaConf.to_container(OmegaConf.load(file))
+        found = OmegaConf.to_container(OmegaConf.load(file))
         require_decimal(file.read_text(encoding="utf-8"), str(path))
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML: {_first_line(error)}") from error
+    except OSError as error:
+        if error.errno is not None:  # else OmegaConf's error for a file with a number alone
+            raise
     if not isinstance(found, dict):
         raise ValueError(f"{path} holds no settings: each line of a configuration is `key: value`")
     return found
@@ -137,17 +142,18 @@ def _of_command_line(texts: list[str]) -> dict[str, Any]:
         try:
             given.merge_with_dotlist([text])
             require_decimal(text.partition("=")[2], text)
-        except (yaml.YAMLError, OmegaConfBaseException) as error:
+        except (yaml.YAMLError, OmegaConfBaseException, UnicodeEncodeError) as error:
             raise ValueError(f"override {text!r} holds no YAML behind its equals sign: {_first_line(error)}") from error
     plain: Any = OmegaConf.to_container(given)
     return plain
 
 
 def _first_line(error: Exception) -> str:
-    """Return an error's message without the lines that OmegaConf adds, and the remedy for a tab."""
-    if isinstance(error, yaml.scanner.ScannerError) and error.problem == TAB:
-        return f"{error}; indent with spaces, since YAML refuses tabs"
-    return str(error).splitlines()[0] if isinstance(error, OmegaConfBaseException) else str(error)
+    """Return an error's message without the lines that OmegaConf adds, with the remedy for a character like a tab."""
+    if isinstance(error, yaml.scanner.ScannerError) and error.problem == NO_START:
+        return f"{error}; indent with spaces, since YAML refuses tabs, and quote a text that begins with @ or `"
+    long = isinstance(error, OmegaConfBaseException | RecursionError)
+    return str(error).splitlines()[0] if long else str(error)
 
 
 def parse_yaml(text: str) -> Any:
@@ -181,22 +187,28 @@ def _reference_remedy(error: OmegaConfBaseException) -> str:
 
 
 def yaml_text(config: Any) -> str:
-    """Return a configuration, or plain data, as YAML without secrets."""
-    return OmegaConf.to_yaml(OmegaConf.create(_redacted(config, hidden=reference)))
+    """Return a configuration, or plain data, as YAML without secrets. Only plain data may have `${...}` that is resolved."""
+    is_resolved = is_dataclass(config) and not isinstance(config, type)
+    plain = _escaped(asdict(config)) if is_resolved else OmegaConf.to_container(OmegaConf.create(config))
+    return OmegaConf.to_yaml(OmegaConf.create(redact(plain, hidden=reference)))
+
+
+def _escaped(value: Any) -> Any:
+    """Return plain data whose texts OmegaConf reads as they are."""
+    if isinstance(value, dict):
+        return {key: _escaped(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(inner) for inner in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def read_value(path: Path, key: str) -> Any:
-    """Return the value of a dotted key in a file of `yaml_text`, None without one."""
-    return OmegaConf.select(OmegaConf.load(path), key)
+    """Return the value of a dotted key in a file of `yaml_text`, None without one. Raise `ValueError` for invalid YAML."""
+    return get_value(_loaded(path), key)
 
 
 def flat_text(config: Any, *, under: str = "") -> dict[str, str]:
-    return {key: str(value) for key, value in flatten(_redacted(config), under)}
-
-
-def _redacted(config: Any, *, hidden: Callable[[Any], str] | None = None) -> Any:
-    plain = OmegaConf.to_container(OmegaConf.create(config))
-    return redact(plain) if hidden is None else redact(plain, hidden=hidden)
+    return {key: str(value) for key, value in flatten(redact(asdict(config)), under)}
 
 
 def flatten(value: Any, prefix: str = "") -> list[tuple[str, Any]]:

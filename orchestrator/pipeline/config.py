@@ -16,7 +16,15 @@ from temper.orchestrator.config.fitting import check_colocated
 from temper.orchestrator.config.keys import peer_key, require_known
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
 from temper.orchestrator.config.schema import complete, to_settings
-from temper.orchestrator.config.text import flat_text, get_value, read_layers, read_text, with_value, yaml_text
+from temper.orchestrator.config.text import (
+    flat_text,
+    get_value,
+    read_layers,
+    read_text,
+    resolve_values,
+    with_value,
+    yaml_text,
+)
 from temper.orchestrator.pipeline.plan import instances, with_settings
 from temper.orchestrator.stages.registry import all_stages
 from temper.orchestrator.stages.stage import Stage, StageInstance
@@ -205,7 +213,14 @@ def with_presets(given: Any) -> Any:
     envs = given.get("envs")
     if not isinstance(envs, Mapping):
         return given
-    return given | {"envs": {name: with_preset(str(name), env) for name, env in envs.items()}}
+    return given | {"envs": {name: _with_preset(str(name), env) for name, env in envs.items()}}
+
+
+def _with_preset(name: str, env: Any) -> Any:
+    preset = env.get("preset") if isinstance(env, Mapping) else None
+    if not isinstance(preset, str | int):  # the schema refuses other types
+        return env
+    return with_preset(name, {**env, **resolve_values({"preset": str(preset)}, under=f"envs.{name}.")})
 
 
 def _by_instance(given: Any) -> Any:

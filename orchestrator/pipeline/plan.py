@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from temper.orchestrator.config.schema import expand
 from temper.orchestrator.config.text import merge
 from temper.orchestrator.run.folder import RunState
 from temper.orchestrator.stages.registry import all_stages
@@ -64,7 +65,10 @@ def with_settings(stages: list[Any], given: Mapping[str, Any]) -> tuple[list[Any
             raise ValueError(
                 f"{name}={given[name]!r} must be settings of the stage {stage.name}, such as {{steps: 100}}"
             )
-        entries[number] = {stage.name: merge(own, given[name])}
+        under = (
+            own if stage.settings is None else expand(stage.settings, own)
+        )  # else `data: {split: b}` drops `data: a`
+        entries[number] = {stage.name: merge(under, given[name])}
     return entries, set(found)
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from temper.envs.core.errors import describe_error
 from temper.orchestrator.run.checkpoint import steps, sync_folder, verify
 
 LOCK_FILE = "driver.lock"
@@ -185,9 +186,15 @@ class RunDir:
             self._lock = None
 
     def state(self) -> RunState:
-        """Read the state. A new run has an empty one."""
+        """Read the state. A new run has an empty one. Raise `ValueError` with a remedy for a damaged file."""
         path = self.root / "manifest.json"
-        return RunState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else RunState()
+        try:
+            return RunState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else RunState()
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{path} is damaged or of another version ({describe_error(error)}); restore it, resume with the version that "
+                f"wrote it, or start another run with another name"
+            ) from error
 
     def newest_model(self) -> Path:
         """Return the directory of the newest model. Raise `FileNotFoundError` if there is none."""

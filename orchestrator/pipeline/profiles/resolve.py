@@ -18,9 +18,9 @@ from temper.learner.models.shape import ModelShape, read_shape, shape_of
 from temper.orchestrator.cluster.hardware import query_hardware
 from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.run_config import ModelConfig, ProfileName, ResolvedProfile, RunConfig
-from temper.orchestrator.config.schema import to_settings
-from temper.orchestrator.config.text import RawConfig, get_value, read_value, resolve_values, with_value, without_key
-from temper.orchestrator.pipeline.config import Config, make_config, make_unresolved_config, read_run_settings
+from temper.orchestrator.config.schema import resolve_given, to_settings
+from temper.orchestrator.config.text import RawConfig, get_value, read_value, with_value, without_key
+from temper.orchestrator.pipeline.config import SCHEMA, Config, make_config, make_unresolved_config, read_run_settings
 from temper.orchestrator.pipeline.gguf_model import with_converted_model
 from temper.orchestrator.pipeline.profiles.choices import (
     choose_learning,
@@ -82,7 +82,7 @@ def resolve_profile(
     placement = get_value(plain, "placement") or "dedicated"
     if recorded is not None and name in ("auto", recorded.profile) and placement == recorded.placement:
         return with_choices(plain, recorded)
-    seen = resolve_values(plain)
+    seen = resolve_given(SCHEMA, plain)
     if ProfiledSettings(seen).is_complete():
         return given
     return with_choices(plain, choose_settings(seen, name, ask(), (shape or model_shape)(seen), refuse=refuse))

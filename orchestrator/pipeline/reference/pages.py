@@ -1,7 +1,8 @@
 """The page of all settings in Markdown, and the JSON schema of a configuration file for editors.
 
 The schema is based on pydantic's. Nothing is required, since files may be layered, and `${oc.env:NAME}` may replace any
-value. The loader alone checks the settings under the name of a stage's instance.
+value. Settings of an instance with its own name, such as `rl_tools`, belong in its entry of `stages`: only the loader knows
+such a section.
 """
 
 import json
@@ -97,11 +98,17 @@ def editor_schema() -> str:
         _describe(definitions[name], alike)
     whole = definitions.pop(SCHEMA.__name__)
     stages = {name: stage.settings for name, stage in all_stages().items()}
-    entries = [{"enum": list(stages)}, *(_entry(name, settings, definitions) for name, settings in stages.items())]
+    entries = [
+        {"enum": list(stages)},
+        INTERPOLATED,
+        *(_entry(name, settings, definitions) for name, settings in stages.items()),
+    ]
     whole["properties"]["stages"]["anyOf"][0] = {"type": "array", "items": {"anyOf": entries}}
-    numbered = {f"^{name}-[0-9]+$": _reference(settings) for name, settings in stages.items() if settings is not None}
+    instances = {
+        f"^{name}-[A-Za-z0-9_-]+$": _reference(settings) for name, settings in stages.items() if settings is not None
+    }
     head = {"$schema": DRAFT, "title": "The configuration of a run"}
-    return json.dumps({**whole, **head, "patternProperties": numbered, "definitions": definitions}, indent=1) + "\n"
+    return json.dumps({**whole, **head, "patternProperties": instances, "definitions": definitions}, indent=1) + "\n"
 
 
 def _describe(definition: Schema, settings: list[Setting]) -> None:
@@ -116,12 +123,19 @@ def _describe(definition: Schema, settings: list[Setting]) -> None:
         value = {key: part for key, part in made.items() if key not in ("title", "default")}
         shorthand = first.part is not None and first.shape != "each" and "SHORTHAND" in vars(first.part)
         others = [{"type": "string"} if shorthand else INTERPOLATED]
+        others += [{"type": "null"}] if first.part is not None and "NULL" in vars(first.part) else []
         known = len(defaults) == 1 and not first.is_section and first.default_text != REQUIRED
         made.clear()
-        made["anyOf"] = [*value.get("anyOf", [value]), *others] if value else [{}]
+        made["anyOf"] = [*map(_with_references, value.get("anyOf", [value])), *others] if value else [{}]
         made["description"] = f"{first.meaning}{unit}{change}"
         if known:
             made["default"] = first.default
+
+
+def _with_references(value: Schema) -> Schema:
+    """Return the schema of a value whose entries, if it is a list or a mapping, may be `${oc.env:NAME}`."""
+    inner = {key: part for key, part in value.items() if key in ("items", "additionalProperties") and part}
+    return value | {key: {"anyOf": [part, INTERPOLATED]} for key, part in inner.items() if isinstance(part, dict)}
 
 
 def _entry(name: str, settings: type | None, definitions: Schema) -> Schema:

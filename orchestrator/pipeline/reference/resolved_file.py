@@ -12,16 +12,14 @@ from typing import Any
 
 from temper.envs.core.setting import Kind, kind_of
 from temper.orchestrator.config.run_config import USUAL_STAGES, ModelConfig, ResolvedProfile
-from temper.orchestrator.config.schema import to_settings, values
+from temper.orchestrator.config.schema import resolve_given, to_settings, values
 from temper.orchestrator.config.text import (
     RawConfig,
     flatten,
     get_value,
     is_file,
-    merge,
     overridden,
     require_secrets,
-    resolve_values,
     yaml_text,
 )
 from temper.orchestrator.pipeline.config import KINDS, SCHEMA, as_file, make_config, read_shown_settings, with_presets
@@ -50,8 +48,7 @@ class ResolvedFile:
     def values(self) -> dict[str, Any]:
         """All values by key without secrets. Values of an instance are also under its name."""
         shared = values(SCHEMA, self.full)
-        own = {one.name: merge(shared.get(one.stage.name, {}), one.overrides) for one in self.instances}
-        return {**shared, **own}
+        return {**shared, **{one.name: _own_values(one, shared) for one in instances(shared["stages"])}}
 
     @cached_property
     def instances(self) -> list[StageInstance]:
@@ -61,6 +58,14 @@ class ResolvedFile:
     def resolved(self) -> ResolvedProfile:
         found: ResolvedProfile = to_settings(ResolvedProfile, self.full.get("resolved") or {}, under="resolved.")
         return found
+
+
+def _own_values(instance: StageInstance, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an instance: its entry over its stage."""
+    settings, name = instance.stage.settings, instance.name
+    return (
+        {} if settings is None else values(settings, instance.overrides, shared[instance.stage.name], under=f"{name}.")
+    )
 
 
 def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> ResolvedFile:
@@ -96,7 +101,7 @@ def resolved_yaml(file: ResolvedFile) -> str:
 
 
 def _model_to_download(given: RawConfig) -> str:
-    model = resolve_values(given).get("model")
+    model = resolve_given(SCHEMA, given).get("model")
     source = to_settings(ModelConfig, model if isinstance(model, Mapping) else {}, under="model.").source
     return "" if source is None or source.is_here else str(source.path)
 

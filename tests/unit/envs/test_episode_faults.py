@@ -25,6 +25,7 @@ from temper.learner.batches.samples import samples_from_groups
 from temper.orchestrator.loop.buffer import Dropped, Occupancy
 from temper.orchestrator.loop.step import StepPart, StepReport, StepTimes
 from temper.orchestrator.stages.step_metrics import step_metrics
+from temper.rollout.codec import from_json, to_json
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
 from temper.rollout.trajectory_json import group_lines
@@ -197,3 +198,12 @@ def test_a_task_that_can_not_be_made_fails_its_episodes(instead: Callable[[], ob
     assert "task 7 can't be made" in failed.failure.message
     generate.instead = None
     assert play(source.task(7), ["x"], make=lambda _: Own(answering())).reward == 1.0
+
+
+def test_a_number_as_the_key_of_a_task_is_its_text() -> None:
+    """Else the files of a checkpoint with answers to the task could not be read."""
+    key: Any = 7
+    made = Task(messages=({"role": "user", "content": "?"},), spec={}, key=key)
+    definition = EnvDefinition(id="own", entry_point="own:Own")
+    task = BoundEnv(name="own", config=EnvConfig(), definition=definition).task(made, made.key)
+    assert from_json(Task, to_json(task.without_data)) == task.without_data

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from temper.envs.core.bounds import SettingError
-from temper.orchestrator.config.text import read_text, yaml_text
-from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.config.text import read_text, read_value, yaml_text
+from temper.orchestrator.pipeline.config import Config, flat_config, load_config, save_config
 
 START = "name: t\nstages: [init, sft, report]\nsft: {data: rows.jsonl}\n"
 
@@ -32,6 +32,24 @@ def test_yaml_that_means_something_else_is_refused_with_its_line(more: str, line
         loaded(tmp_path, START + more)
 
 
+@pytest.mark.parametrize("text", ["5\n", "on\n", f"name: t\nrl: {'{loss: ' * 300}{'}' * 300}\n"])
+def test_a_file_that_no_configuration_can_be_is_named(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"c\.yaml"):
+        loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["name: [x\n", "5\n"])
+def test_a_damaged_file_of_a_run_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.yaml"):
+        read_value(tmp_path / "config.yaml", "name")
+
+
+def test_an_override_that_is_no_utf8_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name="):
+        loaded(tmp_path, START, "name=\udcff")
+
+
 @pytest.mark.parametrize("override", ["seed=010", "name=12:30", "rl={steps: 010}"])
 def test_a_number_of_another_base_is_refused_on_the_command_line(override: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=override):
@@ -52,6 +70,17 @@ def test_a_quoted_name_is_kept_and_saved(name: str, tmp_path: Path) -> None:
     assert config.name == name
     (tmp_path / "saved.yaml").write_text(yaml_text({"name": name}))
     assert read_text(tmp_path / "saved.yaml", []) == {"name": name}
+
+
+@pytest.mark.parametrize("text", ["Use ${NAME}", "${oc.env:HOME}", r"a\${b}", "${"])
+def test_a_text_that_looks_like_a_reference_is_saved_as_it_is(text: str, tmp_path: Path) -> None:
+    """A backslash keeps it from being resolved."""
+    escaped = text.replace("\\", "\\\\").replace("${", r"\${")
+    config = loaded(tmp_path, f"{START}envs: {{math: {{options: {{system: '{escaped}'}}}}}}\n")
+    save_config(config, tmp_path / "saved.yaml")
+    for one in (config, load_config(tmp_path / "saved.yaml", [])):
+        assert one.envs["math"].options == {"system": text}
+    assert flat_config(config)["envs.math.options.system"] == text
 
 
 @pytest.mark.parametrize("override", ["name=1e5", "name=1.10", "model={path: m, revision: 1234567e10}"])

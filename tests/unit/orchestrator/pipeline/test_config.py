@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+from support.refusals import refuses
 
 from temper.envs.config import EnvConfig
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.config.supervised import DpoConfig, RftConfig
-from temper.orchestrator.pipeline.config import flat_config, load_config, save_config
+from temper.orchestrator.pipeline.config import flat_config, load_config, load_unresolved_config, save_config
 from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.stages.registry import all_stages
 from temper.rollout.sampling import Sampling
@@ -164,6 +165,42 @@ def test_a_mistake_names_the_key_the_value_and_what_would_be_right(override: str
     in_order = ".*".join(re.escape(word) for word in words)
     with pytest.raises(ValueError, match=f"(?s){in_order}"):
         load_config(DEMO, override.split())
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("envs.bench={preset: [gsm8k]}", "envs.bench.preset"),
+        ("envs.bench={preset: 5}", "envs.bench"),
+        ("rollout.engine.extra.hf_overrides=5", "rollout.engine.extra.hf_overrides"),
+        ("rl.eval_sampling.top_p=2", "rl.eval_sampling"),
+        ("eval.sampling.stop=['']", "eval.sampling"),
+        ("rl.thinking.budget=2", "rl.thinking"),
+        ("sft.data={path: ''}", "sft.data.path"),
+        ("envs.math.judge.url=x", "envs.math.judge"),
+        ("envs={'a\\1': {kind: math, judge: {url: 'http://x', model: m, timeout_s: 0}}}", "envs.a\\1.judge.timeout_s"),
+        ("learner.zero_stage=off", "learner.zero_stage"),
+        ("eval.sampling.stop=[1.10]", "eval.sampling.stop"),
+        ("name=???", "name"),
+        ("model.path=???", "model.path"),
+    ],
+)
+def test_a_wrong_value_or_section_is_named_by_its_whole_key(override: str, key: str) -> None:
+    with refuses(key):
+        load_config(DEMO, [override])
+
+
+def test_a_setting_of_an_entrys_data_keeps_its_path() -> None:
+    overrides = ["stages=[init,{sft: {name: own, data: own.jsonl}}]", "sft.data=rows.jsonl", "own.data.split=train"]
+    config = load_unresolved_config(DEMO, overrides)
+    data = config.settings(config.instances[1]).data
+    assert (data.path, data.split) == ("own.jsonl", "train")
+
+
+def test_a_variable_may_name_a_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH", "gsm8k")
+    config = load_unresolved_config(DEMO, ["envs.bench={preset: '${oc.env:BENCH}'}"])
+    assert config.envs["bench"] == load_unresolved_config(DEMO, ["envs.bench={preset: gsm8k}"]).envs["bench"]
 
 
 def test_what_stands_in_place_of_a_section_in_an_entry_of_stages_is_refused() -> None:

@@ -1,10 +1,17 @@
-"""A run's folder: one driver at a time."""
+"""A run's folder: its state, and one driver at a time."""
 
 from pathlib import Path
 
 import pytest
 
 from temper.orchestrator.run.folder import RunDir
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", '{"of_another_version": 1}'])
+def test_a_damaged_state_is_refused_with_its_file(text: str, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=str(tmp_path / "manifest.json")):
+        RunDir(tmp_path).state()
 
 
 def test_a_second_driver_is_a_mistake_and_changes_no_file(tmp_path: Path) -> None:

@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator
+from support.refusals import refuses
 
 from temper.orchestrator.__main__ import main
+from temper.orchestrator.config.schema import resolve_given
 from temper.orchestrator.config.text import parse_yaml
-from temper.orchestrator.pipeline.config import load_config, save_config
+from temper.orchestrator.pipeline.config import (
+    SCHEMA,
+    load_config,
+    load_unresolved_config,
+    read_run_settings,
+    save_config,
+)
 from temper.orchestrator.pipeline.reference.pages import editor_schema
 from temper.orchestrator.pipeline.reference.resolved_file import differences, resolve, resolved_yaml
 from temper.orchestrator.pipeline.reference.settings import REQUIRED, all_settings
@@ -85,6 +93,22 @@ def test_what_the_loader_refuses_is_refused_by_the_schema_too(text: str, tmp_pat
         load_config(file, [])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{learner: {lora: null}}",
+        "{eval-rl: {tasks: 3}}",
+        "{eval: {budgets: ['${oc.env:NAME}']}}",
+        "{rl: {shares: {math: '${oc.env:NAME}'}}}",
+        "{stages: ['${oc.env:NAME}']}",
+    ],
+)
+def test_what_the_loader_accepts_is_accepted_by_the_schema(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAME", "rl" if "stages" in text else "3")
+    load_unresolved_config(DEMO, [f"{key}={json.dumps(value)}" for key, value in parse_yaml(text).items()])
+    assert not refused(text)
+
+
 def test_all_that_a_run_would_have_is_a_configuration_of_the_same_run(tmp_path: Path) -> None:
     file = tmp_path / "whole.yaml"
     shown = resolved_yaml(resolve(DEMO, ["rl.steps=7", "profile=cpu"]))
@@ -102,6 +126,29 @@ def test_what_a_run_would_refuse_is_refused_when_all_of_it_is_shown(capsys: pyte
 def test_secrets_are_not_shown() -> None:
     shown = resolved_yaml(resolve(DEMO, ["profile=cpu", "tracking.uri=https://me:sesame@host/"]))
     assert "sesame" not in shown
+
+
+def test_a_setting_may_refer_to_the_default_of_another() -> None:
+    reference = "rl.steps=${rft.steps}"
+    assert resolve(DEMO, [reference], settles=False).values["rl"]["steps"] == all_settings()["rft.steps"].default
+    given = read_run_settings(DEMO, [reference])
+    assert resolve_given(SCHEMA, given) == read_run_settings(DEMO, [f"rl.steps={all_settings()['rft.steps'].default}"])
+
+
+PRIVATE = "https://me:sesame@host/rows.jsonl"
+
+
+def test_values_of_an_entry_of_stages_are_shown_as_a_run_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without secrets, with variables, and with all settings of a section that is given by its path."""
+    monkeypatch.setenv("MANY", "9")
+    one = f"stages=[init,{{sft: {{name: own, data: '{PRIVATE}', steps: '${{oc.env:MANY}}'}}}}]"
+    two = f"stages=[init,{{sft: {{name: own, data: {{path: '{PRIVATE}'}}, steps: 9}}}}]"
+    found = resolve(DEMO, [one], settles=False)
+    assert "sesame" not in json.dumps(found.values)
+    assert (found.values["own"]["steps"], found.values["own"]["batch_size"]) == (9, 32)
+    assert differences(found, resolve(DEMO, [two], settles=False)) == ["nothing differs"]
+    with refuses("own.steps"):
+        _ = resolve(DEMO, ["stages=[init,{sft: {name: own, steps: many}}]"], settles=False).values
 
 
 def test_what_differs_is_told_with_what_it_means(tmp_path: Path) -> None:
