@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-import random
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import generated
 from support.chat_server import CALL, HANG_S, KEY, MATH, Body, ChatServerDouble, Say, asked, told
+from support.refusals import failure_kind
 
 from temper.envs.catalog import environment
 from temper.envs.core.bounds import SettingError
@@ -66,9 +66,7 @@ def test_an_answer_has_a_score_and_the_servers_lengths() -> None:
 
 
 def test_an_expert_behind_a_server_earns_1_with_tools() -> None:
-    definition = environment("tool_use")
-    assert definition.generate is not None
-    task = bound(definition.generate(random.Random(4), 1), "tool_use")
+    task = generated("tool_use", seed=4)
     with ChatServerDouble(expert(task)) as server:
         (answer,) = asked(server, task).trajectories
     assert (answer.reward, answer.stop) == (1.0, Stop.ENV)
@@ -100,9 +98,7 @@ def test_a_call_without_json_arguments_is_a_bad_call() -> None:
         BadCall(error="error: tool call is not JSON"),
         Call(name="get", arguments={"key": "a"}),
     )
-    definition = environment("tool_use")
-    assert definition.generate is not None
-    task = bound(definition.generate(random.Random(4), 1), "tool_use")
+    task = generated("tool_use", seed=4)
     said = iter([told(None, tool_calls=[bad]), told("\\boxed{0}")])
     with ChatServerDouble(lambda body: next(said)) as server:
         (answer,) = asked(server, task).trajectories
@@ -171,8 +167,7 @@ def test_what_goes_wrong_outside_the_model_is_a_typed_failure(fault: str, kind: 
     with ChatServerDouble(lambda body: RIGHT, faults=[fault] * 2) as server:
         group = asked(server, MATH, retries=1, timeout_s=0.3 if fault == "hang" else 20.0)
     (lost,) = group.failed
-    assert lost.failure is not None
-    assert lost.failure.kind is kind
+    assert failure_kind(lost) is kind
     assert said in lost.failure.message
 
 
@@ -191,9 +186,7 @@ def test_an_episode_that_failed_is_tried_again_and_counted() -> None:
 
 
 def test_a_conversation_that_outgrows_the_server_is_cut_there() -> None:
-    definition = environment("tool_use")
-    assert definition.generate is not None
-    task = bound(definition.generate(random.Random(4), 1), "tool_use")
+    task = generated("tool_use", seed=4)
     with ChatServerDouble(expert(task), faults=["", "too long"]) as server:
         (answer,) = asked(server, task).trajectories
     assert (answer.stop, len(answer.turns)) == (Stop.EPISODE_LENGTH, 1)
