@@ -204,10 +204,10 @@ def test_a_failed_forced_answer_has_no_reward_and_no_sample() -> None:
 
 
 def test_nested_budgets_are_different_and_in_order() -> None:
-    with refuses("nested_budgets", "[8, 4]"):
+    with refuses("thinking.nested_budgets=[8, 4]"):
         NestedThinkingMix(nested_budgets=[8, 4])
     with pytest.raises(ValueError, match="budget"):
         Thinking(mode=Mode.BUDGET, budget=8, nested_budgets=(4,))
-    with refuses("nested_budgets"):
+    with pytest.raises(ValueError, match="no effect"):
         NestedThinkingMix(nested_budgets=[4], budget=0.5, budgets=[8], no_thinking=0.5)
     assert NestedThinkingMix(nested_budgets=[4], budgets=[8]).largest_budget == 4
