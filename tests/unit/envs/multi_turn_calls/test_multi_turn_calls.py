@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.bound import say
-from support.refusals import failure_kind, refuses
+from support.refusals import refuses
 from support.tiny_simulators import ASKED, SOURCE, dialogue, write_simulators
 
 from temper.envs.all_tasks import read_tasks
@@ -218,7 +218,8 @@ def test_a_fault_of_the_simulators_is_no_wrong_answer(tmp_path: Path, row: dict[
             task_of(tmp_path, **row)
         return
     scored = score_turns(task_of(tmp_path, **row), [say("", DOCS), DONE])
-    assert failure_kind(scored) is FailureKind.ENVIRONMENT
+    assert scored.failure is not None
+    assert scored.failure.kind is FailureKind.ENVIRONMENT
     assert scored.reward is None
     assert message.split(" .* ")[-1] in scored.failure.message
 

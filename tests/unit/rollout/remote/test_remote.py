@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from support.bound import generated
 from support.chat_server import CALL, HANG_S, KEY, MATH, Body, ChatServerDouble, Say, asked, told
-from support.refusals import failure_kind
 
 from temper.envs.catalog import environment
 from temper.envs.core.bounds import SettingError
@@ -167,7 +166,8 @@ def test_what_goes_wrong_outside_the_model_is_a_typed_failure(fault: str, kind: 
     with ChatServerDouble(lambda body: RIGHT, faults=[fault] * 2) as server:
         group = asked(server, MATH, retries=1, timeout_s=0.3 if fault == "hang" else 20.0)
     (lost,) = group.failed
-    assert failure_kind(lost) is kind
+    assert lost.failure is not None
+    assert lost.failure.kind is kind
     assert said in lost.failure.message
 
 

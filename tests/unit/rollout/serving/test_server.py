@@ -20,7 +20,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 from support import tiny_models
 from support.chat_server import ChatServerDouble
-from support.refusals import failure_kind, refuses
+from support.refusals import refuses
 
 from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
@@ -200,7 +200,8 @@ def test_a_judge_that_gives_no_verdict_is_a_failure_and_no_zero(served: Served) 
     judge = JudgeConfig(url=str(served.client.base_url), model=served.model, max_tokens=16)
     task = open_source(bind("math", EnvConfig(judge=judge, thinking=False)), split="train", seed=1).task(0)
     result = score_turns(task, [task.spec["answer"]])
-    assert failure_kind(result) is FailureKind.GRADER
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.GRADER
     assert "no verdict" in result.failure.message  # it did answer
 
 
