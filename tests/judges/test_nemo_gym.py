@@ -17,6 +17,7 @@ import yaml
 from judges.packages import START_S, python_with, serving
 from support.fault_job import runs
 from support.json_lines import write_lines
+from support.refusals import failure_kind
 from support.scripted_endpoint import ScriptedEndpoint
 from support.scripted_engine import TOKENIZER, ScriptedEngine
 
@@ -221,8 +222,7 @@ def test_a_limit_of_turns_truncates_it(setup: Setup) -> None:
 @pytest.mark.judges
 def test_an_agent_that_is_killed_during_a_call_is_a_failure(setup: Setup) -> None:
     one = setup.play([*LOOKS, "Done."], kills_at=1)
-    assert one.failure is not None
-    assert one.failure.kind is FailureKind.ENVIRONMENT
+    assert failure_kind(one) is FailureKind.ENVIRONMENT
     assert one.stop is Stop.FAILURE
 
 

@@ -1,5 +1,6 @@
 """Tasks as a run has them: bound to their environment, with a test's settings."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,13 @@ def row_task(env_id: str, row: dict[str, Any], **options: Any) -> Task:
     """Return the task of a row in an environment with these options."""
     env = configure_env(env_id, options)
     return bound(load_row(env.formats, row), env)
+
+
+def generated(env_id: str, options: dict[str, Any] | None = None, *, seed: int = 0, level: int = 1) -> Task:
+    """Return a task that an environment with these options makes."""
+    env = configure_env(env_id, options or {})
+    assert env.generate is not None
+    return bound(env.generate(random.Random(seed), level), env)
 
 
 def made(env: str) -> "gymnasium.Env[str, str]":

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from temper.envs.core.bounds import SettingError
+from temper.envs.core.errors import FailureKind
+from temper.envs.transcript import TranscriptScore
+from temper.rollout.trajectory import Trajectory
 
 
 @contextmanager
@@ -20,3 +23,9 @@ def refuses(key: str, *named: object, error: type[Exception] = ValueError) -> It
         assert str(one) in text, (one, text)
     if isinstance(raised.value, SettingError):
         assert raised.value.key == key.partition("=")[0], (key, raised.value.key)
+
+
+def failure_kind(failed: TranscriptScore | Trajectory) -> FailureKind:
+    """Return the kind of the failure that ended an episode. It must have one."""
+    assert failed.failure is not None
+    return failed.failure.kind

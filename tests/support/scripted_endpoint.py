@@ -75,15 +75,6 @@ class ScriptedEndpoint:
     ) -> Trajectory:
         return self._loop.run(self._runner.run(bound(task, env, agent=agent, max_turns=max_turns), seed=1))
 
-    def play_together(self, task: Task, agent: str, *, episodes: int) -> list[Trajectory]:
-        """Play episodes at once."""
-        own = bound(task, "math", agent=agent, max_turns=MOST_REQUESTS)
-
-        async def play() -> list[Trajectory]:
-            return await asyncio.gather(*(self._runner.run(own, seed=seed) for seed in range(episodes)))
-
-        return self._loop.run(play())
-
     @property
     def server(self) -> uvicorn.Server:
         """The running server, after the first episode."""

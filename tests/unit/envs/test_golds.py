@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from support.refusals import refuses
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import environment
@@ -94,7 +95,7 @@ def test_a_table_names_its_null_gold(bad: float | None, columns: dict[str, str],
     pa.parquet.write_table(pa.Table.from_pylist([*rows, {"question": "What?", name: bad}]), tmp_path / "rows.parquet")
     env = bind("math", EnvConfig(data=DataConfig(path=str(tmp_path / "rows.parquet"), columns=columns)))
     shown = "Infinity" if bad == math.inf else "null"
-    with pytest.raises(ValueError, match=f"row 4: answer is {shown}"):
+    with refuses("answer", "row 4", shown):
         read_all_rows(env, env.config.data or DataConfig(path=""))
 
 
@@ -103,15 +104,15 @@ def test_a_judge_needs_the_reference_of_every_row(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps({"question": f"Q{n}?", "gold": n or None}) + "\n" for n in (1, 0)))
     judge = JudgeConfig(url="http://127.0.0.1:1/v1", model="m", reference="gold", rubric="Right?")
     env = bind("rows", EnvConfig(data=DataConfig(path=str(path)), judge=judge))
-    with pytest.raises(ValueError, match="gold is null"):
+    with refuses("gold", "null"):
         read_all_rows(env, env.config.data or DataConfig(path=""))
 
 
 def test_a_gold_is_read_for_at_most_a_second() -> None:
     row = {"question": "Q?", "answer": "\\binom{1000000}{500000}"}
-    with pytest.raises(ValueError, match="answer is"):
+    with refuses("answer"):
         load_row(environment("math").formats, row | {"answer": "?"})  # the grader is warm
     start = time.monotonic()
-    with pytest.raises(ValueError, match="answer is"):
+    with refuses("answer"):
         load_row(environment("math").formats, row)
     assert time.monotonic() - start < 8

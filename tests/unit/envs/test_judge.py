@@ -16,6 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from support.chat_server import ChatServerDouble, told
 from support.metric_names import unexplained
+from support.refusals import failure_kind
 from support.scripted_engine import ScriptedEngine, runner_of
 from support.turns import report_of
 
@@ -103,9 +104,7 @@ def test_a_server_that_refuses_schemas_gets_none_later() -> None:
 def test_another_refusal_is_a_fault_and_is_not_remembered() -> None:
     with ChatServerDouble(lambda _: told(verdict(score=8)), faults=["400", "400"]) as server:
         task = task_of(judging(server))
-        failure = score_turns(task, ["12"]).failure
-        assert failure is not None
-        assert failure.kind is FailureKind.GRADER
+        assert failure_kind(score_turns(task, ["12"])) is FailureKind.GRADER
         assert score_turns(task, ["12"]).score.parts["judge"] == 0.8
     assert ["response_format" in body for body in server.bodies] == [True, False, True]
 
@@ -181,17 +180,13 @@ def test_an_answer_carries_the_requests_and_tokens_of_its_judge() -> None:
 )
 def test_a_second_reply_without_a_score_is_a_fault(reply: object) -> None:
     with scored(reply) as server:
-        failure = score_turns(task_of(judging(server)), ["12"]).failure
-        assert failure is not None
-        assert failure.kind is FailureKind.GRADER
+        assert failure_kind(score_turns(task_of(judging(server)), ["12"])) is FailureKind.GRADER
         assert len(server.bodies) == 2
 
 
 def test_a_reply_that_was_cut_has_no_score() -> None:
     with ChatServerDouble(lambda _: told(verdict(score=1), reason="length")) as server:
-        failure = score_turns(task_of(judging(server)), ["12"]).failure
-    assert failure is not None
-    assert failure.kind is FailureKind.GRADER
+        assert failure_kind(score_turns(task_of(judging(server)), ["12"])) is FailureKind.GRADER
 
 
 class Plain(gymnasium.Env[str, str]):
@@ -211,9 +206,7 @@ def test_an_environment_without_our_base_class_has_no_judge(monkeypatch: pytest.
 def test_a_judge_that_is_down_is_a_fault_and_no_reward() -> None:
     with scored(8) as server:
         judge = judging(server)
-    failure = score_turns(task_of(judge), ["12"]).failure
-    assert failure is not None
-    assert failure.kind is FailureKind.GRADER
+    assert failure_kind(score_turns(task_of(judge), ["12"])) is FailureKind.GRADER
 
 
 @pytest.mark.parametrize(
@@ -240,9 +233,7 @@ def test_wrong_settings_are_found_before_a_run(more: dict[str, Any], named: str)
 def test_workers_of_a_run_reach_its_judge_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """A judge that no run serves here is a failure of the episode."""
     task = task_of(JudgeConfig(model="own/judge"))
-    failure = score_turns(task, ["12"]).failure
-    assert failure is not None
-    assert failure.kind is FailureKind.GRADER
+    assert failure_kind(score_turns(task, ["12"])) is FailureKind.GRADER
     with ChatServerDouble(lambda _: told(verdict(score=5)), key="secret") as server:
         monkeypatch.setenv(ADDRESSES, json.dumps({"own/judge": server.url}))
         monkeypatch.setenv(RUN_KEY, "secret")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.bound import opened, say
 from support.in_loop import in_loop
+from support.refusals import failure_kind
 
 from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
@@ -72,8 +73,7 @@ async def test_an_async_function_judges_inside_a_running_loop(data: DataConfig) 
 def test_a_function_that_fails_is_a_failure_of_the_grader(data: DataConfig, function: str) -> None:
     scored = score_turns(first("mine", data=data, reward=f"{MINE}.{function}"), ["4"])
     assert scored.reward is None
-    assert scored.failure is not None
-    assert scored.failure.kind is FailureKind.GRADER
+    assert failure_kind(scored) is FailureKind.GRADER
 
 
 def test_a_function_may_change_its_row_and_name_a_part_length(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_function_can_be_named_by_its_file(data: DataConfig, tmp_path: Path) -
     [
         ({"reward": "nowhere.f"}, "nowhere.f"),
         ({"reward": f"{MINE}.nothing_there"}, "nothing_there"),
-        ({"reward": f"{MINE}.partz"}, "did you mean 'parts'"),
+        ({"reward": f"{MINE}.partz"}, "'parts'"),
         ({"reward": "f"}, "module.function"),
         ({"reward": f"{MINE}.over_a_batch"}, "answer, row"),
         ({"kind": "tool_use", "reward": f"{MINE}.length"}, "reward"),

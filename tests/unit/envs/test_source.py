@@ -68,7 +68,7 @@ def test_prompts_and_demonstrations_stay_small(env_id: str) -> None:
 
 
 def test_an_unknown_environment_is_named_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"'maths'.*did you mean 'math'"):
+    with refuses("'maths'", "'math'"):
         environment("maths")
 
 
@@ -83,7 +83,7 @@ def test_wrong_settings_are_refused() -> None:
     ):
         with refuses(*named):
             bind("sums", wrong)
-    with pytest.raises(ValueError, match="split is 'dev'"):
+    with refuses("split", "'dev'"):
         open_source(bind("math", EnvConfig()), split="dev", seed=0)
 
 
@@ -155,13 +155,13 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read(write: Writer) -> None
 
 
 def test_missing_and_empty_files_are_refused_with_a_remedy(write: Writer, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no data file"):
+    with refuses("absent.jsonl", error=FileNotFoundError):
         open_source(
             bind("math", EnvConfig(data=DataConfig(path=str(tmp_path / "absent.jsonl")))), split="train", seed=0
         )
-    with pytest.raises(ValueError, match="is empty"):
+    with refuses("rows.jsonl"):
         open_source(bind("math", EnvConfig(data=write(b"\n \n"))), split="train", seed=0)
-    with pytest.raises(ValueError, match="no usable rows"):
+    with refuses("rows.jsonl", 2):
         open_source(bind("math", EnvConfig(data=write(b"x\ny"), on_error="skip")), split="train", seed=0)
     with pytest.raises(ValueError, match="heldout"):
         open_source(bind("math", EnvConfig(data=write(rows(1)))), split="heldout", seed=0)
@@ -236,7 +236,7 @@ def demonstrations(config: EnvConfig) -> Demonstrations:
 
 def test_an_environment_without_demonstrations_is_refused() -> None:
     slippery = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": True}})
-    with pytest.raises(ValueError, match=r"'lake' has no demonstrations; .*sft\.shares\.lake=0"):
+    with refuses("sft.shares.lake=0", "'lake'"):
         demonstrations(slippery)
     dry = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}})
     assert demonstrations(dry).dialogue(0).reply

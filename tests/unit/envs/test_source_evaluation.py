@@ -2,10 +2,10 @@
 
 import json
 import logging
-import re
 from pathlib import Path
 
 import pytest
+from support.refusals import refuses
 
 from temper.envs.binding import BoundEnv, bind
 from temper.envs.config import EnvConfig
@@ -111,14 +111,11 @@ def test_splits_that_can_not_be_are_refused(tmp_path: Path) -> None:
     data = save(tmp_path / "rows.jsonl", numbered(0, 9))
     held, column = save(tmp_path / "test.jsonl", numbered(0, 9)), SplitConfig(by="column", column="part", share=0.5)
     streamed = DataConfig(path=data.path, streaming=True)
-    for wrong, said in (
-        (EnvConfig(data=data, split=SplitConfig(share=1.0)), "envs.math.split.share=1.0: must be above 0 and below 1"),
+    for wrong, key in (
+        (EnvConfig(data=data, split=SplitConfig(share=1.0)), "envs.math.split.share=1.0"),
         (EnvConfig(data=data, eval_data=data, split=SplitConfig(by="hash")), "envs.math.split.by=hash"),
         (EnvConfig(data=data, split=SplitConfig(by="file")), "envs.math.split.by=file"),
-        (
-            EnvConfig(data=data, split=SplitConfig(by="column")),
-            "envs.math.split.by=column and envs.math.split.column=None",
-        ),
+        (EnvConfig(data=data, split=SplitConfig(by="column")), "envs.math.split.by=column"),
         (EnvConfig(drop_overlap="exact"), "envs.math.drop_overlap=exact"),
         (EnvConfig(data=streamed, drop_overlap="ngrams"), "envs.math.drop_overlap=ngrams"),
         (EnvConfig(data=data, split=SplitConfig(heldout=["dev"])), "envs.math.split.heldout=['dev']"),
@@ -126,10 +123,10 @@ def test_splits_that_can_not_be_are_refused(tmp_path: Path) -> None:
         (EnvConfig(data=data, eval_data=held, split=SplitConfig(share=0.5)), "envs.math.split.share=0.5: eval_data"),
         (EnvConfig(eval_data=DataConfig(path="x", streaming=True)), "envs.math.eval_data.streaming"),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        with refuses(key):
             bind("math", wrong)
     bind("math", EnvConfig(eval_data=held, split=SplitConfig(share=0.5)))  # of the tasks that are generated
-    with pytest.raises(ValueError, match=r"model\.revision=main.*model\.path"):
+    with refuses("model.revision=main", "model.path"):
         load_config(DEMO, ["model.revision=main"])
 
 
@@ -277,7 +274,7 @@ def test_rows_are_read_once_for_all_who_ask_of_an_environment(tmp_path: Path) ->
     assert isinstance(held, RowSource)
     assert len(train.tasks) + len(held.tasks) == 40
     assert any(task is first.task for task in (*train.tasks, *held.tasks))
-    with pytest.raises(FileNotFoundError, match=r"^envs\.math\.data: no data file"):
+    with refuses("envs.math.data", error=FileNotFoundError):
         read_all_rows(bind("math", EnvConfig(data=data)), data)
 
 
@@ -289,7 +286,7 @@ def test_rows_without_the_splits_column_are_trained_on(tmp_path: Path) -> None:
     rows = list(read_row_tasks(bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="part"))), data))
     assert [each.heldout for each in rows] == [True] * 4 + [False] * 8
     wrong = bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="prat")))
-    with pytest.raises(ValueError, match=r"split\.column 'prat'"):
+    with refuses("split.column", "'prat'"):
         open_source(wrong, split="train", seed=1)
 
 

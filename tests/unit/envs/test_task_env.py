@@ -1,6 +1,7 @@
 """The three environments through gymnasium's interface: demonstrations, wrong answers, faults."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -9,6 +10,7 @@ from support.code_tasks import task_of
 
 from temper.envs.binding import bind
 from temper.envs.catalog import ENVIRONMENTS, environment, make_drawing_env
+from temper.envs.coding import checks
 from temper.envs.config import EnvConfig
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.step_result import GymStep, StepResult
@@ -72,11 +74,11 @@ def test_rubbish_is_wrong_and_no_fault_of_ours(env_id: str, action: str) -> None
 
 
 def test_reset_takes_only_tasks() -> None:
-    with pytest.raises(ValueError, match="must be a Task, not None"):
+    with pytest.raises(ValueError, match=r"options\['task'\].* None"):
         made("math").reset()
-    with pytest.raises(ValueError, match="must be a Task, not 'code'"):
+    with pytest.raises(ValueError, match=r"options\['task'\].*'code'"):
         made("math").reset(options={"task": "code"})
-    with pytest.raises(ValueError, match="unknown reset options"):
+    with pytest.raises(ValueError, match="tsak"):
         made("math").reset(options={"tsak": None})
 
 
@@ -84,7 +86,7 @@ def test_an_episode_that_has_ended_takes_no_more_steps() -> None:
     env = make_drawing_env(environment("math"))
     env.reset(seed=1)
     env.step("</think>1")
-    with pytest.raises(RuntimeError, match="call reset"):
+    with pytest.raises(RuntimeError, match="reset"):
         env.step("</think>1")
 
 
@@ -200,7 +202,8 @@ def test_a_programs_faults_have_an_outcome_and_no_reward(source: str, outcome: s
     assert (reward, terminated, info["outcome"]) == (0.0, True, outcome), info
 
 
-def test_a_slow_candidate_can_not_make_the_check_the_culprit() -> None:
+def test_a_slow_candidate_can_not_make_the_check_the_culprit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "LIMITS", replace(checks.LIMITS, wall_s=3.0))
     test = "def check(candidate):\n    assert candidate(1) == 2\n"
     task = task_of({"prompt": "def f(x):\n", "entry_point": "f", "test": test})
     slow = "import time\ntime.sleep(30)\ndef f(x):\n    return 2"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import bound, generated
 from support.scripted_engine import RENDERER, ROOM, play
 from support.tiny_shop import write_shop
 
@@ -26,9 +26,7 @@ LOOK = ("get_order_details", {"order_id": "#W4"})
 
 
 def game(name: str, kwargs: dict[str, Any] | None = None, **options: Any) -> Task:
-    env = configure_env("gym", {"id": name, "kwargs": kwargs or {}, **options})
-    assert env.generate is not None
-    return bound(env.generate(random.Random(0), 1), env)
+    return generated("gym", {"id": name, "kwargs": kwargs or {}, **options})
 
 
 def weighing(task: Task, weights: dict[str, float]) -> Task:

@@ -179,7 +179,10 @@ def alone(models: Path) -> dict[str, Results]:
     return in_processes(train_cases, ranks=1, arguments=(str(models), 1, 1, tuple(CASES)), seconds=800.0)[0]
 
 
-@pytest.mark.parametrize(("ranks", "size", "names"), [(2, 2, tuple(CASES)), (4, 4, ON_FOUR), (4, 2, ON_FOUR)])
+@pytest.mark.parametrize(
+    ("ranks", "size", "names"),
+    [(2, 2, tuple(CASES)), (4, 2, ON_FOUR), pytest.param(4, 4, ON_FOUR, marks=pytest.mark.slow)],
+)
 def test_shards_train_like_whole_sequences(
     models: Path, alone: dict[str, Results], ranks: int, size: int, names: tuple[str, ...]
 ) -> None:

@@ -72,7 +72,7 @@ def trained_weights(checkpoint: str) -> dict[str, torch.Tensor]:
     return saved | {key.removeprefix("master/"): one for key, one in masters.items()}
 
 
-@pytest.mark.parametrize("optim", [ADAM, MUON], ids=["adamw", "muon"])
+@pytest.mark.parametrize("optim", [ADAM, pytest.param(MUON, marks=pytest.mark.slow)], ids=["adamw", "muon"])
 def test_a_run_continues_on_one_rank_and_on_two_again(folder, optim):
     place = folder / optim.kind
     two = LearnerConfig(ranks=2, zero_stage=2)

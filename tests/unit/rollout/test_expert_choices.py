@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
+from support.refusals import refuses
 from support.replay_engine import Recording, read_recording
 from unit.rollout.episodes.test_episode import demonstration, play
 
@@ -125,5 +125,5 @@ def test_choices_survive_json_and_must_fit_their_turn():
     assert to_data(made).keys() == {"shape", "int16"}
     trajectory, _ = recording()
     turn = trajectory.turns[0]
-    with pytest.raises(ValueError, match="experts has 5 entries for"):
+    with refuses("experts", 5):
         replace(turn, experts=made)

@@ -1,11 +1,13 @@
 """Programs that try to get a reward, or cause a fault of ours, without a solution, in every format."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.code_tasks import play, task_of
 
+from temper.envs.coding import suite
 from temper.envs.coding.checks import run_checks
 from temper.envs.sandbox.sandbox import shared_sandbox
 from temper.envs.sandbox.sealed_process import Limits
@@ -207,7 +209,8 @@ def test_an_endless_iterator_does_not_contain_any_value() -> None:
     assert [tested.passed for tested in results] == [True, False]
 
 
-def test_endless_programs_end_the_tests_early() -> None:
+def test_endless_programs_end_the_tests_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "MAIN_LIMITS", replace(suite.MAIN_LIMITS, cpu_s=1))
     tests = [{"input": "1", "output": "1"}] * 1 + [{"input": str(n), "output": "1"} for n in range(2, 50)]
     task = task_of({"question": "Write.", "tests": tests}, credit="fraction")
     _, value, _, _, info = play(task, "print(1)\nwhile input() != '1':\n    input = lambda: '2'")

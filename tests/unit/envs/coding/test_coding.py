@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.code_tasks import play, reward, task_of
+from support.refusals import refuses
 from support.task_data import DATA, needs_data
 
 from temper.envs.binding import bind
@@ -255,32 +256,32 @@ def test_a_check_with_a_request_in_words_is_no_completion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "key"),
     [
-        ({"prompt": "p", "entry_point": "f", "test": "def chck(f): pass"}, "no function check"),
-        ({"prompt": "p", "entry_point": "f", "test": "def check(f:"}, "'test' is not Python"),
-        ({"prompt": "p", "entry_point": "f(", "test": ""}, "'entry_point'"),
-        (mbpp("def f(x): return x", "assert f(1 == 1"), "'test_list' is not Python"),
-        (mbpp("def f(x): return x", "assert f(1) == 1", "assert 1 == 1"), "test 1 does not use 'f'"),
-        (mbpp("def f(x): return x"), "'test_list'"),
-        ({"prompt": "p", "tests": "x = 1"}, "'tests'"),
-        ({"question": "q", "input_output": "{'inputs': []}"}, "'input_output'"),
-        ({"question": "q", "input_output": '{"inputs": ["1"], "outputs": []}'}, "as many inputs as outputs"),
-        ({"question": "q", "tests": [{"input": "1"}]}, "'tests'"),
-        ({"tests": [{"input": "1", "output": "1"}]}, "text of the problem"),
+        ({"prompt": "p", "entry_point": "f", "test": "def chck(f): pass"}, "test"),
+        ({"prompt": "p", "entry_point": "f", "test": "def check(f:"}, "test"),
+        ({"prompt": "p", "entry_point": "f(", "test": ""}, "entry_point"),
+        (mbpp("def f(x): return x", "assert f(1 == 1"), "test_list"),
+        (mbpp("def f(x): return x", "assert f(1) == 1", "assert 1 == 1"), "test_list"),
+        (mbpp("def f(x): return x"), "test_list"),
+        ({"prompt": "p", "tests": "x = 1"}, "tests"),
+        ({"question": "q", "input_output": "{'inputs': []}"}, "input_output"),
+        ({"question": "q", "input_output": '{"inputs": ["1"], "outputs": []}'}, "input_output"),
+        ({"question": "q", "tests": [{"input": "1"}]}, "tests"),
+        ({"tests": [{"input": "1", "output": "1"}]}, "question"),
         ({"question": "q", "tests": [{"input": {}, "output": "1"}]}, "input"),
-        ({"question": "q"}, "no known format"),
+        ({"question": "q"}, "question"),
     ],
 )
-def test_a_broken_row_is_named(row: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_broken_row_is_named(row: dict[str, Any], key: str) -> None:
+    with refuses(key):
         task_of(row)
 
 
 def test_a_check_that_breaks_is_the_graders_error() -> None:
     row = {"prompt": "def f(x):\n", "entry_point": "f"}
     for test in ("undefined\ndef check(f):\n    pass\n", "def check(f):\n    pass\n", "def check(f):\n    undefined\n"):
-        with pytest.raises(GraderError, match="can't be loaded or never called the candidate f"):
+        with refuses("f", error=GraderError):
             play(task_of(row | {"test": test}), "    return x")
 
 

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import pytest
+from support.refusals import refuses
 
 from temper.envs.binding import bind_all
 from temper.envs.config import EnvConfig
@@ -29,24 +30,24 @@ def test_budgets_of_a_range_are_drawn_log_uniformly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "key"),
     [
-        ({"budget": 0.7, "no_thinking": 0.4}, "at most 1"),
+        ({"budget": 0.7, "no_thinking": 0.4}, "budget"),
         ({"budget": -0.1}, "thinking.budget=-0.1"),
         ({"budgets": [-1]}, "budgets=-1"),
-        ({"budget_range": [9, 3]}, "budget_range=\\[9, 3\\]"),
-        ({"budget_range": [1, 2], "budgets": [3]}, "budgets and budget_range"),
+        ({"budget_range": [9, 3]}, "budget_range=[9, 3]"),
+        ({"budget_range": [1, 2], "budgets": [3]}, "budgets"),
     ],
 )
-def test_impossible_mixes_are_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_impossible_mixes_are_refused(settings: dict[str, object], key: str) -> None:
+    with refuses(key):
         ThinkingMix(**settings)  # type: ignore[arg-type]
 
 
 def test_a_budget_below_zero_and_one_in_another_mode_are_refused() -> None:
-    with pytest.raises(ValueError, match="-3"):
+    with refuses("budget", -3):
         up_to(-3)
-    with pytest.raises(ValueError, match="mode off with budget 3"):
+    with refuses("off", 3):
         Thinking(mode=Mode.OFF, budget=3)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from support.refusals import refuses
 
 from temper.envs.core.row_fields import is_given
 from temper.envs.core.row_format import Row
@@ -110,7 +111,7 @@ def test_a_file_that_is_one_object_is_named_with_its_list_of_rows(
 ) -> None:
     path = tmp_path / name
     path.write_text(json.dumps({"version": "1.1", "data": ROWS}, indent=indent))
-    with pytest.raises(ValueError, match="one object.*'data'"):
+    with refuses("data"):
         read_rows(DataConfig(path=str(path)), parse=given, on_error="skip")
 
 
@@ -128,7 +129,7 @@ def test_a_file_of_one_row_with_lists_of_objects_is_read(row: Row, tmp_path: Pat
     path.write_text(json.dumps(row))
     assert rows_of(str(path)) == [row]
     path.write_text(json.dumps(row, indent=1))
-    with pytest.raises(ValueError, match="over several lines"):
+    with refuses("rows.jsonl"):
         rows_of(str(path))
 
 
@@ -147,7 +148,7 @@ def test_an_unread_column_of_a_table_may_have_any_type(tmp_path: Path) -> None:
 def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
     for name, text in (("rows.jsonl", "\n"), ("rows.json", "[]"), ("rows.csv", "question,answer\n")):
         (tmp_path / name).write_text(text)
-        with pytest.raises(ValueError, match=f"{name} is empty"):
+        with refuses(name):
             rows_of(str(tmp_path / name))
 
 
@@ -162,7 +163,7 @@ def test_columns_are_renamed_also_out_of_others(tmp_path: Path) -> None:
     path = save(tmp_path / "rows.jsonl", [{"problem": "1+1?", "solution": {"text": "2"}, "id": 7}])
     columns = {"question": "problem", "answer": "solution.text"}
     assert rows_of(path, columns=columns) == [{"question": "1+1?", "answer": "2", "id": 7, "solution": {"text": "2"}}]
-    with pytest.raises(ValueError, match=r"rows\.jsonl:1: columns\.answer.*'gold'.*\['id'"):
+    with refuses("columns.answer", "rows.jsonl:1", "'gold'", "'id'"):
         rows_of(path, columns={"answer": "gold"})
 
 
@@ -185,11 +186,11 @@ def test_a_filter_leaves_rows_out_by_values_and_ranges(ending: str, rule: Any, l
 
 def test_a_filter_that_can_not_hold_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "rows.jsonl", ROWS)
-    with pytest.raises(ValueError, match="filter column 'difficulty'"):
+    with refuses("difficulty"):
         rows_of(path, filter={"level": 1, "difficulty": 1})
-    with pytest.raises(ValueError, match="filtered"):
+    with refuses("rows.jsonl"):
         rows_of(path, filter={"level": 9})
-    with pytest.raises(ValueError, match="{'above': 3}"):
+    with refuses("filter", "{'above': 3}"):
         DataConfig(path=path, filter={"level": {"above": 3}})
     for bounds in ({"min": "2024-08-01", "max": 5}, {"min": [1]}):
         with pytest.raises(ValueError, match="filter="):
@@ -210,19 +211,21 @@ def test_a_filter_knows_a_number_however_it_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "place"),
     [
-        ("rows.csv", "question,answer\nq1,a1,\nq2,a2,\n", "line 2 has 3 fields, the header has 2"),
-        ("rows.csv", "question,answer\nq1\n", "line 2 has 1 fields, the header has 2"),
-        ("rows.csv", "question,question\na,b\n", "the header names 'question' twice"),
-        ("rows.csv", 'question,answer\n"q"1,a\n', "line 2: .*expected after"),
-        ("rows.tsv", 'question\tanswer\n"q\ta\nq2\ta2\n', "unexpected end of data"),
-        ("rows.tsv", 'question\tanswer\nq1\t"a\nq2\ta"\n', "line 3 ends a field of several lines with tabs"),
+        ("rows.csv", "question,answer\nq1,a1,\nq2,a2,\n", "line 2"),
+        ("rows.csv", "question,answer\nq1\n", "line 2"),
+        ("rows.csv", "question,question\na,b\n", "'question'"),
+        ("rows.csv", 'question,answer\n"q"1,a\n', "line 2"),
+        ("rows.tsv", 'question\tanswer\n"q\ta\nq2\ta2\n', "line 3"),
+        ("rows.tsv", 'question\tanswer\nq1\t"a\nq2\ta"\n', "line 3"),
     ],
 )
-def test_fields_that_do_not_stand_under_the_header_are_refused(name: str, text: str, said: str, tmp_path: Path) -> None:
+def test_fields_that_do_not_stand_under_the_header_are_refused(
+    name: str, text: str, place: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=rf"{re.escape(name)} can't be read: .*{said}"):
+    with refuses(name, place):
         rows_of(str(tmp_path / name))
 
 
@@ -242,12 +245,8 @@ def test_decimal_numbers_of_a_table_are_texts_with_all_their_places(tmp_path: Pa
 def test_an_option_of_a_command_names_data_by_its_path_or_in_full() -> None:
     assert data_option("rows.jsonl") == DataConfig(path="rows.jsonl")
     assert data_option("{path: a/b, columns: {question: q}}") == DataConfig(path="a/b", columns={"question": "q"})
-    for wrong, said in (
-        ("{path: [", "is not YAML"),
-        ("{pth: a}", "pth.*did you mean"),
-        ("{split: test}", "path"),
-    ):
-        with pytest.raises(ValueError, match=said):
+    for wrong, key in (("{path: [", "path"), ("{pth: a}", "pth"), ("{split: test}", "path")):
+        with refuses(key):
             data_option(wrong)
 
 
@@ -274,12 +273,12 @@ def test_a_folder_with_a_card_has_its_configurations_and_splits(tmp_path: Path) 
     assert rows_of(folder, config="main", split="train") == ROWS[:4]
     assert rows_of(folder, config="main", split="test") == ROWS[4:]
     assert rows_of(folder, config="socratic") == ROWS[:1]
-    for said, config, split in (
-        ("config.* socratic, main", None, None),
-        ("split.* train, test", "main", None),
-        ("split=dev.* train, test", "main", "dev"),
+    for key, choices, config, split in (
+        ("config", "socratic, main", None, None),
+        ("split", "train, test", "main", None),
+        ("split=dev", "train, test", "main", "dev"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with refuses(key, choices):
             rows_of(folder, config=config, split=split)
 
 
@@ -287,7 +286,7 @@ def test_a_folder_without_a_card_has_the_splits_that_its_files_are_named_by(tmp_
     save(tmp_path / "train.csv", ROWS[:3])
     save(tmp_path / "test.csv", ROWS[3:])
     assert [row["question"] for row in rows_of(str(tmp_path), split="test")] == [row["question"] for row in ROWS[3:]]
-    with pytest.raises(ValueError, match="config=main"):
+    with refuses("config=main"):
         rows_of(str(tmp_path), config="main")
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -298,9 +297,9 @@ def test_a_folder_without_a_card_has_the_splits_that_its_files_are_named_by(tmp_
 def test_damaged_files_are_refused_with_their_name(tmp_path: Path) -> None:
     broken = tmp_path / "rows.parquet"
     broken.write_bytes(b"PAR1 nothing")
-    with pytest.raises(ValueError, match=r"rows\.parquet can't be read"):
+    with refuses("rows.parquet"):
         rows_of(str(broken))
-    with pytest.raises(ValueError, match="split.*revision"):
+    with refuses("split", "revision"):
         rows_of(str(broken), split="train", revision="main")
 
 
@@ -317,7 +316,7 @@ def test_a_name_on_the_hub_is_told_from_a_file_that_is_not_there(tmp_path: Path)
         str(tmp_path),
     ):
         assert not is_on_hub(DataConfig(path=path)), path
-    with pytest.raises(FileNotFoundError, match=r"models is.*no hub name.*hf download"):
+    with refuses("models/gsm8k", "hf download", error=FileNotFoundError):
         require_data(DataConfig(path="models/gsm8k"))
     (tmp_path / "rows").mkdir()
     assert near_names(tmp_path / "rows") == ""
@@ -346,5 +345,5 @@ def test_a_dropped_column_may_be_absent_from_rows(tmp_path: Path) -> None:
     data = DataConfig(path=str(tmp_path / "rows.jsonl"), columns={"unread": "images"})
     rows, _ = read_rows(data, parse=lambda row, _: row, on_error="raise")
     assert [("images" in row, row["a"]) for row in rows] == [(False, 1), (False, 2)]
-    with pytest.raises(ValueError, match=r"columns\.b"):
+    with refuses("columns.b"):
         read_rows(replace(data, columns={"b": "images"}), parse=lambda row, _: row, on_error="raise")

@@ -1,13 +1,13 @@
 """Gymnasium games in text: reference paths, observations, unreadable actions, options."""
 
-import random
 from typing import Any
 
 import gymnasium
 import numpy
 import pytest
 from gymnasium import spaces
-from support.bound import bound, opened
+from support.bound import generated, opened
+from support.refusals import refuses
 
 from temper.envs.binding import bind
 from temper.envs.catalog import configure_env
@@ -40,9 +40,7 @@ def environment_of(game: str, kwargs: dict[str, Any]) -> EnvDefinition:
 
 
 def task_of(options: dict[str, Any], *, seed: int = 0) -> Task:
-    env = configure_env("gym", options)
-    assert env.generate is not None
-    return bound(env.generate(random.Random(seed), 1), env)
+    return generated("gym", options, seed=seed)
 
 
 @pytest.mark.parametrize("game", PLANNED)
@@ -269,5 +267,5 @@ def test_names_rules_and_the_frame_are_the_users_to_choose() -> None:
 def test_a_game_with_another_beginning_is_a_fault() -> None:
     task = task_of({"id": "Blackjack-v1"})
     task.messages[0]["content"] += " "
-    with pytest.raises(EnvironmentFault, match="does not begin as it did"):
+    with refuses("Blackjack-v1", error=EnvironmentFault):
         GymEnv().reset(options={"task": task})

@@ -5,6 +5,7 @@ import socket
 import time
 
 import pytest
+from support.refusals import refuses
 
 from temper.envs.core.errors import GraderError
 from temper.envs.mathematics.env import grade
@@ -186,7 +187,7 @@ def test_a_mother_that_died_is_started_again() -> None:
     assert grader.mother is not None
     grader.mother.kill()
     grader.mother.wait()
-    with pytest.raises(GraderError, match="could not be started"):
+    with pytest.raises(GraderError):
         grader.is_equal(reference="x+1", answer="1+x")
     assert grader.is_equal(reference="x+1", answer="1+x") is True
     assert grader.mother is not None
@@ -212,7 +213,7 @@ def test_a_check_past_its_deadline_does_not_delay_the_next() -> None:
 def test_an_unreadable_reference_is_the_graders_error() -> None:
     grader = MathGrader()
     for answer in ("x", "\\frac{1}", "(1+x)^{64}(1+y)^{64}(1+z)^{64}"):
-        with pytest.raises(GraderError, match="can't read the reference answer"):
+        with refuses("reference", error=GraderError):
             grader.is_equal(reference="\\frac{1}{", answer=answer)
     grader.close()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from support.bound import made
+from support.refusals import refuses
 from support.task_data import DATA, needs_data
 
 from temper.envs.core.prompts import USUAL
@@ -57,31 +58,32 @@ def test_rows_of_both_formats_give_their_final_answer(row: dict[str, Any], answe
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "key", "value"),
     [
-        ({"question": "Q?", "answer": "24 ####"}, "field 'answer' has no final answer after '####'"),
-        ({"question": "Q?", "answer": [24]}, r"answer is \[24\]"),
-        ({"question": " ", "answer": "#### 2"}, "the question is empty"),
-        ({"question": "Q?", "answer": "#### " + "9" * 600}, "600"),
-        ({"problem": "P?", "solution": "\\boxed{7"}, "field 'solution' has no closed"),
-        ({"problem": "P?", "answer": ["7"]}, r"answer is \[\"7\"\]"),
-        ({"prompt": "P?"}, "no known format"),
-        ({"problem": "P?", "answer": None}, "answer is null"),
-        ({"problem": "P?", "answer": True}, "answer is true"),
-        ({"problem": "P?", "answer": ""}, 'answer is ""'),
-        ({"problem": "P?", "answer": math.nan}, "answer is NaN"),
-        ({"problem": "P?", "answer": -math.inf}, "answer is -Infinity"),
-        ({"problem": "P?", "solution": None}, "null"),
-        *(({"problem": "P?", "answer": bad}, 'answer is "') for bad in ("NaN", "x\\to\\infty", "\\frac{1}{")),
+        ({"question": "Q?", "answer": "24 ####"}, "answer", "####"),
+        ({"question": "Q?", "answer": [24]}, "answer", "[24]"),
+        ({"question": " ", "answer": "#### 2"}, "question", ""),
+        ({"question": "Q?", "answer": "#### " + "9" * 600}, "600", ""),
+        ({"problem": "P?", "solution": "\\boxed{7"}, "solution", ""),
+        ({"problem": "P?", "answer": ["7"]}, "answer", '["7"]'),
+        ({"prompt": "P?"}, "prompt", ""),
+        ({"problem": "P?", "answer": None}, "answer", "null"),
+        ({"problem": "P?", "answer": True}, "answer", "true"),
+        ({"problem": "P?", "answer": ""}, "answer", '""'),
+        ({"problem": "P?", "answer": math.nan}, "answer", "NaN"),
+        ({"problem": "P?", "answer": -math.inf}, "answer", "-Infinity"),
+        ({"problem": "P?", "solution": None}, "solution", "null"),
+        *(({"problem": "P?", "answer": bad}, "answer", "") for bad in ("NaN", "x\\to\\infty", "\\frac{1}{")),
         (
             {"problem": "P?", "answer": "9. Anya climbs one floor and Vanya climbs five floors, so five times longer."},
+            "answer",
             "9. Anya",
         ),
-        ({"problem": "P?", "answer": f"Show that it holds for {'all of ' * 9} them"}, "Show that"),
+        ({"problem": "P?", "answer": f"Show that it holds for {'all of ' * 9} them"}, "answer", "Show that"),
     ],
 )
-def test_bad_rows_are_named(row: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_bad_rows_are_named(row: dict[str, Any], key: str, value: str) -> None:
+    with refuses(key, value):
         load_row(formats(USUAL), row)
 
 
@@ -151,7 +153,7 @@ def test_a_thought_is_a_negatives_only_where_thinking_is_off() -> None:
 
 def test_a_task_without_an_answer_has_no_reference() -> None:
     task = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={})
-    with pytest.raises(ValueError, match="has no 'answer' in its spec"):
+    with refuses("answer", "math/k"):
         reference(task)
 
 

@@ -2,12 +2,12 @@
 
 import ast
 import importlib.util
-import random
 import time
 from pathlib import Path
 
 import pytest
-from support.bound import bound
+from support.bound import generated
+from support.refusals import failure_kind
 
 from temper.envs.binding import bind
 from temper.envs.catalog import configure_env
@@ -43,9 +43,7 @@ EVALUATE = {
 
 
 def task_of(dataset: str, *, seed: int = 0) -> Task:
-    env = configure_env("reasoning_gym", {"dataset": dataset})
-    assert env.generate is not None
-    return bound(env.generate(random.Random(seed), 1), env)
+    return generated("reasoning_gym", {"dataset": dataset}, seed=seed)
 
 
 def answered(task: Task, answer: str) -> TranscriptScore:
@@ -116,7 +114,7 @@ def test_an_answer_is_never_executed(dataset: str) -> None:
     [
         ("countdown", "9**9**9"),
         ("simple_integration", "(" * 900 + ")" * 900),
-        ("simple_integration", "x**(9**9**9)"),
+        pytest.param("simple_integration", "x**(9**9**9)", marks=pytest.mark.slow),
         ("binary_matrix", "[" * 9_000),
         ("boxnet", "[" * 9_000),
         ("prime_factorization", "no number"),
@@ -257,8 +255,7 @@ def test_a_task_of_another_library_version_is_a_fault() -> None:
     task.messages[0]["content"] = "another question"
     judged = answered(task, task.spec["answer"])
     assert judged.reward is None
-    assert judged.failure is not None
-    assert judged.failure.kind is FailureKind.GRADER
+    assert failure_kind(judged) is FailureKind.GRADER
 
 
 def test_a_process_that_was_lost_is_started_again() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.bound import row_task
+from support.refusals import refuses
 
 from temper.envs.core.task import Task
 from temper.envs.transcript import score_turns
@@ -85,20 +86,20 @@ def test_choices_that_speak_of_the_others_keep_their_place(last: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "key", "value"),
     [
-        ({"answer": 4}, "the answer is choice 4"),
-        ({"answer": -1}, "the answer is choice -1"),
-        ({"answer": "E"}, "the answer is choice 4"),
-        ({"answer": "2"}, "answer is"),
-        ({"answer": True}, "answer is"),
-        ({"choices": ["Paris"], "answer": 0}, "2 to 26"),
-        ({"choices": ["Paris", "Paris"]}, "'Paris'"),
-        ({"choices": [["Paris"], "Rome"]}, "choices"),
-        ({"question": 7}, "question is 7"),
-        ({"answerKey": "Z", "choices": {"text": CHOICES, "label": list("ABCD")}}, "answerKey is"),
+        ({"answer": 4}, "answer", 4),
+        ({"answer": -1}, "answer", -1),
+        ({"answer": "E"}, "answer", 4),
+        ({"answer": "2"}, "answer", '"2"'),
+        ({"answer": True}, "answer", ""),
+        ({"choices": ["Paris"], "answer": 0}, "26", ""),
+        ({"choices": ["Paris", "Paris"]}, "Paris", ""),
+        ({"choices": [["Paris"], "Rome"]}, "choices", ""),
+        ({"question": 7}, "question", 7),
+        ({"answerKey": "Z", "choices": {"text": CHOICES, "label": list("ABCD")}}, "answerKey", '"Z"'),
     ],
 )
-def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], key: str, value: object) -> None:
+    with refuses(key, value):
         task_of(MMLU | changed)

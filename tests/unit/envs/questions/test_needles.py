@@ -1,11 +1,10 @@
 """Needles in texts of any length: lengths, positions, right answers."""
 
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import bound, generated
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from temper.envs.catalog import configure_env
@@ -15,9 +14,7 @@ from temper.envs.transcript import score_turns
 
 
 def made(seed: int = 0, level: int = 1, **options: Any) -> Task:
-    env = configure_env("needles", options)
-    assert env.generate is not None
-    return bound(env.generate(random.Random(seed), level), env)
+    return generated("needles", options, seed=seed, level=level)
 
 
 def text_of(task: Task) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.bound import opened, row_task, say
+from support.refusals import refuses
 
 from temper.envs.binding import bind
 from temper.envs.catalog import environment
@@ -50,7 +51,7 @@ def test_a_corpus_gives_the_best_documents_first() -> None:
     assert [one.id for one in corpus.search("c", 1)] == ["2"]
     assert corpus.search("nothing", 5) == corpus.search("", 5) == corpus.search("?!", 5) == []
     assert corpus.search("a " * 100_000, 1)[0].id == "0"
-    with pytest.raises(ValueError, match="unknown id"):
+    with refuses("id"):
         corpus.open("7")
 
 
@@ -94,7 +95,7 @@ def test_rows_find_their_corpus_beside_them(tmp_path: Path) -> None:
     flashrag = [{"question": f"Capital of France ({number})?", "golden_answers": ["Paris"]} for number in range(40)]
     rows.write_text("".join(json.dumps(row) + "\n" for row in [*flashrag, ROW]))
     config = EnvConfig(kind="search", data=DataConfig(path=str(rows)))
-    with pytest.raises(ValueError, match=r"corpus\.jsonl.*options\.corpus"):
+    with refuses("options.corpus", "corpus.jsonl"):
         open_source(bind("ask", config), split="train", seed=0)
     write_corpus(tmp_path)
     task = open_source(bind("ask", config), split="train", seed=0).task(0)
@@ -109,28 +110,28 @@ def test_every_generated_task_has_a_corpus_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "key"),
     [
-        (ROW | {"reference_ids": ["d9"]}, "'reference_ids' names 'd9'"),
-        (ROW | {"reference_ids": "d1"}, "reference_ids is"),
-        (ROW | {"answer": []}, "answer is"),
-        (ROW | {"answer": " "}, "answer is"),
-        (ROW | {"question": None}, "question is null"),
+        (ROW | {"reference_ids": ["d9"]}, "reference_ids"),
+        (ROW | {"reference_ids": "d1"}, "reference_ids"),
+        (ROW | {"answer": []}, "answer"),
+        (ROW | {"answer": " "}, "answer"),
+        (ROW | {"question": None}, "question"),
     ],
 )
-def test_a_broken_row_is_refused_by_name(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_broken_row_is_refused_by_name(tmp_path: Path, row: dict[str, Any], key: str) -> None:
+    with refuses(key):
         task_of(row, write_corpus(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("documents", "message"),
+    ("documents", "key"),
     [
-        ([{"id": "1"}], "a document needs"),
-        ([{"id": "1", "text": "a"}] * 2, "unique ids"),
-        ([{"text": "a"}], "needs"),
+        ([{"id": "1"}], "id"),
+        ([{"id": "1", "text": "a"}] * 2, "ids"),
+        ([{"text": "a"}], "id"),
     ],
 )
-def test_a_broken_corpus_is_refused_by_name(tmp_path: Path, documents: list[dict[str, Any]], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_broken_corpus_is_refused_by_name(tmp_path: Path, documents: list[dict[str, Any]], key: str) -> None:
+    with refuses(key):
         task_of(ROW, write_corpus(tmp_path, documents))

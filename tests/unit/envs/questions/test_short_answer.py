@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.bound import row_task
+from support.refusals import refuses
 
 from temper.envs.transcript import score_turns
 
@@ -66,21 +67,21 @@ def test_items_may_be_in_any_order_unless_ordered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "key"),
     [
-        (ROWS["squad"] | {"answers": {"text": []}}, "answers.text is"),
-        ({"question": "?", "answer": ""}, "answer is"),
-        ({"question": "?", "answer": [["Paris"]]}, "answer is"),
-        ({"question": " ", "answer": "Paris"}, "the question is empty"),
+        (ROWS["squad"] | {"answers": {"text": []}}, "answers.text"),
+        ({"question": "?", "answer": ""}, "answer"),
+        ({"question": "?", "answer": [["Paris"]]}, "answer"),
+        ({"question": " ", "answer": "Paris"}, "question"),
         ({"question": "?", "possible_answers": "Paris"}, "possible_answers"),
-        ({"question": "?", "answer": 5, "unit": "apples"}, "'unit' is 'apples'"),
-        ({"question": "?", "answer": "five", "unit": "m"}, "answer is"),
-        ({"question": "?", "answer": 5, "unit": "m", "tolerance": 1}, "'tolerance' is 1"),
-        ({"question": "?", "items": []}, "items is"),
-        ({"question": "?", "items": ["a"], "ordered": "yes"}, "'ordered' is 'yes'"),
-        ({"question": "?", "answer": "Paris", "context": 7}, "'context'"),
+        ({"question": "?", "answer": 5, "unit": "apples"}, "unit"),
+        ({"question": "?", "answer": "five", "unit": "m"}, "answer"),
+        ({"question": "?", "answer": 5, "unit": "m", "tolerance": 1}, "tolerance"),
+        ({"question": "?", "items": []}, "items"),
+        ({"question": "?", "items": ["a"], "ordered": "yes"}, "ordered"),
+        ({"question": "?", "answer": "Paris", "context": 7}, "context"),
     ],
 )
-def test_a_broken_row_is_refused_by_name(row: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_broken_row_is_refused_by_name(row: dict[str, Any], key: str) -> None:
+    with refuses(key):
         task_of(row)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.bound import row_task
+from support.refusals import failure_kind
 
 from temper.envs.core.errors import FailureKind
 from temper.envs.transcript import score_turns
@@ -67,13 +68,13 @@ def test_a_schema_alone_asks_for_any_valid_value() -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"completion": {"name": "Ann"}}, "not valid under the schema.*'age' is a required property"),
+        ({"completion": {"name": "Ann"}}, "completion.*'age'"),
         ({"completion": "Ann"}, "completion"),
         ({"schema": "{'a': 1}"}, "schema"),
         ({"schema": {"$ref": "https://example.com/x"}}, "https://example.com/x"),
         ({"schema": {"properties": {"age": {"$ref": "#/properties/age"}}}}, "itself"),
         ({"schema": {"$defs": {"b": {}}, "properties": {"age": {"$id": "x", "$ref": "#/$defs/b"}}}}, "defs/b"),
-        ({"schema": {"pattern": r"^(?:a|b|ab)*[^ab]$"}, "completion": json.dumps("ab" * 40)}, "patterns of the schema"),
+        ({"schema": {"pattern": r"^(?:a|b|ab)*[^ab]$"}, "completion": json.dumps("ab" * 40)}, "patterns"),
         ({"prompt": 5}, "prompt"),
         ({"prompt": [{"role": "user", "content": [5]}]}, "`content`.*5"),
         ({"prompt": [{"role": "system", "content": "x"}]}, "`prompt`"),
@@ -95,5 +96,4 @@ def test_a_schema_without_end_is_the_graders_fault() -> None:
     task = task_of({"json_schema": {"properties": {"a": {"$ref": "#/properties/a"}}}})
     scored = score_turns(task, ['{"a": 1}'])
     assert scored.reward is None
-    assert scored.failure is not None
-    assert scored.failure.kind is FailureKind.GRADER
+    assert failure_kind(scored) is FailureKind.GRADER

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.bound import bound, opened, say
 from support.chat_server import ChatServerDouble, told
+from support.refusals import failure_kind
 from support.tiny_shop import CANCEL, DETAILS, INSTRUCTION, TRANSFER, play, row
 
 from temper.envs.binding import bind
@@ -111,17 +112,13 @@ def test_an_endless_dialogue_earns_nothing(shop: Path) -> None:
 @pytest.mark.parametrize("fault", ["500", "401", "rubbish", "broken off"])
 def test_a_server_that_fails_is_a_fault_and_no_reward(shop: Path, fault: str) -> None:
     with ChatServerDouble(lambda _: told("Hi."), faults=[fault] * 2) as server:
-        failure = score_turns(task_of(shop, row(CANCEL), asking(server)), [HELLO]).failure
-    assert failure is not None
-    assert failure.kind is FailureKind.ENVIRONMENT
+        assert failure_kind(score_turns(task_of(shop, row(CANCEL), asking(server)), [HELLO])) is FailureKind.ENVIRONMENT
 
 
 def test_a_server_that_is_down_is_a_fault_and_no_reward(shop: Path) -> None:
     with saying("Hi.") as server:
         task = task_of(shop, row(CANCEL), asking(server))
-    failure = score_turns(task, [HELLO, say("", CANCEL), "Done."]).failure
-    assert failure is not None
-    assert failure.kind is FailureKind.ENVIRONMENT
+    assert failure_kind(score_turns(task, [HELLO, say("", CANCEL), "Done."])) is FailureKind.ENVIRONMENT
 
 
 def test_waiting_for_the_customer_is_off_the_clock(shop: Path) -> None:

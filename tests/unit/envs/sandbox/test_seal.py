@@ -54,5 +54,5 @@ def test_calls_of_another_architecture_end_the_process(machine: str) -> None:
 
 
 def test_a_machine_whose_calls_are_not_listed_is_refused() -> None:
-    with pytest.raises(OSError, match="no list of system calls for s390x"):
+    with pytest.raises(OSError, match="s390x"):
         seal.seccomp_filter("s390x")

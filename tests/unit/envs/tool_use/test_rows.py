@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from support.refusals import refuses
 from support.task_data import DATA, needs_data
 
 from temper.envs.core.task import Task
@@ -137,28 +138,28 @@ def test_the_negatives_are_of_every_kind() -> None:
 
 def test_an_argument_without_a_value_has_no_reference_call() -> None:
     task = function_rows.load(row([{"f": {"size": []}}], JAVA, required=["size"]))
-    with pytest.raises(ValueError, match="argument 'size' has no accepted value"):
+    with refuses("size"):
         reference.reference(task)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "key"),
     [
-        ({"question": []}, "'question' has 0"),
-        ({"question": [[], []]}, "'question' has 2"),
-        ({"question": [[{"role": "system", "content": "x"}]]}, "`question`"),
-        ({"question": [[{"role": "robot", "content": "x"}]]}, "'robot'"),
-        ({"function": [{"parameters": {}}]}, "'function'"),
-        ({"function": [{"name": "f"}]}, "'function'"),
-        ({"function": [{"name": "f", "parameters": {"properties": {"x": 1}}}]}, "'function'"),
-        ({"ground_truth": [{"f": {"x": 1}}]}, "'ground_truth'"),
-        ({"ground_truth": [{"f": {}, "g": {}}]}, "'ground_truth'"),
-        ({"ground_truth": ["f(x=1)"]}, "'ground_truth'"),
-        ({"ground_truth": None}, "ground_truth is null"),
+        ({"question": []}, "question"),
+        ({"question": [[], []]}, "question"),
+        ({"question": [[{"role": "system", "content": "x"}]]}, "question"),
+        ({"question": [[{"role": "robot", "content": "x"}]]}, "robot"),
+        ({"function": [{"parameters": {}}]}, "function"),
+        ({"function": [{"name": "f"}]}, "function"),
+        ({"function": [{"name": "f", "parameters": {"properties": {"x": 1}}}]}, "function"),
+        ({"ground_truth": [{"f": {"x": 1}}]}, "ground_truth"),
+        ({"ground_truth": [{"f": {}, "g": {}}]}, "ground_truth"),
+        ({"ground_truth": ["f(x=1)"]}, "ground_truth"),
+        ({"ground_truth": None}, "ground_truth"),
     ],
 )
-def test_a_broken_row_is_named(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_broken_row_is_named(change: dict[str, Any], key: str) -> None:
+    with refuses(key):
         function_rows.load(row([{"f": {}}], {}, required=[]) | change)
 
 

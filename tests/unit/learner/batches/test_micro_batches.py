@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.refusals import refuses
 from support.turns import turn_of
 
 from temper.envs.core.task import EnvRef, Task
@@ -124,7 +125,7 @@ def test_mini_batches_keep_the_samples_of_an_episode_together() -> None:
 
 
 def test_misaligned_sequences_are_refused_with_both_lengths():
-    with pytest.raises(ValueError, match="behaviour_T has 1 entries for 2 ids"):
+    with refuses("behaviour_T", 1, 2):
         TrainingSample(
             ids=as_ids((1, 2)),
             trained_T=as_marks((False, True)),

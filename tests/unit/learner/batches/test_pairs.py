@@ -6,7 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from support import tiny_models
 from transformers import PreTrainedModel
 
 from temper.learner.batches.micro_batches import MicroBatch, TrainBatch
@@ -41,12 +40,6 @@ def batch(*, ranks: int, tokens: int) -> TrainBatch:
 
 def real(micro_batch: MicroBatch) -> bool:
     return bool(micro_batch.weights_BT.any())
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """A tiny Llama, and another that began elsewhere."""
-    return tiny_models.two_llamas(tmp_path_factory.mktemp("model"))
 
 
 def gradient(loss: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
@@ -91,12 +84,12 @@ def through(
 
 
 @pytest.mark.parametrize(("ranks", "tokens"), [(1, 10**6), (1, 40), (2, 1), (3, 10**6)])
-def test_a_batch_has_the_plain_loss_however_it_is_spread(models, ranks, tokens):
-    loss, sums = through(models[0], models[1], batch(ranks=ranks, tokens=tokens))
-    found = gradient(loss, models[0])
-    expected, margins = plain(*models)
+def test_a_batch_has_the_plain_loss_however_it_is_spread(llamas, ranks, tokens):
+    loss, sums = through(llamas[0], llamas[1], batch(ranks=ranks, tokens=tokens))
+    found = gradient(loss, llamas[0])
+    expected, margins = plain(*llamas)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
-    assert torch.allclose(found, gradient(expected, models[0]), rtol=0.0, atol=1e-6)
+    assert torch.allclose(found, gradient(expected, llamas[0]), rtol=0.0, atol=1e-6)
     assert found.abs().max() > 1e-3
     assert sums["weight"] == len(LENGTHS)
     assert sums["margin"] == pytest.approx(sum(margins), abs=1e-5)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import tiny_models
 from transformers import PreTrainedModel
 from unit.learner.batches.test_pairs import gradient
 
@@ -48,27 +47,21 @@ class Answers:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """A tiny Llama, and another that began elsewhere."""
-    return tiny_models.two_llamas(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def answers(models: tuple[PreTrainedModel, PreTrainedModel]) -> Answers:
+def answers(llamas: tuple[PreTrainedModel, PreTrainedModel]) -> Answers:
     """Old log-probabilities near the model's: far enough for every clip, near enough for the sequence's to vary."""
     draw = torch.Generator().manual_seed(3)
     ids = [torch.randint(3, 250, (PROMPT + length,), generator=draw).tolist() for length in LENGTHS]
     made = Answers(ids=ids, old_BT=torch.empty(0), ref_BT=torch.empty(0))
     ids_BT, _ = made.padded()
     with torch.no_grad():
-        now_BT = token_logprobs(models[0](input_ids=ids_BT).logits, ids_BT)
+        now_BT = token_logprobs(llamas[0](input_ids=ids_BT).logits, ids_BT)
     noise = [torch.randn(now_BT.shape, generator=draw) for _ in range(2)]
     scale_B1 = torch.tensor([[0.5], [0.5], [1.0], [1e-4]])
     return Answers(ids=ids, old_BT=now_BT + scale_B1 * noise[0], ref_BT=now_BT + 0.3 * noise[1])
 
 
 @pytest.fixture(scope="module")
-def grpo(models: tuple[PreTrainedModel, PreTrainedModel], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def grpo(llamas: tuple[PreTrainedModel, PreTrainedModel], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """TRL's trainer of the model, built by TRL."""
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     config = trl.GRPOConfig(
@@ -80,7 +73,7 @@ def grpo(models: tuple[PreTrainedModel, PreTrainedModel], tmp_path_factory: pyte
         num_generations=2,
     )
     return trl.GRPOTrainer(
-        model=models[0],
+        model=llamas[0],
         reward_funcs=_no_reward,
         args=config,
         train_dataset=datasets.Dataset.from_list([{"prompt": "1+1"}]),
@@ -168,36 +161,36 @@ PPO = LossConfig(old_policy="rollout", dual_clip=0.0, error_guard=0.0)
     ],
 )
 @pytest.mark.parametrize("dual_clip", [0.0, 1.5])
-def test_the_clipped_losses_agree(grpo, models, answers, loss_type, aggregation, dual_clip):
+def test_the_clipped_losses_agree(grpo, llamas, answers, loss_type, aggregation, dual_clip):
     trainer = told(grpo, loss_type=loss_type, low=0.2, high=0.28)
     trainer.args.delta = dual_clip or None
-    loss, watched = ours(models[0], answers, replace(PPO, dual_clip=dual_clip, **aggregation))
+    loss, watched = ours(llamas[0], answers, replace(PPO, dual_clip=dual_clip, **aggregation))
     assert 0 < watched.sums["clipped"] < watched.sums["weight"]
-    check(loss, theirs(trainer, answers), models[0])
+    check(loss, theirs(trainer, answers), llamas[0])
 
 
-def test_gspo_agrees(grpo, models, answers):
+def test_gspo_agrees(grpo, llamas, answers):
     trainer = told(grpo, loss_type="grpo", low=3e-4, high=4e-4)
     trainer.importance_sampling_level = "sequence"
-    loss, watched = ours(models[0], answers, LossConfig(surrogate="gspo", aggregation="sequence", error_guard=0.0))
+    loss, watched = ours(llamas[0], answers, LossConfig(surrogate="gspo", aggregation="sequence", error_guard=0.0))
     assert 0 < watched.sums["clipped"] < watched.sums["weight"]
-    check(loss, theirs(trainer, answers), models[0])
+    check(loss, theirs(trainer, answers), llamas[0])
 
 
-def test_cispo_agrees(grpo, models, answers):
+def test_cispo_agrees(grpo, llamas, answers):
     trainer = told(grpo, loss_type="cispo", low=0.2, high=1.5)  # TRL's bound is that of the ratio itself
-    loss, watched = ours(models[0], answers, LossConfig(surrogate="cispo", clip_high=0.5, error_guard=0.0))
+    loss, watched = ours(llamas[0], answers, LossConfig(surrogate="cispo", clip_high=0.5, error_guard=0.0))
     assert 0 < watched.sums["clipped"] < watched.sums["weight"]
-    check(loss, theirs(trainer, answers), models[0])
+    check(loss, theirs(trainer, answers), llamas[0])
 
 
-def test_divergence_and_entropy_in_the_loss_agree(grpo, models, answers):
+def test_divergence_and_entropy_in_the_loss_agree(grpo, llamas, answers):
     trainer = told(grpo, loss_type="bnpo", low=0.2, high=0.28)
     trainer.beta = 0.1
     near = replace(PPO, kl_coefficient=0.1)
-    check(ours(models[0], answers, near)[0], theirs(trainer, answers), models[0])
+    check(ours(llamas[0], answers, near)[0], theirs(trainer, answers), llamas[0])
     trainer._entropy_bonus_enabled, trainer.entropy_coef = True, 0.05
-    check(ours(models[0], answers, replace(near, entropy_bonus=0.05))[0], theirs(trainer, answers), models[0])
+    check(ours(llamas[0], answers, replace(near, entropy_bonus=0.05))[0], theirs(trainer, answers), llamas[0])
 
 
 def test_the_negative_guard_is_trls_off_policy_mask(grpo):
@@ -212,9 +205,9 @@ def test_the_negative_guard_is_trls_off_policy_mask(grpo):
     assert 0 < kept_B1.sum() < 64
 
 
-def test_dpo_agrees(models, answers, tmp_path):
+def test_dpo_agrees(llamas, answers, tmp_path):
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
-    model, reference = models
+    model, reference = llamas
     trainer = trl.DPOTrainer(
         model=model,
         ref_model=reference,

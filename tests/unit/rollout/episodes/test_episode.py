@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from support.bound import bound
+from support.refusals import failure_kind
 from support.replay_engine import Recording, ReplayEngine, read_recording
 from support.scripted_engine import RENDERER, TOKENIZER, completion, runner_of
 
@@ -88,9 +89,7 @@ def test_a_turn_limit_ends_an_episode() -> None:
 
 def test_an_engine_that_fails_is_a_typed_failure() -> None:
     trajectory = play(math_task(), {})
-    assert trajectory.failure is not None
-    assert trajectory.failure is not None
-    assert trajectory.failure.kind is FailureKind.ENGINE
+    assert failure_kind(trajectory) is FailureKind.ENGINE
 
 
 def test_a_recorded_trajectory_replays_to_the_same_trajectory(tmp_path: Path) -> None:

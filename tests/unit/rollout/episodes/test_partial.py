@@ -2,12 +2,11 @@
 
 import dataclasses
 import importlib.util
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bound import bound, say
+from support.bound import generated, say
 from support.code_tasks import task_of as code_task
 from support.held_engine import said_in
 from support.interruptions import interrupted, mathematics, own, same_but_for_versions
@@ -48,11 +47,10 @@ def shop(path: Path) -> tuple[Task, list[str]]:
 
 
 def puzzle(path: Path) -> tuple[Task, list[str]]:
-    env = configure_env("reasoning_gym", {"dataset": "basic_arithmetic"})
-    assert env.generate is not None
-    task = bound(env.generate(random.Random(1), 1), env)
-    assert env.reference is not None
-    return task, ["</think>" + text for text in env.reference(task)]
+    options = {"dataset": "basic_arithmetic"}
+    task, reference = generated("reasoning_gym", options, seed=1), configure_env("reasoning_gym", options).reference
+    assert reference is not None
+    return task, ["</think>" + text for text in reference(task)]
 
 
 def game(path: Path) -> tuple[Task, list[str]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.model_families import NEMOTRON_NANO_V2, tokenizer_of
+from support.refusals import refuses
 
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
@@ -70,7 +71,7 @@ def test_a_family_without_calls_is_refused_with_tools(name: str, ends: tuple[str
     tokenizer = tokenizer_of(name)
     assert find_format(tokenizer).ends == ends
     check_round_trip(tokenizer, TEXT)
-    with pytest.raises(ValueError, match=r"leaves tool calls out; .*model\.chat_template"):
+    with refuses("model.chat_template"):
         check_round_trip(tokenizer, ALL)
 
 
@@ -85,7 +86,7 @@ def test_a_template_that_drops_tools_is_refused() -> None:
 def test_calls_that_no_format_reads_are_shown_in_the_refusal() -> None:
     other = byte_tokenizer()
     other.chat_template = str(other.chat_template).replace("<tool_call>{", "<ask>{").replace("}</tool_call>", "}</ask>")
-    with pytest.raises(ValueError, match=r"writes a tool call as '<ask>.*which no known format reads"):
+    with refuses("'<ask>"):
         check_round_trip(other, ALL)
 
 

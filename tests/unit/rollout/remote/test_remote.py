@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import random
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import generated
 from support.chat_server import CALL, HANG_S, KEY, MATH, Body, ChatServerDouble, Say, asked, told
 
 from temper.envs.catalog import environment
@@ -66,9 +65,7 @@ def test_an_answer_has_a_score_and_the_servers_lengths() -> None:
 
 
 def test_an_expert_behind_a_server_earns_1_with_tools() -> None:
-    definition = environment("tool_use")
-    assert definition.generate is not None
-    task = bound(definition.generate(random.Random(4), 1), "tool_use")
+    task = generated("tool_use", seed=4)
     with ChatServerDouble(expert(task)) as server:
         (answer,) = asked(server, task).trajectories
     assert (answer.reward, answer.stop) == (1.0, Stop.ENV)
@@ -100,9 +97,7 @@ def test_a_call_without_json_arguments_is_a_bad_call() -> None:
         BadCall(error="error: tool call is not JSON"),
         Call(name="get", arguments={"key": "a"}),
     )
-    definition = environment("tool_use")
-    assert definition.generate is not None
-    task = bound(definition.generate(random.Random(4), 1), "tool_use")
+    task = generated("tool_use", seed=4)
     said = iter([told(None, tool_calls=[bad]), told("\\boxed{0}")])
     with ChatServerDouble(lambda body: next(said)) as server:
         (answer,) = asked(server, task).trajectories
@@ -192,9 +187,7 @@ def test_an_episode_that_failed_is_tried_again_and_counted() -> None:
 
 
 def test_a_conversation_that_outgrows_the_server_is_cut_there() -> None:
-    definition = environment("tool_use")
-    assert definition.generate is not None
-    task = bound(definition.generate(random.Random(4), 1), "tool_use")
+    task = generated("tool_use", seed=4)
     with ChatServerDouble(expert(task), faults=["", "too long"]) as server:
         (answer,) = asked(server, task).trajectories
     assert (answer.stop, len(answer.turns)) == (Stop.EPISODE_LENGTH, 1)

@@ -20,6 +20,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 from support import tiny_models
 from support.chat_server import ChatServerDouble
+from support.refusals import refuses
 
 from temper.envs.binding import bind
 from temper.envs.config import EnvConfig
@@ -43,7 +44,7 @@ QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
 def test_a_run_means_its_newest_model(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.store(RunState())
-    with pytest.raises(FileNotFoundError, match="has no model yet; run its stage init"):
+    with refuses("init", tmp_path, error=FileNotFoundError):
         model_directory(tmp_path)
     run.store(RunState(model="checkpoints/rl/000044"))
     newest = tmp_path / "checkpoints" / "rl" / "000044"
@@ -60,7 +61,7 @@ def test_on_loopback_no_key_is_needed(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "gpu-box", ""])
 def test_where_other_machines_reach_the_server_a_key_is(host: str) -> None:
-    with pytest.raises(ValueError, match="VLLM_API_KEY is not set"):
+    with refuses("VLLM_API_KEY"):
         require_key(host, {})
     require_key(host, {"VLLM_API_KEY": "word"})
 
