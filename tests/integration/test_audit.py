@@ -123,16 +123,6 @@ def test_a_wrong_row_of_the_metrics_is_found(folder: RunDir, fault: str) -> None
     require_found(folder, "metrics.jsonl" if offset is None else f"metrics.jsonl:{line + offset}")
 
 
-def test_a_lost_row_of_a_trained_ticket_is_found_at_the_step(folder: RunDir) -> None:
-    change(folder.event_log, row_of(folder, "trained")[0])
-    require_found(folder, f"event_log.jsonl:{first(folder.event_log, event='step', step=18)}")
-
-
-def test_a_lost_step_is_found_at_the_next(folder: RunDir) -> None:
-    change(folder.event_log, first(folder.event_log, event="step", step=18))
-    require_found(folder, f"event_log.jsonl:{first(folder.event_log, event='step', step=19)}")
-
-
 def test_a_lost_event_log_is_found(folder: RunDir) -> None:
     folder.event_log.unlink()
     require_found(folder, "event_log.jsonl")
@@ -143,13 +133,6 @@ def test_a_ticket_that_was_trained_steps_ago_is_found(folder: RunDir) -> None:
     ticket = rows(folder.event_log)[old - 1]["ticket"]
     change(folder.event_log, line, row | {"ticket": ticket})
     require_found(folder, f"event_log.jsonl:{line}", ticket)
-
-
-def test_a_ticket_that_finishes_after_its_end_is_found(folder: RunDir) -> None:
-    line, row = row_of(folder, "trained")
-    finished = rows(folder.event_log)[first(folder.event_log, event="finished", ticket=row["ticket"]) - 1]
-    change(folder.event_log, line, row, finished)
-    require_found(folder, f"event_log.jsonl:{line + 1}", row["ticket"])
 
 
 def test_a_ticket_that_is_trained_before_it_is_finished_is_found(folder: RunDir) -> None:
@@ -226,45 +209,6 @@ def test_trajectories_that_are_told_to_be_unwritten_or_came_before_a_restart_are
     event = {"kind": "unwritten", "what": {"rl-10.jsonl": "No space left on device"}}
     change(folder.metrics, 10, rows(folder.metrics)[9], {"stage": "rl", "step": 10, "time": 1.0, "event": event})
     assert failures(folder) == []
-
-
-def test_how_often_answers_are_kept_may_change_and_counts_from_there_on(folder: RunDir) -> None:
-    """Every 10 steps, the default, up to step 10, and every 4 afterwards."""
-    event = {"kind": "changed", "what": {"checkpoints.trajectories_every": ["10", "4"]}}
-    change(folder.metrics, 10, rows(folder.metrics)[9], {"stage": "rl", "step": 10, "time": 1.0, "event": event})
-    folder.store(replace(folder.state(), fingerprint={"checkpoints.trajectories_every": "4"}))
-    assert [one.where for one in failures(folder)] == [f"trajectories/rl-{step}.jsonl" for step in (12, 16)]
-
-
-def test_a_fork_answers_for_its_own_steps(folder: RunDir) -> None:
-    """It has the event log up to the checkpoint, and metrics from there on."""
-    for line in range(15, 0, -1):
-        change(folder.metrics, line)
-    for step in (5, 10, 15):
-        folder.trajectory_file("rl", step).unlink()
-    folder.store(replace(folder.state(), done={"sft": 9, "rl": 20}, origin={"from": "rl/15"}))
-    assert failures(folder) == []
-    change(folder.metrics, 1)
-    assert [one.where for one in failures(folder)] == ["metrics.jsonl:1", "event_log.jsonl"]
-
-
-def test_a_fork_has_the_event_log_of_the_stages_before_and_none_of_their_rows(folder: RunDir) -> None:
-    folder.metrics.unlink()
-    shutil.rmtree(folder.trajectories)
-    shutil.rmtree(folder.root / "checkpoints")
-    folder.trajectories.mkdir()
-    folder.store(replace(folder.state(), done={"rl": 20}, origin={"from": "rl-2/5"}))
-    assert failures(folder) == []
-    folder.store(replace(folder.state(), done={"rl": 20}, origin={}))
-    assert len(failures(folder)) == 1 + 20
-
-
-def test_the_steps_of_a_supervised_stage_stand_once_each(folder: RunDir) -> None:
-    log = MetricsLog(folder.metrics)
-    for step in (1, 2, 4):
-        log.append("sft", step, {"train/loss": 1.0})
-    folder.store(replace(folder.state(), done={"sft": 5, "rl": 20}))
-    assert [one.where for one in failures(folder)] == ["metrics.jsonl:23", "metrics.jsonl"]
 
 
 def test_an_evaluation_has_one_row_that_says_what_its_file_says(folder: RunDir) -> None:

@@ -6,37 +6,19 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-import pytest
-
 from requirements.carry import (
     LOCK,
-    PARTS,
     UNUSED,
     closure,
     command,
     for_one_gpu,
-    instructions,
-    main,
-    names_in,
     packed,
     pins_of,
-    size_of,
     wanted,
     write,
 )
 
 PINS = pins_of(LOCK.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(("text", "size"), [("64MiB", 64 * 2**20), ("1GiB", 2**30), ("2KiB", 2048), ("500", 500)])
-def test_a_limit_has_a_unit(text: str, size: int) -> None:
-    assert size_of(text) == size
-
-
-@pytest.mark.parametrize("text", ["64 MB", "0MiB", "-1", "much"])
-def test_a_limit_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="--limit"):
-        size_of(text)
 
 
 def test_no_call_brings_more_than_the_limit_and_none_less_before_the_last(tmp_path: Path) -> None:
@@ -73,17 +55,6 @@ def test_the_printed_commands_unpack_what_came_in_several_calls(tmp_path: Path) 
     assert [one.name for one in kept.iterdir()] == ["site"]
 
 
-def test_each_part_of_the_check_runs_in_the_call_that_completes_what_it_needs(tmp_path: Path) -> None:
-    made = [tmp_path / f"{need}.tar.xz" for need in PARTS]
-    for archive in made:
-        archive.write_bytes(bytes(10))
-    texts = instructions(packed(made, limit=15), Path("out"))
-    assert [[part for names in PARTS.values() for part in names if f" {part} " in text] for text in texts] == [
-        list(PARTS["deepspeed"]),
-        [*PARTS["vllm"], *PARTS["ray"]],
-    ]
-
-
 def fat_binary(*entries: tuple[int, int, bytes]) -> bytes:
     """Return device code in nvcc's format. Each entry is a kind (1 PTX, 2 compiled), an architecture and code."""
     body = b"".join(
@@ -111,19 +82,3 @@ def test_the_lock_is_carried_but_for_what_torch_brings_along() -> None:
     assert sum(map(len, found.values())) == len(set().union(*found.values()))
     assert set().union(*found.values()) == {name for name in PINS.keys() - there if not UNUSED.match(name)}
     assert wanted(PINS, "deepspeed", have=set()).keys() == {"deepspeed"}
-
-
-def test_packages_that_the_machine_has_stay_here_but_for_those_of_the_check() -> None:
-    have = names_in("PyYAML==6.0\ntransformers==5.17.0\nhf_xet @ file:///wheels/hf_xet.whl\n")
-    assert have == {"pyyaml", "transformers", "hf-xet"}
-    names = {pin.name for pin in wanted(PINS, "deepspeed", have=have)["deepspeed"]}
-    assert "transformers" in names
-    assert not names & {"pyyaml", "hf-xet"}
-
-
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"notes\.txt"):
-        write([], tmp_path / "out")
-    assert main(["--out", str(tmp_path), "--limit", "none"]) == 2

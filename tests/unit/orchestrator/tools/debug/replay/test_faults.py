@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from support.replays import page, replay
 from temper.learner.config import LearnerConfig
 from temper.learner.saving import HEADERS_BYTES
 from temper.learner.trainer_group import TrainerGroup
-from temper.orchestrator.__main__ import main
 from temper.orchestrator.loop.deadline import DeadlineConfig, StuckError
 from temper.orchestrator.run.checkpoint import place, size_of, steps
 from temper.orchestrator.run.folder import RunDir
@@ -189,32 +187,6 @@ def test_what_ranks_printed_is_kept_where_a_replay_fails(
     (kept,) = tmp_path.iterdir()
     assert kept.read_text() == "rank 1: out of memory\n"
     assert capfd.readouterr().err.endswith(f"{kept}\n")
-
-
-def test_a_number_that_is_not_finite_is_null_on_the_screen_as_in_the_file(
-    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = SimpleNamespace(match=Match.DIFFERS, as_json=lambda: {"largest": math.inf, "tokens": [math.nan, 1.5]})
-    monkeypatch.setattr(answer, "replay_step", lambda *_told, **_also: found)
-    monkeypatch.setattr(answer, "stop_ray", lambda: None)
-    out = tmp_path / "out.json"
-    asked = ReplayRequest(step="1")
-    assert answer.answer_replay(run.root, asked, as_json=True, out=out, scratch=tmp_path, deadline_s=1.0) == 1
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == {"largest": None, "tokens": [None, 1.5]} == json.loads(out.read_text())
-
-
-def test_the_steps_that_can_be_replayed_have_the_form_of_a_replay(
-    run: RunDir, found: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "steps.json"
-    assert main(["debug", "replay", str(run.root), "--json", "--out", str(out)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == json.loads(out.read_text())
-    one = found.as_json()
-    assert told["run"] == one["run"]
-    assert {name: one[name] for name in ("stage", "step", "from")} in told["replayable"]
-    assert [step["step"] for step in told["replayable"]] == [1, 2, LAST]
 
 
 def test_control_characters_of_a_models_text_do_not_reach_the_terminal(found: Replay) -> None:

@@ -32,9 +32,8 @@ from temper.orchestrator.run.checkpoint import DamagedCheckpointError
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.recording import BatchKeeper, StepBatch, read_batch, write_batch
 from temper.orchestrator.tools.debug.replay.chain import choose_chain, replayable
-from temper.orchestrator.tools.debug.replay.page import furthest_layers
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start
-from temper.orchestrator.tools.debug.replay.weights import Moved, compare_stored
+from temper.orchestrator.tools.debug.replay.weights import compare_stored
 from temper.rollout.trajectory import Turn
 
 
@@ -391,14 +390,6 @@ def test_adapters_are_compared_beside_the_weights_that_have_them_merged(run: Run
     (found,) = compare_stored(one, other).unequal
     assert (found.layer, found.type, found.entries, found.unequal) == ("layer 0", "adapter", 6, 6)
     assert found.largest == 2**-20
-
-
-def test_a_layer_that_begins_to_move_is_shown_before_any_that_moves_otherwise() -> None:
-    still, small, large = Moved(), Moved(), Moved()
-    still.add(torch.zeros(2), torch.ones(2))
-    small.add(torch.ones(2), torch.full((2,), 1.1))
-    large.add(torch.ones(2), torch.full((2,), 4.0))
-    assert furthest_layers({"small": small, "still": still, "large": large}) == ["still", "large", "small"]
 
 
 @pytest.mark.slow

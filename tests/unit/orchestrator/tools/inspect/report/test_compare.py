@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.tools.inspect.report.compare import spread
 
 Points = list[dict[str, Any]]
 
@@ -152,12 +151,6 @@ def test_runs_under_different_budgets_are_refused_with_those_that_both_need(
     said = refused(capsys, "--runs", f"a={tmp_path / 'long'}", "--runs", f"b={tmp_path / 'short'}")
     assert "eval.budgets=[8,16]" in said
     assert "eval.budgets=[8,16]" in refused(capsys, "--runs", f"a={tmp_path / 'long'},{tmp_path / 'short'}")
-
-
-def test_the_spread_of_one_value_has_no_deviation() -> None:
-    one, none = spread([0.5]), spread([])
-    assert (one.mean, one.low, one.high, one.runs, one.std != one.std) == (0.5, 0.5, 0.5, 1, True)
-    assert (none.runs, none.mean != none.mean) == (0, True)
 
 
 def test_an_environment_that_only_one_group_has_is_shown_for_it_alone(tmp_path: Path) -> None:

@@ -19,10 +19,8 @@ from support.viewed_run import (
     CLOSING,
     HOSTILE,
     SPLIT,
-    group,
     nested_group,
     step_groups,
-    task,
     write_large_run,
     write_viewed_run,
 )
@@ -297,19 +295,3 @@ def test_fifty_megabytes_of_rows_open_within_two_seconds(browser: "Browser", tmp
     print(f"{size / 1e6:.0f} MB of rows, a page of {out.stat().st_size / 1e6:.1f} MB: {seconds}")
     assert size > 50e6
     assert max(seconds.values()) < 2.0
-
-
-def test_equal_rewards_draw_no_bars_and_groups_count_from_one(page: "Page", tmp_path: Path) -> None:
-    run, out = write_viewed_run(tmp_path / "equal"), tmp_path / "equal.html"
-    asked = [task("math", f"sum-{place}", f"{place}+1?") for place in range(3)]
-    groups = [group(10**9 + place, one, [("7<end>", 0.0), ("77<end>", 0.0)]) for place, one in enumerate(asked)]
-    write_groups(run.trajectories / "eval-rl.jsonl", groups)
-    assert main(["view", str(run.root), "--evaluation", "rl", "--out", str(out)]) == 0
-    page.goto(f"{out.as_uri()}#row=2")
-    page.wait_for_selector("body[data-ready]")
-    rewards, tokens = page.locator("#histograms figure").all()
-    assert (rewards.locator("svg").count(), tokens.locator("svg").count()) == (0, 1)
-    assert "0" in rewards.inner_text()
-    assert "2 of 3" in page.locator("#group h2").inner_text()
-    stops = {"env", "finished"} & set(page.locator("#rows .row").first.inner_text().split())
-    assert stops == {"finished"} & set(page.locator("#group .card").first.inner_text().split())

@@ -3,13 +3,11 @@
 import json
 import re
 import shlex
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
+from support.browsing import CHROMIUM, NONE_HERE, launched, one_page
 from support.played_run import SLEEP_S, write_played_run
 
 from temper.orchestrator.__main__ import main
@@ -107,27 +105,6 @@ def test_each_tool_call_is_a_span_where_and_as_long_as_it_ran(page: "Page", rows
     assert re.fullmatch(r"tool calculator\(expression=\".+\"\)\s+-?\d+", messages[1]), messages[1]
 
 
-def test_files_of_before_calls_were_timed_open_and_say_so(page: "Page", run: RunDir, tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    shutil.copytree(run.root, old)
-    file = old / "trajectories" / "rl-10.jsonl"
-    kept = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    for row in kept:
-        for turn in row["turns"]:
-            del turn["tool_spans"]
-    file.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-    out = old / "step.html"
-    assert main(["view", str(old), "--step", "10", "--out", str(out)]) == 0
-    browser = page.context.browser
-    assert browser is not None
-    with one_page(browser) as (other, errors):
-        other.goto(out.as_uri())
-        other.wait_for_selector("body[data-ready]")
-        assert "turn 1: 2 tool calls, " in other.locator("#answer").inner_text()
-        assert "single times not recorded" in other.locator("#answer").inner_text()
-        assert errors == []
-
-
 def gaps_of(row: dict[str, Any]) -> list[float]:
     """Return the absolute logprob difference of trainer and engine on each sampled token."""
     theirs = [value for turn in row["turns"] for value in turn["logprobs"]]
@@ -206,24 +183,3 @@ def test_every_filter_leaves_the_rows_that_it_names(page: "Page", rows: list[dic
         assert found == expected, (column, wanted)
     page.locator("[data-column='stop']").select_option("finished")  # the spread filter is still set
     assert page.locator(".row").count() == 2
-
-
-def test_a_link_that_was_copied_leads_to_its_token(page: "Page") -> None:
-    choose(page, 1)
-    page.locator("#tokens span[data-token]").last.click()
-    told = page.locator("#token").inner_text()
-    page.get_by_role("button", name="copy link").click()
-    sync_api.expect(page.locator("#answer .badges button")).to_have_text("copied")
-    page.locator("#search").click()
-    page.keyboard.press("Control+V")
-    link = page.locator("#search").input_value()
-    assert link == page.url
-    assert "row=1&token=" in link
-    browser = page.context.browser
-    assert browser is not None
-    with one_page(browser) as (other, errors):
-        other.goto(link)
-        other.wait_for_selector("body[data-ready]")
-        assert other.locator("#token").inner_text() == told
-        sync_api.expect(other.locator("#tokens .chosen")).to_be_in_viewport()
-        assert errors == []

@@ -81,17 +81,6 @@ def test_what_turns_directions_turns_nothing_beside_it_and_what_is_unseen_is_nam
     assert page.locator(".row .hidden").count() == 1
 
 
-def test_a_very_long_text_shows_its_beginning_and_the_rest_at_a_click(
-    page: "Page", run: RunDir, server: ViewServer
-) -> None:
-    rewrite(run, [group(7, task("math", "one", "y" * 20_000 + "the rest"), [("1<end>", 1.0)])])
-    visit(page, server)
-    said = page.locator("#group .message")
-    assert said.text_content() == "user  " + "y" * 20_000 + "8 more characters"
-    said.locator("button").click()
-    assert said.text_content() == "user  " + "y" * 20_000 + "the rest"
-
-
 def test_reasons_of_a_long_answer_take_no_time_for_each_pair_of_token_and_run(
     page: "Page", run: RunDir, server: ViewServer
 ) -> None:
@@ -199,31 +188,6 @@ def test_a_server_that_does_not_answer_is_told_of_until_it_does(
     expect(page.locator(".card.chosen")).to_have_attribute("data-row", "1")
 
 
-def test_what_was_told_is_there_again_once_a_server_has_answered_several_questions(
-    page: "Page", run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)  # one piece per group
-    server = ViewServer(run)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    visit(page, server)
-    notice, goes_on, answer, expect = page.locator("#notice"), threading.Event(), server.answer, sync_api.expect
-    told = notice.text_content()
-
-    def held(path: str) -> Any:
-        goes_on.wait(20)
-        return answer(path)
-
-    monkeypatch.setattr(server, "answer", held)
-    page.keyboard.press("g")
-    expect(notice).to_contain_text("Waiting")
-    page.keyboard.press("G")
-    page.wait_for_timeout(2500)  # the second request is late too
-    goes_on.set()
-    expect(notice).to_have_text(str(told))
-    server.shutdown()
-    server.server_close()
-
-
 def test_a_table_that_comes_late_does_not_take_the_place_of_what_was_chosen_after_it(
     page: "Page", server: ViewServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,22 +208,3 @@ def test_a_table_that_comes_late_does_not_take_the_place_of_what_was_chosen_afte
     assert page.evaluate(LATE_TABLE)
     expect(page.locator("#file")).to_have_value("eval-sft")
     expect(page.locator(".card.chosen .tokens")).to_have_text("eval-sft 0.0<end>")
-
-
-def test_on_a_small_screen_what_is_known_of_a_token_is_in_sight(page: "Page", server: ViewServer) -> None:
-    page.set_viewport_size({"width": 400, "height": 800})
-    visit(page, server)
-    page.locator("#tokens span[data-token]").first.click()
-    sync_api.expect(page.locator("#token b").first).to_be_in_viewport()
-    assert page.evaluate("document.documentElement.scrollWidth") == 400
-
-
-def test_the_cards_of_another_evaluation_are_reached_by_keys(page: "Page", server: ViewServer) -> None:
-    page.goto(f"{server.address}#file=eval-rl&against=eval-sft&row=0")
-    page.wait_for_selector("body[data-ready]")
-    page.locator(".card.chosen").focus()
-    for _ in range(2):
-        page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    sync_api.expect(page.locator("#file")).to_have_value("eval-sft")
-    assert page.url.endswith("#file=eval-sft&against=eval-rl&row=0&colour=surprisal")
