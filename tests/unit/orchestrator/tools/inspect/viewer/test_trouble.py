@@ -81,6 +81,7 @@ def test_what_turns_directions_turns_nothing_beside_it_and_what_is_unseen_is_nam
     assert page.locator(".row .hidden").count() == 1
 
 
+@pytest.mark.slow
 def test_reasons_of_a_long_answer_take_no_time_for_each_pair_of_token_and_run(
     page: "Page", run: RunDir, server: ViewServer
 ) -> None:
