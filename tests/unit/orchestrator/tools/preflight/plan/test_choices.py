@@ -18,7 +18,13 @@ PROBE = {"name": "probe", "stages": ["init", "rl"], "envs": {"math": {}}}
 """A run that leaves everything to its profile."""
 
 
-@pytest.mark.parametrize("card", [card.name for card in CARDS])
+FEW = ("T4-16G", "L40S-48G", "H100-80G")
+
+
+@pytest.mark.parametrize(
+    "card",
+    [pytest.param(card.name, marks=[] if card.name in FEW else [pytest.mark.slow]) for card in CARDS],
+)
 def test_a_profile_fits_or_is_refused_on_every_card(card: str) -> None:
     for name in PUBLIC:
         plan = plan_on(f"8x{card}", name, recipe=PROBE)
