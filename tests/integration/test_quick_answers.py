@@ -36,6 +36,7 @@ print("seen", json.dumps(seen), sep="\\n")
 DEMO = "configs/demo.yaml"
 ANSWERS: list[tuple[list[str], int]] = [
     (["--help"], 0),
+    (["config", DEMO, "--explain", "rl.max_lag"], 0),
     (["rnu"], 2),
     (["env", "chek"], 2),
     (["run", "nothere.yaml"], 2),

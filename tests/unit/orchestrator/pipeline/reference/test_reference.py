@@ -1,7 +1,5 @@
 """The reference of settings: a line for each setting, a page for all, and an explanation with value and origin."""
 
-import subprocess
-import sys
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -210,26 +208,3 @@ def test_the_command_explains_with_settings_behind_it(capsys: pytest.CaptureFixt
     for command in (["config", str(DEMO), "--explain", "rl.steps"], ["config", "--explain", "rl.steps", str(DEMO)]):
         assert main([*command, "rl.steps=7"]) == 0
         assert "7 (the command line)" in capsys.readouterr().out
-
-
-HEAVY = (
-    "deepspeed",
-    "mlflow",
-    "peft",
-    "transformers.configuration_utils",
-    "transformers.models.auto.auto_factory",
-    "vllm",
-)
-"""Slow imports that no setting needs."""
-
-
-def test_a_setting_is_explained_without_what_only_runs_need() -> None:
-    program = f"""
-import sys
-from temper.orchestrator.__main__ import main
-main(["config", "{DEMO}", "--explain", "rl.max_lag"])
-print([name for name in {HEAVY} if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.startswith("rl.max_lag\n  type      int\n")
-    assert done.stdout.endswith("\n[]\n")
