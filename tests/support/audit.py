@@ -72,16 +72,6 @@ class _Audit:
     def _measured(self, stage: str) -> list[tuple[int, MetricsRow]]:
         return [(line, row) for line, row in self._metrics if row.is_step_of(stage)]
 
-    def _first_step(self, stage: str) -> int:
-        """Return the first step that this run trained. A fork starts after a step of another run."""
-        name, _, step = self._state.origin.get("from", "").partition("/")
-        return int(step) + 1 if name == stage else 1
-
-    def _came_with_fork(self, stage: str) -> bool:
-        """Return whether a stage instance was done before the fork point."""
-        name, done = self._state.origin.get("from", "").partition("/")[0], list(self._state.done)
-        return bool(name) and stage in (done[: done.index(name)] if name in done else done)
-
     def _follow(self, stage: str) -> TicketLives:
         """Follow a stage's rows of the event log once, and compare each checkpoint with the log at its length."""
         rows = [(line, row) for line, row in self._event_log if row.stage == stage]
@@ -102,14 +92,12 @@ class _Audit:
         return lives
 
     def _check_checkpoint(self, stage: str, step: int, path: Path) -> LoopState | None:
-        """Check one checkpoint. Return its state, or None if it has none or belongs to another run."""
+        """Check one checkpoint. Return its state, or None if it has none."""
         try:
             verify(path)
         except (DamagedCheckpointError, FileNotFoundError) as error:
             if path.exists():  # a running driver removes old ones
                 self._add(path, str(error))
-            return None
-        if step < self._first_step(stage):
             return None
         if step not in {row.step for _, row in self._measured(stage)}:
             self._add(path, f"step {step} has a checkpoint and no row in {METRICS}")
@@ -146,8 +134,6 @@ class _Audit:
 
     def _check_metrics(self, stage: str, lives: TicketLives | None) -> None:
         rows = self._measured(stage)
-        if self._came_with_fork(stage) and not rows:
-            return  # it was measured in the other run
         if self._state.stages.get(stage) == "eval":
             self._check_evaluation(stage, rows)
         else:
@@ -159,7 +145,7 @@ class _Audit:
         """Check that steps are unique, ordered and without gaps. Evaluations between steps may have gaps."""
         names = {*self._stages, *self._state.done, *self._state.stages}
         is_between = stage in {evaluations_of(name) for name in names}
-        newest = -1 if is_between else self._first_step(stage) - 1
+        newest = -1 if is_between else 0
         for line, row in rows:
             if (row.step <= newest and (is_between or row.step > 0)) or (row.step > newest + 1 and not is_between):
                 self._add(self._run.metrics, f"{stage}: step {row.step} follows step {newest}", line)
@@ -202,8 +188,7 @@ class _Audit:
         measured = {row.step for _, row in rows}
         last = set() if stage in self._state.done else {lives.last_step}  # may be unfinished
         for step in sorted(lives.steps.keys() - measured - last):
-            if step >= self._first_step(stage):
-                self._add(self._run.event_log, f"{stage}: step {step} is in the event log and not in {METRICS}")
+            self._add(self._run.event_log, f"{stage}: step {step} is in the event log and not in {METRICS}")
 
     def _counts(self, stage: str, row: MetricsRow, tickets: StepTickets, lives: TicketLives) -> dict[str, int]:
         """Return the metrics that count tickets of a step, as the event log has them."""
@@ -212,8 +197,7 @@ class _Audit:
             "rollout/dropped_failed": len(tickets["failed"]),
         }
         counts |= _by_env(row, "groups_trained", tickets["trained"], lives)
-        forked = self._first_step(stage)
-        if not tickets[WITHOUT_TASK] and row.step != (forked if forked > 1 else None):  # else other groups were dropped
+        if not tickets[WITHOUT_TASK]:
             counts |= _by_env(row, "groups", (number for kind in ENDS for number in tickets[kind]), lives)
         return counts
 
