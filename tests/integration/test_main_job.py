@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,29 +60,30 @@ def open_ports(job: Job, actor: str) -> list[list[str]]:
     return ports
 
 
-@pytest.fixture
-def found() -> Iterator[Runs]:
-    with runs(DEMO) as made:
-        yield made
+@dataclass(frozen=True, kw_only=True)
+class MainJob:
+    """A finished run that was stopped and killed before, and what its processes said."""
+
+    folder: Path
+    run: Path
+    arguments: list[str]
+    steps: int
+    ports: dict[str, list[list[str]]]
+    stopped: tuple[int | None, str]
+    seconds: float
+    """Seconds of `rl` until the stop."""
+    status: str
+    """The status in the tracker after the stop."""
+    resumed: str
+    """The output of the process that was killed."""
+
+    @property
+    def client(self) -> MlflowClient:
+        return MlflowClient(tracking_uri=f"sqlite:///{self.folder}/mlflow.db")
 
 
-@pytest.mark.timeout(4000)
-def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
-    found: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two ranks with partitioned parameters are stopped in mid-training, one rank continues, and its driver is killed."""
-    assert JUDGED in block("python")
-    (tmp_path / "backwards.py").write_text(block("python"))  # the documents' own environment, beside the others
-    (tmp_path / "pleased.py").write_text(
-        block("python").replace("backwards", "pleased").replace(JUDGED, "binary_score(True")
-    )
-    (tmp_path / "torn.py").write_text(
-        block("python").replace("backwards", "torn").replace(JUDGED, "binary_score(len(parsed.answer) % 2 == 0")
-    )
-    teacher = tiny_models.qwen3(tmp_path / "teacher")  # of another family, with the same tokenizer
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.syspath_prepend(tmp_path)
-    arguments = [
+def settings_of(teacher: Path) -> list[str]:
+    return [
         *SMALL,
         "sft.steps=4",
         "sft.max_tokens=64",
@@ -100,88 +102,150 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
         "checkpoints.trajectories_every=1",
         "eval.no_thinking=true",
     ]
-    job = found.start("job", *arguments, LAST.format(kind="adamw", steps=4), f"rl.steps={ENDLESS}", *TWO_RANKS)
-    run = job.run
-    job.wait_until(job.reached("rl", 3), "a step of two ranks")
-    for actor, count in (("ray::TrainerWorker", 2), ("ray::RolloutWorker", 1)):
-        ports = open_ports(job, actor)
-        assert [len(one) for one in ports] == [1] * count, (actor, ports)  # Ray's own, which asks for a token
-    assert open_ports(job, "VLLM::EngineCore") == [[]]
-    job.process.send_signal(signal.SIGTERM)
-    status, output = job.end(), job.output
-    assert status == 130, output
-    assert "resume" in output
-    assert "Writing model shards" in (run / "logs" / "driver.log").read_text()
-    assert "Writing model shards" not in output
-    printed = [file.read_text(errors="replace") for file in (run / "logs" / "ray").glob("worker-*")]
-    assert [any(who in text for text in printed) for who in ("TrainerWorker", "RolloutWorker")] == [True, True]
-    steps = len(rows(run, "rl")) + 3
-    until_stop = RunDir(run).state().seconds["rl"]
 
-    client = MlflowClient(tracking_uri=f"sqlite:///{found.folder}/mlflow.db")
-    (tracked,) = tracked_runs(client)
-    assert tracked.info.status == "KILLED"
+
+def finished_job(found: Runs, own: Path) -> MainJob:
+    """Stop a run of two ranks in mid-training, continue with one rank, kill the driver, and let the run finish."""
+    arguments = settings_of(tiny_models.qwen3(own / "teacher"))  # of another family, with the same tokenizer
+    job = found.start("job", *arguments, LAST.format(kind="adamw", steps=4), f"rl.steps={ENDLESS}", *TWO_RANKS)
+    job.wait_until(job.reached("rl", 3), "a step of two ranks")
+    ports = {
+        actor: open_ports(job, actor) for actor in ("ray::TrainerWorker", "ray::RolloutWorker", "VLLM::EngineCore")
+    }
+    job.process.send_signal(signal.SIGTERM)
+    stopped = job.end(), job.output
+    steps, seconds = len(rows(job.run, "rl")) + 3, RunDir(job.run).state().seconds["rl"]
+    (tracked,) = tracked_runs(MlflowClient(tracking_uri=f"sqlite:///{found.folder}/mlflow.db"))
 
     arguments += ["rl.optim.learning_rate=1.2e-4", "rl.timeout_s=301", f"rl.steps={steps}"]
     job = found.start("job", *arguments, LAST.format(kind="muon", steps=ENDLESS))
     job.wait_until(job.reached("sft_last", 1), "a step of the last stage")
     job.kill()
-    assert "rl: resuming after step" in job.output
-    assert "sandbox level " in job.output
+    resumed = job.output
     arguments.append(LAST.format(kind="muon", steps=4))
     job = found.start("job", *arguments)
     assert job.end() == 0, job.output
-    assert [row.step for row in rows(run, "rl")] == list(range(1, steps + 1))
-    assert [row.step for row in rows(run, "sft")] == list(range(1, 5))
-    assert [row.step for row in rows(run, "sft_last")] == list(range(1, 5))  # the stage again, under a name of its own
-    reached = RunDir(run).state()
-    assert reached.model == "checkpoints/sft_last/000004"
-    assert reached.seconds["rl"] > until_stop > 0  # both starts count
-    assert reached.commits == list(filter(None, [source_commit()]))
-    assert all(row.values["train/mismatch_abs"] < 1e-4 for row in rows(run, "rl") if not row.values["train/lag_max"])
-    assert all(row.values["train/lag_max"] <= 1 for row in rows(run, "rl"))
+    return MainJob(
+        folder=found.folder,
+        run=job.run,
+        arguments=arguments,
+        steps=steps,
+        ports=ports,
+        stopped=stopped,
+        seconds=seconds,
+        status=tracked.info.status,
+        resumed=resumed,
+    )
 
-    report = json.loads((run / "report.json").read_text())
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
+    """The job with the documents' own environment, one that pays every answer and one that pays half of them."""
+    own = tmp_path_factory.mktemp("own")
+    assert JUDGED in block("python")
+    for name, judged in (
+        ("backwards", JUDGED),
+        ("pleased", "binary_score(True"),
+        ("torn", "binary_score(len(parsed.answer) % 2 == 0"),
+    ):
+        (own / f"{name}.py").write_text(block("python").replace("backwards", name).replace(JUDGED, judged))
+    with pytest.MonkeyPatch.context() as patch, runs(DEMO) as found:
+        patch.setenv("PYTHONPATH", str(own), prepend=os.pathsep)
+        patch.syspath_prepend(own)
+        yield finished_job(found, own)
+
+
+pytestmark = pytest.mark.timeout(4000)
+
+
+def test_only_processes_of_ray_listen_beyond_loopback(job: MainJob) -> None:
+    counts = {actor: [len(one) for one in ports] for actor, ports in job.ports.items()}
+    expected = {"ray::TrainerWorker": [1, 1], "ray::RolloutWorker": [1], "VLLM::EngineCore": [0]}
+    assert counts == expected, job.ports  # Ray's own ports ask for a token
+
+
+def test_a_stopped_run_says_so_and_keeps_noise_in_its_logs(job: MainJob) -> None:
+    status, output = job.stopped
+    assert (status, job.status) == (130, "KILLED"), output
+    assert "resume" in output
+    assert "Writing model shards" in (job.run / "logs" / "driver.log").read_text()
+    assert "Writing model shards" not in output
+    printed = [file.read_text(errors="replace") for file in (job.run / "logs" / "ray").glob("worker-*")]
+    assert [any(who in text for text in printed) for who in ("TrainerWorker", "RolloutWorker")] == [True, True]
+
+
+def test_a_resumed_run_has_each_step_of_each_stage_once(job: MainJob) -> None:
+    assert "rl: resuming after step" in job.resumed
+    assert "sandbox level " in job.resumed
+    wanted = {"rl": job.steps, "sft": 4, "rft": 2, "distill": 2, "dpo": 3, "sft_last": 4}
+    for stage, steps in wanted.items():  # `sft_last` is `sft` again, under a name of its own
+        assert [row.step for row in rows(job.run, stage)] == list(range(1, steps + 1)), stage
+    reached = RunDir(job.run).state()
+    assert reached.model == "checkpoints/sft_last/000004"
+    assert reached.seconds["rl"] > job.seconds > 0  # both starts count
+    assert reached.commits == list(filter(None, [source_commit()]))
+
+
+def test_engines_and_learner_agree_and_no_group_exceeds_its_lag(job: MainJob) -> None:
+    measured = rows(job.run, "rl")
+    assert all(row.values["train/mismatch_abs"] < 1e-4 for row in measured if not row.values["train/lag_max"])
+    assert all(row.values["train/lag_max"] <= 1 for row in measured)
+    assert any("env/spelling/reward" in row.values for row in measured)  # the user's own environment
+
+
+def test_the_report_has_accuracies_changes_and_left_out_rows(job: MainJob) -> None:
+    report = json.loads((job.run / "report.json").read_text())
     assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling", "easy", "coin"}
-    assert [row.step for row in rows(run, "rft")] == [1, 2]
     data = {event["stage"]: event["what"] for event in report["events"] if event["kind"] == "data"}
     (changed,) = (event for event in report["events"] if (event["kind"], event["stage"]) == ("changed", "rl"))
     assert "rl.optim.learning_rate" in changed["what"]
     assert "rl.timeout_s" not in changed["what"]  # the deadline is free
-    missing = sum(row.values["data/filtered"] for row in rows(run, "sft"))
+    missing = sum(row.values["data/filtered"] for row in rows(job.run, "sft"))
     assert 0 < missing < 4 * 16  # demonstrations of more than 64 tokens: counted, not cut
     assert data["sft"] == {"sequences": str(4 * 16), "too long and filtered": f"{missing:.0f}"}
-    assert f"sft: {missing:.0f} of 64 sequences were too long" in output
+    assert f"sft: {missing:.0f} of 64 sequences" in job.stopped[1]
     assert {"source", "rows", "epochs"} <= data["rft"].keys() & data["dpo"].keys()
-    distilled, preferred = rows(run, "distill"), rows(run, "dpo")
-    assert [row.step for row in distilled] == [1, 2]
+    page = (job.run / "report.html").read_text()
+    assert "<svg" in page or "data:image" in page
+
+
+def test_distillation_measures_the_divergence_from_its_teacher(job: MainJob) -> None:
+    distilled = rows(job.run, "distill")
     assert all(row.values["train/kl"] > 0.1 for row in distilled)  # from a teacher that knows nothing
     assert all(row.values["train/kl"] == pytest.approx(row.values["train/loss"], rel=0.2) for row in distilled)
     assert all(row.values["rollout/answers"] == 8 for row in distilled)
     assert any("/reward" in name for name in distilled[0].values)
-    assert [row.step for row in preferred] == [1, 2, 3]
+
+
+def test_preferences_begin_at_the_reference_and_move(job: MainJob) -> None:
+    preferred = rows(job.run, "dpo")
     assert preferred[0].values["train/loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert preferred[0].values["train/margin"] == pytest.approx(0.0, abs=1e-6)
     assert all(0 <= row.values["train/accuracy"] <= 1 and row.values["train/grad_norm"] > 0 for row in preferred)
     assert preferred[-1].values["train/margin"] != 0.0
-    assert "<svg" in (run / "report.html").read_text() or "data:image" in (run / "report.html").read_text()
-    trained = run / "checkpoints" / "rl" / f"{steps:06}"
+
+
+def test_a_checkpoint_is_a_model_of_transformers(job: MainJob) -> None:
+    trained = job.run / "checkpoints" / "rl" / f"{job.steps:06}"
     assert AutoModelForCausalLM.from_pretrained(trained).config.model_type == "nemotron_h"
     assert (trained / "tokenizer.json").is_file()  # the one it continued from is gone
 
-    assert any("env/spelling/reward" in row.values for row in rows(run, "rl"))  # the user's own environment
-    sampled = [turn for t in trajectories(run) for turn in t["turns"]]
+
+def test_recorded_turns_have_their_budgets_and_injected_tokens(job: MainJob) -> None:
+    answers = trajectories(job.run)
+    sampled = [turn for t in answers for turn in t["turns"]]
     assert sampled
     assert all(len(t["sampled_ids"]) == len(t["logprobs"]) == len(t["versions"]) for t in sampled)
-    limited = [
-        (t["thinking"]["budget"], turn) for t in trajectories(run) if t["thinking"]["budget"] for turn in t["turns"]
-    ]
+    limited = [(t["thinking"]["budget"], turn) for t in answers if t["thinking"]["budget"] for turn in t["turns"]]
     assert {turn["closed"] for _, turn in limited} <= {"itself", "line_end", "abrupt", "never"}
     within = [len(turn["sampled_ids"]) <= budget + 1 for budget, turn in limited if turn["closed"] == "never"]
     assert all(within)  # the model ended its turn before its budget did
     assert any(any(turn["injected"]) for _, turn in limited)
     assert all([p is None for p in turn["logprobs"]] == turn["injected"] for turn in sampled)
-    forced = [(t, one) for t in trajectories(run) for one in t["forced_answers"]]
+
+
+def test_forced_answers_share_the_thought_of_their_answer(job: MainJob) -> None:
+    forced = [(t, one) for t in trajectories(job.run) for one in t["forced_answers"]]
     assert forced
     for t, one in forced:
         (whole,), turn, budget = t["turns"], one["turns"][0], one["thinking"]["budget"]
@@ -190,19 +254,22 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
         assert turn["sampled_ids"][:start] == whole["sampled_ids"][:start]
         assert (one["reward"] is None) == (one["failure"] is not None)
 
-    (tracked,) = tracked_runs(client)
+
+def test_the_tracker_has_each_step_once_and_no_answers(job: MainJob) -> None:
+    (tracked,) = tracked_runs(job.client)
     assert tracked.info.status == "FINISHED"
-    history = Counter(m.step for m in client.get_metric_history(tracked.info.run_id, "4_train/rl/loss"))
-    assert history == Counter(range(1, steps + 1))
-    kept = {file.path for file in client.list_artifacts(tracked.info.run_id)}
+    history = Counter(m.step for m in job.client.get_metric_history(tracked.info.run_id, "4_train/rl/loss"))
+    assert history == Counter(range(1, job.steps + 1))
+    kept = {file.path for file in job.client.list_artifacts(tracked.info.run_id)}
     assert kept >= {"report.html", "report.json"}
     assert not [path for path in kept if path.endswith(".jsonl")]  # prompts and answers stay here
 
-    assert unexplained_of(run / "metrics.jsonl") == []  # docs/metrics.md has every name
-    before = (run / "metrics.jsonl").read_text()
-    state = (run / "manifest.json").read_text()
-    assert (
-        main(["run", str(DEMO), f"runs_dir={found.folder}", "name=job", *arguments]) == 0
-    )  # all is done: nothing runs again
-    assert (run / "metrics.jsonl").read_text() == before
-    assert (run / "manifest.json").read_text() == state
+
+def test_every_metric_is_explained(job: MainJob) -> None:
+    assert unexplained_of(job.run / "metrics.jsonl") == []  # docs/metrics.md has every name
+
+
+def test_a_finished_run_runs_nothing_again(job: MainJob) -> None:
+    before = [(job.run / name).read_text() for name in ("metrics.jsonl", "manifest.json")]
+    assert main(["run", str(DEMO), f"runs_dir={job.folder}", "name=job", *job.arguments]) == 0
+    assert [(job.run / name).read_text() for name in ("metrics.jsonl", "manifest.json")] == before

@@ -76,15 +76,6 @@ def test_a_lock_whose_packages_share_a_file_is_refused(
     assert "1 pairs overlap; without a wheel: source-only==2.0" in said
 
 
-def test_wheels_of_a_folder_are_read_first(two: Path, index: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (two / "lock.txt").write_text("parts==1.0\nwhole==1.0\n")
-    nowhere = "http://127.0.0.1:1"
-    assert main([str(two / "lock.txt"), "--index", nowhere, "--find-links", str(two)]) == 1
-    wheel(two, "parts", {"parts/own.py": "2"})
-    assert main([str(two / "lock.txt"), "--index", nowhere, "--find-links", str(two)]) == 0
-    assert "read 2 wheels" in capsys.readouterr().out
-
-
 def test_the_wheel_is_the_one_that_an_installer_takes() -> None:
     names = [
         "flashinfer_python-0.7.0-cp311-cp311-win_amd64.whl",
@@ -96,15 +87,6 @@ def test_the_wheel_is_the_one_that_an_installer_takes() -> None:
     ]
     assert best_wheel(names, FLASHINFER) == names[3]
     assert best_wheel(names[:2], FLASHINFER) is None
-
-
-def test_pins_are_the_lines_of_packages() -> None:
-    lock = "# head\nRay[default]==2.60.0\ntorch==2.13.0+cpu\n    # via vllm==1\nuv==0.13 ; python_version < '4'\n"
-    assert pins(lock) == [
-        Pin(name="ray", version="2.60.0"),
-        Pin(name="torch", version="2.13.0+cpu"),
-        Pin(name="uv", version="0.13"),
-    ]
 
 
 @pytest.mark.parametrize("stack", ["cpu", "gpu"])

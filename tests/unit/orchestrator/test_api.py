@@ -64,28 +64,19 @@ def viewing(run: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, env=os.environ | worker_variables(), stdout=pipe, stderr=pipe, text=True)
 
 
-def test_an_interrupt_ends_the_command_and_then_the_caller(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_command_ends_with_its_caller(how: signal.Signals, tmp_path: Path) -> None:
+    """An interrupt ends the command and then the caller."""
     run = write_viewed_run(tmp_path / "tiny")
     caller = viewing(run.root)
     assert caller.stdout is not None
     assert "http" in caller.stdout.readline()
     (command,) = psutil.Process(caller.pid).children()
-    os.kill(caller.pid, signal.SIGINT)
+    caller.send_signal(how)
     _, errors = caller.communicate(timeout=60)
     assert caller.returncode != 0
-    assert "KeyboardInterrupt" in errors
-    assert not command.is_running()
-
-
-def test_a_command_ends_with_its_caller(tmp_path: Path) -> None:
-    run = write_viewed_run(tmp_path / "tiny")
-    caller = viewing(run.root)
-    assert caller.stdout is not None
-    assert "http" in caller.stdout.readline()
-    (command,) = psutil.Process(caller.pid).children()
-    caller.kill()
-    caller.communicate()
-    psutil.wait_procs([command], timeout=60)
+    assert ("KeyboardInterrupt" in errors) == (how is signal.SIGINT)
+    psutil.wait_procs([command], timeout=60 if how is signal.SIGKILL else 0)
     assert not command.is_running()
 
 

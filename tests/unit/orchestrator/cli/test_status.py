@@ -97,24 +97,6 @@ def test_a_run_that_goes_on_is_shown_with_its_workers_and_its_oldest_groups_firs
     assert text.index("#6") < text.index("#7")
 
 
-def test_a_terminal_of_80_characters_shows_each_process_whole(tmp_path: Path) -> None:
-    here = replace(WORKER, host=socket.gethostname(), pid=1234567)
-    for number, processes in enumerate(([here, STARTING], [WORKER, STARTING])):
-        folder = RunDir(tmp_path / str(number))
-        folder.open()
-        replace(STATUS, processes=tuple(processes)).write(folder.root)
-        console = Console(width=80)
-        with console.capture() as shown:
-            console.print(facts_table(gather(folder, now=1002.0)))
-        folder.close()
-        text = shown.get()
-        assert "\u2026" not in text
-        assert all(
-            word in text for word in ("serving", "starting", "answered", "progress", "0 s ago", "911", "at work")
-        )
-        assert ("1234567" in text, "node-a" in text) == ((True, False), (False, True))[number]
-
-
 def test_the_state_of_a_run_is_shown_as_json_and_whether_it_is_running(
     tmp_path: Path, folder: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:

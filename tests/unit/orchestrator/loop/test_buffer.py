@@ -15,6 +15,7 @@ from support.turns import report_of
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
+from temper.envs.core.thinking_mode import OFF, ThinkingMix
 from temper.orchestrator.loop.buffer import (
     MISSING,
     Buffer,
@@ -394,6 +395,13 @@ def test_shares_that_change_hold_from_there_on_and_no_task_comes_again() -> None
     third.restore(json.loads(json.dumps(second.state())))
     drawn = [*head, *tail, *(third.draw() for _ in range(10))]
     assert len(set(drawn)) == len(drawn)
+
+
+def test_each_draw_has_its_own_thinking_mode_and_always_the_same() -> None:
+    mixed = Mixture({"math": Numbered()}, {"math": 1.0}, thinking=ThinkingMix(no_thinking=0.5), seed=1)
+    first, again = ([mixed.task(Draw(env="math", index=n)).thinking for n in range(100)] for _ in range(2))
+    assert first == again
+    assert 30 < first.count(OFF) < 70
 
 
 def test_the_event_log_gets_what_became_of_answers() -> None:

@@ -119,7 +119,7 @@ def test_a_call_that_hangs_in_its_thread_keeps_neither_the_error_nor_the_end_of_
         await within(SHORT, in_thread(for_ever.wait, 20.0), stage="rl step 7", waiting_for="a task")
 
     began = monotonic()
-    with pytest.raises(StuckError, match="waiting for a task"):
+    with pytest.raises(StuckError, match="a task"):
         asyncio.run(story())
     assert monotonic() - began < 5
     for_ever.set()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.refusals import refuses
 from support.turns import turn_of
 
 from temper.envs.core.task import EnvRef, Task
@@ -88,7 +89,7 @@ def test_effort_is_rewarded_only_where_the_prompt_asks_for_little() -> None:
 @pytest.mark.parametrize("setting", [{"thinking_length": -0.1}, {"effort_tokens": 0}, {"shortest_bonus": -1.0}])
 def test_impossible_settings_name_their_value(setting: dict[str, float]) -> None:
     ((name, value),) = setting.items()
-    with pytest.raises(ValueError, match=f"rl.shaping.{name}={value}"):
+    with refuses(f"rl.shaping.{name}={value}"):
         ShapingConfig(**setting)  # type: ignore[arg-type]
 
 
@@ -180,7 +181,7 @@ def test_a_turn_with_a_thinking_budget_pays_nothing() -> None:
 
 
 def test_a_buffer_longer_than_a_turn_is_refused() -> None:
-    with pytest.raises(ValueError, match="rl.shaping.overlong_buffer=97"):
+    with refuses("rl.shaping.overlong_buffer=97"):
         load_config(Path("configs/demo.yaml"), ["rl.shaping.overlong_buffer=97"])
     with pytest.raises(ValueError, match="rl.shaping.overlong_factor=-1"):
         ShapingConfig(overlong_factor=-1.0)

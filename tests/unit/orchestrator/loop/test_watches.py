@@ -6,12 +6,13 @@ import math
 from pathlib import Path
 
 import pytest
+from support.refusals import refuses
 from unit.orchestrator.loop.test_loop import ToldRun, ToldTrainer, told_folder
 
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.config.loop import DistillConfig, RlConfig
-from temper.orchestrator.evaluation.record import Event, read_run
+from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.loop.config import Band, BandsConfig
 from temper.orchestrator.loop.watches import (
     REMEDIES,
@@ -41,17 +42,14 @@ def fed(watch: BandWatch, *values: float) -> list[dict[str, str]]:
 
 def test_an_alarm_is_told_when_a_number_leaves_its_band_and_when_it_comes_back() -> None:
     watch = BandWatch(ENTROPY, setting="rl.bands")
-    assert fed(watch, 0.5, 0.1, 0.05, 0.3) == [
-        {},
-        {"rl.bands.entropy": f"train/entropy 0.1 is below low=0.2 ({REMEDIES['entropy']})"},
-        {},
-        {"rl.bands.entropy": "train/entropy 0.3 is inside again after 2 steps"},
-    ]
-    assert fed(watch, 2.5) == [{"rl.bands.entropy": f"train/entropy 2.5 is above high=2.0 ({REMEDIES['entropy']})"}]
+    told = [one.get("rl.bands.entropy", "") for one in fed(watch, 0.5, 0.1, 0.05, 0.3, 2.5)]
+    facts = [None, ("0.1", "low=0.2", REMEDIES["entropy"]), None, ("0.3", "2 steps"), ("2.5", "high=2.0")]
+    for text, named in zip(told, facts, strict=True):
+        assert bool(text) == bool(named)
+        assert all(one in text for one in named or ()), text
     assert watch.add({}) == {}  # not measured
-    assert fed(BandWatch(ENTROPY, setting="rl.bands"), math.nan) == [
-        {"rl.bands.entropy": f"train/entropy nan is not finite ({REMEDIES['entropy']})"}
-    ]
+    (unknown,) = fed(BandWatch(ENTROPY, setting="rl.bands"), math.nan)
+    assert "nan" in unknown["rl.bands.entropy"]
 
 
 def test_groups_of_equal_rewards_are_no_alarm_where_they_teach_too() -> None:
@@ -77,18 +75,12 @@ def test_without_a_setting_answers_that_are_cut_off_and_groups_without_signal_ar
     assert [watch.add(metrics) for metrics in (well, cut, cut, well, cut, cut)] == [{}] * 6  # chance in few groups
     told = watch.add(cut)
     assert list(told) == ["rl.bands.truncated", "rl.bands.nonzero_advantage"]
-    assert told["rl.bands.truncated"].startswith(
-        "rollout/truncated 1 is above high=0.5 in 3 steps (raise rollout.limits.turn_"
-    )
-    assert told["rl.bands.nonzero_advantage"].startswith(
-        "rollout/nonzero_advantage 0 is below low=0.1 in 3 steps (tasks are too hard or too easy"
-    )
+    assert all(one in told["rl.bands.truncated"] for one in ("high=0.5", "3 steps", "rollout.limits.turn_"))
+    assert all(one in told["rl.bands.nonzero_advantage"] for one in ("low=0.1", "3 steps"))
     for step in range(100):
         assert watch.add(cut) == {}
         watch.check(step)  # warns and does not stop
-    assert (
-        watch.add(well)["rl.bands.nonzero_advantage"] == "rollout/nonzero_advantage 0.5 is inside again after 103 steps"
-    )
+    assert "103 steps" in watch.add(well)["rl.bands.nonzero_advantage"]
     of_a_teacher = BandWatch(DistillConfig().bands, setting="distill.bands")
     assert [list(of_a_teacher.add(cut)) for _ in range(3)] == [[], [], ["distill.bands.truncated"]]
 
@@ -109,23 +101,17 @@ def test_so_many_steps_outside_in_a_row_end_the_stage_also_where_a_run_went_on_i
 
 
 @pytest.mark.parametrize(
-    ("bands", "message"),
+    ("bands", "named"),
     [
-        (
-            BandsConfig(nonzero_advantage=Band(low=0.5, high=0.1)),
-            r"rl\.bands\.nonzero_advantage\.low=0\.5 is above high=0\.1",
-        ),
-        (BandsConfig(entropy=Band(low=0.5, stop_after=-1)), r"rl\.bands\.entropy\.stop_after=-1"),
-        (
-            BandsConfig(nonzero_advantage=Band(low=0.5, alarm_after=0)),
-            r"rl\.bands\.nonzero_advantage\.alarm_after=0 must be at least 1",
-        ),
-        (BandsConfig(truncated=Band(stop_after=2)), r"rl\.bands\.truncated\.stop_after=2"),
-        (BandsConfig(kl=Band(high=1.0)), r"rl\.bands\.kl.*rl\.loss\.kl_coefficient"),
+        (BandsConfig(nonzero_advantage=Band(low=0.5, high=0.1)), ("rl.bands.nonzero_advantage.low=0.5", "high=0.1")),
+        (BandsConfig(entropy=Band(low=0.5, stop_after=-1)), ("rl.bands.entropy.stop_after=-1",)),
+        (BandsConfig(nonzero_advantage=Band(low=0.5, alarm_after=0)), ("rl.bands.nonzero_advantage.alarm_after=0",)),
+        (BandsConfig(truncated=Band(stop_after=2)), ("rl.bands.truncated.stop_after=2",)),
+        (BandsConfig(kl=Band(high=1.0)), ("rl.bands.kl", "rl.loss.kl_coefficient")),
     ],
 )
-def test_a_band_that_can_not_be_is_refused(bands: BandsConfig, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_band_that_can_not_be_is_refused(bands: BandsConfig, named: tuple[str, ...]) -> None:
+    with refuses(*named):
         RlConfig(bands=bands)
     if bands.kl.is_watched:  # valid with a reference model
         RlConfig(bands=bands, loss=LossConfig(kl_coefficient=0.1))
@@ -172,10 +158,10 @@ def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last
     folder.close()
     (folder.root / "config.yaml").write_text("name: told", encoding="utf-8")
     record = read_run(folder.root)
-    text = f"rollout/truncated 0 is above high=-1.0 in 2 steps ({REMEDIES['truncated']})"
-    assert record.alarms == [Event(stage="rl", step=2, kind=ALARM, what={"rl.bands.truncated": text})]
+    (alarm,) = record.alarms
+    assert (alarm.stage, alarm.step, alarm.kind, list(alarm.what)) == ("rl", 2, ALARM, ["rl.bands.truncated"])
     assert list(folder.trajectory_files("rl")) == [2]  # answers of the alarm, for inspection
-    assert f"rl step 2: rl.bands.truncated: {text}" in said.getvalue()
+    assert f"rl step 2: rl.bands.truncated: {alarm.what['rl.bands.truncated']}" in said.getvalue()
     assert [row.step for row in record.rows if row.is_measured] == [1, 2]
     page = write_report(folder.root).html.read_text(encoding="utf-8")
     assert "<h2>Alarms</h2>" in page

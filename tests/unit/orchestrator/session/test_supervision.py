@@ -10,6 +10,7 @@ from time import monotonic, sleep
 
 import psutil
 import pytest
+from support.refusals import refuses
 
 from temper.envs.core.process import Heartbeat, Place, ProcessDied, WatchedProcess
 from temper.orchestrator.config.run_config import SupervisionConfig
@@ -115,7 +116,8 @@ def test_a_member_that_does_not_answer_is_looked_at_and_ended_once() -> None:
         await watched.pass_seconds(20)
         assert (actor.killed, other.killed) == (1, 0)
         (fault,) = watched.faults
-        assert fault.line.startswith(f"rollout worker 0 (process {actor.place.pid} on here) hung: no heartbeat for")
+        assert (fault.who, fault.kind) == ("rollout worker 0", "hung")
+        assert f"process {actor.place.pid} on here" in fault.line
         assert "supervision.silent_s=5" in fault.what
         assert "has ended" in fault.evidence
 
@@ -131,7 +133,8 @@ def test_a_member_that_answers_but_gets_nothing_done_is_ended() -> None:
         assert not actor.killed
         await watched.pass_seconds(5)
         await watched.ended(actor)
-        assert watched.faults[0].what == "train: no progress for 21 s (supervision.stalled_s=20)"
+        assert watched.faults[0].what.startswith("train: ")
+        assert "supervision.stalled_s=20" in watched.faults[0].what
 
     asyncio.run(scene())
 
@@ -163,10 +166,7 @@ def test_a_member_that_answers_again_after_the_look_is_left_alone_and_that_is_to
         await watched.pass_seconds(4)
         assert (slow.killed, idle.killed) == (0, 0)
         assert [fault.kind for fault in watched.faults] == ["recovered", "recovered"]
-        assert (
-            "no heartbeat for 6 s (supervision.silent_s=5); it answers and makes progress again, and keeps running"
-            in (watched.faults[0].line)
-        )
+        assert "supervision.silent_s=5" in watched.faults[0].line
         slow.answers = False  # forever
         slow.resumed.clear()
         await watched.pass_seconds(8)
@@ -322,5 +322,5 @@ def test_faults_are_numbered_and_named_by_who_is_at_fault(tmp_path: Path) -> Non
 
 
 def test_supervision_wants_more_silence_than_one_pulse() -> None:
-    with pytest.raises(ValueError, match="supervision.silent_s=2.0"):
+    with refuses("supervision.silent_s=2.0"):
         SupervisionConfig(silent_s=2.0)

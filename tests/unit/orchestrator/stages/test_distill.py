@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support import tiny_models
+from support.refusals import refuses
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from unit.orchestrator.loop.test_buffer import group, mixture
 
@@ -182,7 +183,7 @@ def test_a_teacher_of_another_vocabulary_is_refused_with_both_names_and_the_reme
     tokenizer.save_pretrained(teacher)
     with pytest.raises(ValueError, match=f"(?s){teacher} .*{student} .*'<verdict>'"):
         check_teacher(config)
-    with pytest.raises(ValueError, match="the student that the run makes"):
+    with pytest.raises(ValueError, match=f"{teacher}"):
         check_teacher(told(f"distill.teacher={teacher}"))
 
 
@@ -205,23 +206,23 @@ def test_a_teacher_that_is_no_whole_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ("stages=[init,distill]", "the stage distill needs distill.teacher"),
-        ("distill.loss.objective=policy", "distill.loss.objective=policy must be distill"),
+        ("stages=[init,distill]", "distill.teacher"),
+        ("distill.loss.objective=policy", "distill.loss.objective=policy"),
         ("distill.loss.kl_coefficient=0.1", "distill.loss.kl_coefficient=0.1"),
         ("distill.loss.advantage=grpo", "distill.loss.advantage=grpo"),
-        ("distill.group_size=0", "distill.group_size=0 must be at least 1"),
+        ("distill.group_size=0", "distill.group_size=0"),
         ("distill.steps=0", "distill.steps=0"),
         ("distill.thinking.budget=0.5", "distill.thinking.budgets"),
         ("stages=[init,distill] distill.shares.maths=1", "distill.shares.maths"),
-        ("rl.loss.objective=distill", "rl.loss.objective=distill "),
+        ("rl.loss.objective=distill", "rl.loss.objective=distill"),
         (
             "stages=[init,distill] learner.ranks=4 distill.groups_per_step=3 distill.group_size=1",
-            "distill: 3 answers in a step",
+            "learner.ranks=4",
         ),
     ],
 )
 def test_impossible_settings_are_refused(overrides: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with refuses(said):
         load_config(DEMO, overrides.split())
 
 

@@ -192,8 +192,15 @@ def test_secrets_in_failures_and_verdicts_are_blanked() -> None:
     assert "s3cret" not in str([info.to_dict(), *(span.to_dict() for span in spans)])
 
 
-@pytest.mark.parametrize("code", [PERMISSION_DENIED, INTERNAL_ERROR])
-@pytest.mark.parametrize("call", ["create_registered_model", "log_inputs", "log_batch"])
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("create_registered_model", PERMISSION_DENIED),
+        ("log_inputs", INTERNAL_ERROR),
+        ("log_batch", PERMISSION_DENIED),
+        pytest.param("log_batch", INTERNAL_ERROR, marks=pytest.mark.slow),
+    ],
+)
 def test_what_a_server_never_takes_is_said_once_and_holds_up_no_metrics(
     call: str, code: int, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

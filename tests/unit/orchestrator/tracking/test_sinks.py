@@ -210,7 +210,7 @@ def test_a_server_that_never_answers_holds_up_no_end(tmp_path: Path, monkeypatch
 def test_a_package_that_lacks_is_told_before_a_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it is not installed
     config = load_config(Path("configs/demo.yaml"), ["tracking.also=[wandb]", f"runs_dir={tmp_path}"])
-    with pytest.raises(ValueError, match=r"tracking.also=.*wandb.*make setup"):
+    with pytest.raises(ValueError, match=r"tracking.also=.*wandb"):
         check_before(config, config.instances, tmp_path / "demo")
     assert list(tmp_path.iterdir()) == []
 

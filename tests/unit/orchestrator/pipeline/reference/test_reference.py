@@ -1,7 +1,5 @@
 """The reference of settings: a line for each setting, a page for all, and an explanation with value and origin."""
 
-import subprocess
-import sys
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +9,6 @@ import pytest
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import KINDS, load_config, save_config
-from temper.orchestrator.pipeline.profiles.inputs import PROFILED
 from temper.orchestrator.pipeline.reference.pages import settings_page
 from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, explain, explain_setting, resolve
 from temper.orchestrator.pipeline.reference.settings import Setting, all_settings, class_text, field_texts, settings_in
@@ -104,13 +101,6 @@ def test_the_page_of_all_settings_is_as_the_classes_have_it() -> None:
     assert written == settings_page(), "run `make settings`, which writes docs/settings.md"
 
 
-def test_the_page_has_every_setting_in_a_table_of_its_section() -> None:
-    tables = settings_page().split("\n## ")[1:]
-    heads = {section: table for table in tables for section in table.splitlines()[0].replace("`", "").split(", ")}
-    lacking = [one.key for one in PLAIN if f"\n| `{one.name}` | " not in heads[one.section or "The run"]]
-    assert lacking == []
-
-
 def told(key: str, file: ResolvedFile) -> dict[str, str]:
     """Return the explanation of a setting in a file, by the first word of each line."""
     said: dict[str, str] = {}
@@ -188,12 +178,6 @@ def test_where_the_model_would_have_to_be_downloaded_nothing_is_and_it_is_said()
     assert "note" not in told("rl.steps", file)
 
 
-def test_what_the_profile_may_choose_is_marked() -> None:
-    assert explain("learner.threads", None, [])[2].startswith("  default   1, or by the profile")
-    marked = {line.split("`")[1] for line in settings_page().splitlines() if "` or by profile" in line}
-    assert marked == {key.rpartition(".")[2] for key in PROFILED}
-
-
 def test_a_section_lists_its_settings() -> None:
     lines = explain("rl.loss", None, [])
     within = [key for key in all_settings() if key.startswith("rl.loss.")]
@@ -224,26 +208,3 @@ def test_the_command_explains_with_settings_behind_it(capsys: pytest.CaptureFixt
     for command in (["config", str(DEMO), "--explain", "rl.steps"], ["config", "--explain", "rl.steps", str(DEMO)]):
         assert main([*command, "rl.steps=7"]) == 0
         assert "7 (the command line)" in capsys.readouterr().out
-
-
-HEAVY = (
-    "deepspeed",
-    "mlflow",
-    "peft",
-    "transformers.configuration_utils",
-    "transformers.models.auto.auto_factory",
-    "vllm",
-)
-"""Slow imports that no setting needs."""
-
-
-def test_a_setting_is_explained_without_what_only_runs_need() -> None:
-    program = f"""
-import sys
-from temper.orchestrator.__main__ import main
-main(["config", "{DEMO}", "--explain", "rl.max_lag"])
-print([name for name in {HEAVY} if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.startswith("rl.max_lag\n  type      int\n")
-    assert done.stdout.endswith("\n[]\n")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 from support import tiny_models
 
@@ -27,14 +26,12 @@ from temper.orchestrator.tools.debug.parity.answers import ScoredAnswer, Setup, 
 from temper.orchestrator.tools.debug.parity.comparison import (
     EXACT,
     Comparison,
-    DiffRow,
     compare,
     compare_logprobs,
     variants,
 )
 from temper.orchestrator.tools.debug.parity.layers import compare_layers
 from temper.orchestrator.tools.debug.parity.prompts import builtin_prompts, file_prompts, require_context
-from temper.orchestrator.tools.debug.parity.report import tables
 from temper.orchestrator.tools.debug.parity.trainer import Trainer
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.runners.layer_recorder import EMBEDDING, LayerRecorder
@@ -219,17 +216,6 @@ def test_a_run_is_compared_with_the_settings_of_its_own_configuration(tmp_path: 
     alone = config_of(Namespace(model=str(folder / "rl" / "model"), env="code", overrides=["profile=cpu"]))
     assert list(alone.envs) == ["code"]
     assert (alone.rollout.engine.dtype, sampling_of(alone)) == ("float32", PLAIN)
-
-
-def test_brackets_of_names_are_shown_whole() -> None:
-    gap = compare_logprobs([[0.1]], [[0.0]])
-    row = DiffRow(setting="learner.[/b]=1", decoding=gap, prefill=gap)
-    found = Comparison(rows=(row,), engine=gap, layers=None, untraced_reason="none [seen]", seconds=1.0)
-    console = Console(width=200, highlight=False)
-    with console.capture() as shown:
-        console.print(tables(found, model="models/[/x]"))
-    for text in ("learner.[/b]=1", "models/[/x]", "none [seen]"):
-        assert text in shown.get()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from support.replays import page, replay
 from temper.learner.config import LearnerConfig
 from temper.learner.saving import HEADERS_BYTES
 from temper.learner.trainer_group import TrainerGroup
-from temper.orchestrator.__main__ import main
 from temper.orchestrator.loop.deadline import DeadlineConfig, StuckError
 from temper.orchestrator.run.checkpoint import place, size_of, steps
 from temper.orchestrator.run.folder import RunDir
@@ -191,32 +189,6 @@ def test_what_ranks_printed_is_kept_where_a_replay_fails(
     assert capfd.readouterr().err.endswith(f"{kept}\n")
 
 
-def test_a_number_that_is_not_finite_is_null_on_the_screen_as_in_the_file(
-    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = SimpleNamespace(match=Match.DIFFERS, as_json=lambda: {"largest": math.inf, "tokens": [math.nan, 1.5]})
-    monkeypatch.setattr(answer, "replay_step", lambda *_told, **_also: found)
-    monkeypatch.setattr(answer, "stop_ray", lambda: None)
-    out = tmp_path / "out.json"
-    asked = ReplayRequest(step="1")
-    assert answer.answer_replay(run.root, asked, as_json=True, out=out, scratch=tmp_path, deadline_s=1.0) == 1
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == {"largest": None, "tokens": [None, 1.5]} == json.loads(out.read_text())
-
-
-def test_the_steps_that_can_be_replayed_have_the_form_of_a_replay(
-    run: RunDir, found: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "steps.json"
-    assert main(["debug", "replay", str(run.root), "--json", "--out", str(out)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == json.loads(out.read_text())
-    one = found.as_json()
-    assert told["run"] == one["run"]
-    assert {name: one[name] for name in ("stage", "step", "from")} in told["replayable"]
-    assert [step["step"] for step in told["replayable"]] == [1, 2, LAST]
-
-
 def test_control_characters_of_a_models_text_do_not_reach_the_terminal(found: Replay) -> None:
     texts = {"env": "math", "key": "a\x1b]0;b\x07", "text": "\x1b[1A", "before": "\x1b[2Jd\u00e9j\u00e0\rvu\n"}
     places = {"place": 0, "row": 0, "token": 4, "ticket": 1, "id": 65}
@@ -238,10 +210,6 @@ def test_a_step_of_which_nothing_was_recorded_is_not_called_what_the_run_recorde
     copy.metrics.unlink()
     again = replay(copy, "1")
     assert again.match is Match.NOTHING
-    assert again.as_json()["match"] == "nothing to compare with"
-    shown = page(again)
-    assert "has no recorded tokens" in shown
-    assert "is what the run recorded" not in shown
     monkeypatch.setattr(answer, "replay_step", lambda *_told, **_also: again)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)
     asked = ReplayRequest(step="1")
@@ -253,13 +221,10 @@ def test_metrics_are_told_whether_or_not_tokens_were_recorded(found: Replay) -> 
     one = found.compared[-1]
     assert one.metrics_compared > 5
     assert found.match is Match.SAME
-    assert f"step {one.step}: {one.metrics_compared} metrics, difference 0" in page(found)
     unlike = replace(one, tokens=None, metrics={"train/loss": (1.5, 2.5)})
     other = replace(found, compared=[*found.compared[:-1], unlike])
     assert other.match is Match.DIFFERS
-    shown = page(other)
-    assert f"step {one.step}: {one.metrics_compared} metrics, 1 differ" in shown
-    assert "train/loss: recorded 1.5, replayed 2.5" in shown
+    assert "train/loss: recorded 1.5, replayed 2.5" in page(other)
 
 
 def test_a_replay_waits_as_long_as_its_run_and_says_what_makes_it_wait_longer(run: RunDir, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tools.inspect.report.figures import (
     Dot,
     accuracy_panels,
-    draw_figures,
     pareto_frontier,
     trailing_mean,
 )
 from temper.orchestrator.tools.inspect.report.overview import accuracy_changes, describe_run
-from temper.orchestrator.tools.inspect.report.report import filled_columns, write_report
+from temper.orchestrator.tools.inspect.report.report import write_report
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts, to_transcript
 from temper.orchestrator.tools.inspect.status.facts import gather
 
@@ -247,15 +245,11 @@ def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(t
     assert limited["interval"] == pytest.approx([0.75 - 0.2365, 0.75 + 0.2365])
     html = paths.html.read_text()
     assert html.count("<svg ") == 5
-    assert "<h2>Accuracy against thinking budget</h2>" in html
-    assert "budget-8, 0.50 of the median" in html
     assert html.count("<td>off</td>") == 2
     assert [path.name for path in paths.pictures] == ["result.svg", "curves.svg"]
     result, curves = (picture.read_text() for picture in paths.pictures)
-    assert all(f">{words}</text>" in result for words in ("after sft", "math", "step of rl"))
-    assert curves.startswith("<?xml")
-    for words in ("after sft", "after rl", "math", "code", "tokens spent"):
-        assert f">{words}</text>" in curves
+    assert all(f">{words}</text>" in result for words in ("after sft", "math"))
+    assert all(f">{words}</text>" in curves for words in ("after sft", "after rl", "math", "code"))
 
 
 def test_a_point_is_drawn_at_the_tokens_that_its_answers_spent(tmp_path: Path) -> None:
@@ -302,14 +296,6 @@ def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:
     assert "<td>0.0020</td>" in html
 
 
-def test_the_picture_of_evaluations_with_other_environments_has_what_each_has(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", [])
-    later = {"label": "rl", "order": 2, "k": 4, "seconds": 2.0, "envs": {"code": result(0.61), "math": result(0.875)}}
-    (tmp_path / "run" / "eval" / "rl.json").write_text(json.dumps(later))
-    drawn = draw_figures(read_run(tmp_path / "run"))[0].document
-    assert [drawn.count(f">{value}</text>") for value in ("0.88", "0.61")] == [1, 1]
-
-
 def test_the_report_begins_with_facts_and_accuracy_before_and_after(tmp_path: Path) -> None:
     write_run(tmp_path, [])
     (tmp_path / "config.yaml").write_text(
@@ -320,13 +306,6 @@ def test_the_report_begins_with_facts_and_accuracy_before_and_after(tmp_path: Pa
     assert (facts["model"], facts["data"]) == ("own/model", "math (gsm8k), code")
     assert facts["command"] == f"temper run {tmp_path / 'config.yaml'}"
     assert [str(change) for change in accuracy_changes(record)] == ["0.00 -> 0.88"]
-    html = write_report(tmp_path).html.read_text()
-    assert html.index("own/model") < html.index("0.00 -&gt; 0.88") < html.index("<svg ") < html.index("<table>")
-
-
-def test_columns_of_a_table_without_values_are_hidden() -> None:
-    table = '<table>\n<tr><th>a</th><th>b</th></tr>\n<tr class="x"><td><b>1</b></td><td>-</td></tr>\n</table>'
-    assert filled_columns(table) == '<table>\n<tr><th>a</th></tr>\n<tr class="x"><td><b>1</b></td></tr>\n</table>'
 
 
 def test_the_outcome_is_the_same_line_in_every_place(tmp_path: Path) -> None:
@@ -336,12 +315,3 @@ def test_the_outcome_is_the_same_line_in_every_place(tmp_path: Path) -> None:
     assert json.loads(paths.json.read_text())["outcome"] == line
     assert line in unescape(paths.html.read_text())
     assert gather(RunDir(tmp_path), now=0.0).outcome == line
-
-
-def test_the_rewards_of_a_run_of_one_step_are_a_point(tmp_path: Path) -> None:
-    write_run(tmp_path, [row()])
-    record = read_run(tmp_path)
-    circle = re.compile(r'<path id="m\w+" d="[^"]*C')
-    assert not circle.search(draw_figures(record)[0].document)
-    one = replace(record, rows=[row for row in record.rows if row.step < 2])
-    assert circle.search(draw_figures(one)[0].document)

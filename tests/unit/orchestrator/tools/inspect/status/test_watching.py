@@ -110,20 +110,6 @@ def said_in_the_terminal(run: RunDir) -> str:
     return shown.get()
 
 
-@pytest.mark.parametrize("width", [60, 80])
-def test_a_narrow_terminal_breaks_no_word(run: RunDir, width: int) -> None:
-    process = replace(STATUS.processes[0], name="rollout-worker-12", pid=1234567, answered_s=12.0, progress=12345)
-    busy = replace(process, quiet_s=123.0, restarts=3, doing="weight sync", tickets=(1, 2, 3))
-    replace(STATUS, processes=(busy,)).write(run.root)
-    console = Console(width=width, force_terminal=True, color_system=None)
-    with console.capture() as shown:
-        console.print(facts_table(gather(run, now=1007.0), width=width))
-    words = shown.get().split()
-    whole = ("rollout-worker-12", "serving", "1234567", "12345", "restarts", "groups", "weight", "train/lag_tokens")
-    assert [word for word in whole if word not in {one.strip(",:") for one in words}] == []
-    assert "12 s ago" in shown.get()
-
-
 def test_a_loss_that_is_not_finite_in_the_last_step_is_told(run: RunDir) -> None:
     log = MetricsLog(run.metrics)
     log.append("rl", 30, {"env/math/reward": 0.3, "train/loss": 0.5})

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -499,13 +498,6 @@ def test_a_check_that_hangs_fails_by_its_remedy_and_the_others_are_made() -> Non
     assert found[1].line == "failure: hangs: nothing more after 1 s; wake it"
 
 
-def test_every_check_stands_in_the_table_and_those_that_begin_a_run_are_marked() -> None:
-    text = (Path(__file__).parents[6] / "docs" / "operations.md").read_text()
-    section = text.partition("## Before a run\n")[2].partition("\n## ")[0]
-    named = re.findall(r"^\| ([a-z ]+?)( \*)? \|", section, re.MULTILINE)[1:]
-    assert {name: bool(star) for name, star in named} == {one.name: one.quick for one in CHECKS}
-
-
 def test_what_builds_on_a_model_that_is_not_whole_is_not_said_again(tmp_path: Path) -> None:
     model = tiny_models.qwen3(tmp_path / "model")
     (model / "model.safetensors").write_bytes(b"torn")
@@ -531,13 +523,6 @@ def test_a_reward_of_the_user_may_differ_from_the_reference() -> None:
     found = of_demo("environments", "envs.math.reward=support.user_functions.length", "envs.code.share=0")
     assert found.level is WARNING
     assert "support.user_functions.length" in found.what
-
-
-def test_the_packaged_configuration_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert read_target(DEMO, []).config.name == "demo"
-    with pytest.raises(FileNotFoundError, match="none.yaml"):
-        read_target(Path("configs/none.yaml"), [])
 
 
 def test_the_demo_is_sound_and_leaves_nothing(

@@ -11,14 +11,20 @@ from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import CARDS
 from temper.orchestrator.tools.preflight.plan.limits import run_limits
 from temper.orchestrator.tools.preflight.plan.plan import Plan
-from temper.orchestrator.tools.preflight.plan.step_time import step_time, work_of
+from temper.orchestrator.tools.preflight.plan.step_time import work_of
 from temper.rollout.config import EpisodeLimits
 
 PROBE = {"name": "probe", "stages": ["init", "rl"], "envs": {"math": {}}}
 """A run that leaves everything to its profile."""
 
 
-@pytest.mark.parametrize("card", [card.name for card in CARDS])
+FEW = ("T4-16G", "L40S-48G", "H100-80G")
+
+
+@pytest.mark.parametrize(
+    "card",
+    [pytest.param(card.name, marks=[] if card.name in FEW else [pytest.mark.slow]) for card in CARDS],
+)
 def test_a_profile_fits_or_is_refused_on_every_card(card: str) -> None:
     for name in PUBLIC:
         plan = plan_on(f"8x{card}", name, recipe=PROBE)
@@ -77,15 +83,6 @@ def test_states_on_a_disk_are_not_in_main_memory(usual: Plan) -> None:
     assert known(memory.rank).offloaded == known(disk.rank).on_disk + known(disk.rank).offloaded
 
 
-def test_devices_in_phases_put_aside_what_one_machine_has_of_each_side() -> None:
-    given = ("placement=colocated", "rl.max_lag=0", "learner.ranks=16", "rollout.workers=16")
-    two = plan_on("2x8xH100-80G", NANO_9B, *given)
-    rank, engine = known(two.rank), known(two.engine)
-    assert rank.moved == rank.states - 3 * 2**30
-    assert two.host.held == 8 * max(rank.moved, engine.weights)
-    assert known(two.time).phase_s == pytest.approx(2 * (rank.moved + engine.weights) / 6e9)
-
-
 @pytest.mark.parametrize(
     ("turns", "given", "mean", "longest"),
     [
@@ -114,22 +111,8 @@ def test_turns_are_those_of_the_environment_with_the_most(usual: Plan) -> None:
     assert Plan(replace(usual.config, rollout=short), usual.model, usual.site, Assumptions()).turns == 2
 
 
-def test_halves_of_one_gpu_take_the_time_of_both_sides(usual: Plan) -> None:
-    assert with_learner(usual, "1xH200-141G", ranks=1).halves
-    assert known(usual.work).lag
-    time = step_time(known(usual.fleet), one_device=True)
-    assert time.step_s == pytest.approx(time.generate_s + time.load_s + time.learn_s + time.publish_s)
-
-
-def test_a_teacher_takes_the_memory_and_the_passes_of_its_own_parameters(models: Path) -> None:
-    small, large = "Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B"
+def test_a_teacher_takes_the_memory_of_its_own_parameters(models: Path) -> None:
     recipe = Path("configs/recipes/distill.yaml")
-    plans = [
-        plan_on("2xH100-80G", small, f"distill.teacher.path={models / teacher}", recipe=recipe)
-        for teacher in (small, large)
-    ]
-    assert [known(one.rank).reference for one in plans] == [2 * PUBLIC[name][1] for name in (small, large)]
-    active = PUBLIC[large][1] - 151936 * 4096  # its embedding is not tied, only looked up
-    passes = [2 + 4 + 2 + 2 * share for share in (1, active / PUBLIC[small][1])]
-    own_s, large_s = (known(one.time).learn_s for one in plans)
-    assert large_s / own_s == pytest.approx(passes[1] / passes[0], rel=0.02)  # apart from the optimiser's step
+    for teacher in ("Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B"):
+        plan = plan_on("2xH100-80G", "Qwen/Qwen3-1.7B", f"distill.teacher.path={models / teacher}", recipe=recipe)
+        assert known(plan.rank).reference == 2 * PUBLIC[teacher][1]

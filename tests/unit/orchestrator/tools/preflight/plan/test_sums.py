@@ -1,7 +1,6 @@
 """The sums of a plan by hand: the seconds of a step, the memory of ranks, and the stages that hours cover."""
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -13,40 +12,12 @@ from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.orchestrator.pipeline.estimate.memory import copied_bytes, optimizer_bytes, rank_memory
 from temper.orchestrator.pipeline.estimate.model import count_model
 from temper.orchestrator.tools.preflight.plan.limits import Limit, run_limits
-from temper.orchestrator.tools.preflight.plan.page import page
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 
 PARAMETERS, HEAD, STACK = PUBLIC[NANO_30B][1], 131_072 * 2688, 128 * 2688 * 1856
 """Parameters of Nemotron 3 Nano 30B-A3B, of its output layer, and of one of the two stacks of experts of its 23 layers."""
 COUNT, EMBEDDING, LARGEST_BUCKET = PUBLIC[NANO_9B][1], 131_072 * 4480, 500_000_000
 """Parameters of the 9 B hybrid, of its largest tensor, which is also its largest layer, and of a full bucket."""
-
-
-def test_the_seconds_of_a_9b_hybrid_are_those_worked_out_by_hand(usual: Plan) -> None:
-    """1,024 answers of 6,400 tokens, of which 16 share a prompt of 512: 8 operations a parameter and token on 4 ranks.
-
-    They take 574.0 s at 0.18 of 989.4 TFLOP/s. In 46.25 passes a rank gathers 2 bytes a parameter twice and reduces 4. Three
-    quarters of them arrive at 0.7 of 450 GB/s in 7.8 s.
-    """
-    fleet = known(usual.fleet)
-    assert fleet.learn_s == pytest.approx(574.0 + 7.8, rel=1e-3)
-    assert fleet.flops_used == pytest.approx(0.18 * 574.0 / 581.8, rel=1e-3)
-    assert replace(fleet, work=replace(fleet.work, epochs=2)).learn_s == pytest.approx(2 * fleet.learn_s)
-
-
-def test_the_seconds_of_a_30b_on_sixteen_machines_are_those_worked_out_by_hand() -> None:
-    """64 ranks on 8 machines: 2,048 answers of 8,448 tokens, of which 16 share a prompt of 512, are 7.78125 passes a rank.
-
-    Products take 71 s at 0.1 of the peak. A machine has 8 adapters of 50 GB/s: 6.9 s for gathers and reductions at 0.7 of it.
-    A push has 6,220 tensors of 0.1 ms each, and 63.2 GB: 1.8 s at 35 GB/s, 10.5 s for a copy at 6, 31.6 s by Ray at 2.
-    """
-    plan = plan_on("16x8xH100-80G", NANO_30B, recipe=TWO)
-    fleet, time = known(plan.fleet), known(plan.time)
-    assert fleet.learner.ranks == 64
-    assert fleet.learn_s == pytest.approx(71 + 6.9, rel=0.01)
-    assert time.publish_s == 0
-    assert time.load_s == pytest.approx(0.6 + 1.8, rel=0.02)
-    assert time.pushes["shared_memory"] == pytest.approx((10.5, 10.5 + 31.6 + 0.6), rel=0.01)
 
 
 def test_the_seconds_of_an_8b_are_those_worked_out_by_hand() -> None:
@@ -70,25 +41,6 @@ def test_the_seconds_of_an_8b_are_those_worked_out_by_hand() -> None:
     assert time.hours == pytest.approx((0.9 * estimate, 2 * estimate))
 
 
-@pytest.mark.parametrize(
-    ("stage", "a_parameter"),
-    [
-        (0, 3 * 2 * 4),  # three updates, all-reduce of float32 gradients: there and back
-        (1, 3 * (2 * 4 + 2)),  # plus the updated weights in bfloat16
-        (2, 2 * 5 * 2 * 4 + 3 * 2),  # reduced after each of 2 epochs x 5 passes
-        (3, 2 * 5 * (4 + 2 * 2) + 5 * 2),  # reduced to shards; gathered twice, and for the old policy's logprobs
-    ],
-)
-def test_what_zero_sends_is_counted_by_hand(usual: Plan, stage: Literal[0, 1, 2, 3], a_parameter: int) -> None:
-    """Three quarters of the bytes arrive at 0.7 of 450 GB/s."""
-    fleet = known(usual.fleet)
-    learner = replace(usual.config.learner, ranks=4, zero_stage=stage, bf16=stage > 0, micro_batch_tokens=1000)
-    work = replace(fleet.work, groups=50, group_size=4, epochs=2, prompt_tokens=0.0, answer_tokens=100.0)
-    fleet = replace(fleet, learner=learner, updates=3, scores=1.0, scored=COUNT, work=work)  # 5 passes of each rank
-    instant = replace(fleet, assumed=replace(fleet.assumed, link_share=1e15))
-    assert fleet.learn_s - instant.learn_s == pytest.approx(a_parameter * COUNT * 3 / 4 / 315e9, rel=1e-6)
-
-
 @pytest.mark.parametrize("ranks", [8, 12])
 def test_ranks_that_one_machine_holds_send_by_its_own_links(ranks: int) -> None:
     """Engines may lie on any machine."""
@@ -98,14 +50,6 @@ def test_ranks_that_one_machine_holds_send_by_its_own_links(ranks: int) -> None:
     slow = replace(fleet, assumed=replace(fleet.assumed, network_gbs=5.0))
     assert (slow.learn_s > fleet.learn_s) == (ranks > 8)
     assert slow.push_seconds("broadcast")[1] == pytest.approx(10 * fleet.push_seconds("broadcast")[1])
-
-
-def test_an_offloaded_gradient_comes_and_goes_by_pcie_in_each_pass() -> None:
-    """In 62.25 passes each of 8 ranks moves its eighth of 4 bytes a parameter twice, at 25 GB/s."""
-    fleet = known(plan_on("2x8xH100-80G", NANO_30B, recipe=TWO).fleet)
-    assert (fleet.learner.offload, fleet.learner.ranks) == ("cpu", 8)
-    held = replace(fleet, learner=replace(fleet.learner, offload="none"))
-    assert fleet.learn_s - held.learn_s == pytest.approx(78.63, rel=1e-3)
 
 
 @pytest.mark.parametrize(("unit", "found"), [(None, 496), (1312, 0), (512, 0), (256, 256)])
@@ -168,37 +112,6 @@ def test_a_rank_loads_its_own_part_one_tensor_at_a_time() -> None:
     assert plan.host.reading == 8 * known(plan.rank).reading
 
 
-def test_the_transfers_of_a_9b_are_those_worked_out_by_hand(usual: Plan) -> None:
-    """9 B parameters in bfloat16 on 4 ranks. The gradient of the embedding exceeds a bucket and is converted to float32.
-
-    Modules prefetch until a billion parameters are gathered. The embedding follows, and its ranks' parts in another tensor.
-    """
-    rank = known(usual.rank)
-    assert rank.gathered == 2 * (1_000_000_000 + 2 * EMBEDDING)
-    left = (rank.activations + rank.gathered) * (COUNT - LARGEST_BUCKET) // COUNT
-    assert rank.transfers == (2 + 4) * EMBEDDING + left
-
-
-@pytest.mark.parametrize(
-    ("stage", "ranks", "bf16", "buckets", "copies"),
-    [
-        (0, 1, False, 0, 4 * (LARGEST_BUCKET + EMBEDDING)),  # the embedding joins a bucket that is almost full
-        (1, 1, True, 0, 0),  # one float32 tensor for all gradients
-        (1, 1, False, 4, 4 * (COUNT - LARGEST_BUCKET)),  # collected while a bucket's own gradients are freed
-        (2, 1, True, 2, (2 + 2 + 4) * EMBEDDING),  # the gradient, joined slices, float32
-        (2, 1, False, 4, 4 * EMBEDDING + 4 * COUNT),  # its gradient, and all of this pass
-        (2, 4, False, 4, 8 * EMBEDDING + COUNT),
-    ],
-)
-def test_buckets_and_copies_of_a_9b_are_those_worked_out_by_hand(
-    usual: Plan, stage: Literal[0, 1, 2, 3], ranks: int, bf16: bool, buckets: int, copies: int
-) -> None:
-    learner = replace(usual.config.learner, zero_stage=stage, ranks=ranks, bf16=bf16, offload="none")
-    rank = usual.rank_with(learner)
-    left = rank.activations * (COUNT - LARGEST_BUCKET) // COUNT if stage == 2 else 0
-    assert (rank.buckets, rank.transfers - left) == (buckets * LARGEST_BUCKET, copies)
-
-
 @pytest.mark.parametrize(
     ("stage", "bf16", "gradients", "buckets", "offloaded"),
     [
@@ -217,12 +130,6 @@ def test_offloaded_gradients_are_those_worked_out_by_hand(
     assert rank.offloaded == pytest.approx(offloaded * COUNT / 4, rel=1e-6)
 
 
-def test_one_rank_gathers_offloaded_weights_alone(usual: Plan) -> None:
-    learner = replace(usual.config.learner, zero_stage=3, ranks=1, offload="cpu")
-    assert usual.rank_with(learner).gathered == 2 * (1_000_000_000 + EMBEDDING)
-    assert usual.rank_with(replace(learner, offload="none")).gathered == 0
-
-
 def test_spread_experts_of_a_30b_take_a_quarter_and_stay_spread() -> None:
     settings = ("ranks=4", "zero_stage=1", "expert_parallel=4", "bf16=true", "offload=none")
     plan = plan_on("8xH100-80G", NANO_30B, *(f"learner.{setting}" for setting in settings))
@@ -232,14 +139,6 @@ def test_spread_experts_of_a_30b_take_a_quarter_and_stay_spread() -> None:
     (memory,) = (limit for limit in run_limits(plan) if limit.what == "a rank's memory")
     assert "zero_stage" not in memory.remedy
     assert "offload" not in memory.remedy
-
-
-def test_a_page_shows_the_parts_that_decide_the_peak() -> None:
-    for tokens in (128, 32768):
-        plan = plan_on("8xH100-80G", NANO_9B, f"learner.micro_batch_tokens={tokens}")
-        (row,) = (after for line, after in pairwise(page(plan)) if line.startswith("a rank"))
-        assert ("transfers" in row) != ("logits" in row)
-        assert ("transfers" in row) == (known(plan.rank).transfers > known(plan.rank).passing)
 
 
 def small_config(*, layers: int, vocabulary: int) -> Qwen3Config:
@@ -308,12 +207,6 @@ def test_adapters_that_travel_alone_are_pushed_with_one_copy_of_the_weights() ->
     adapters = 2 * alone.model.trained
     assert (alone.push.sent, alone.host.push) == (adapters, alone.push.nbytes + 2 * adapters)
     assert (whole.push.sent, whole.host.push) == (whole.push.nbytes, 2 * whole.push.nbytes)
-
-
-@pytest.mark.parametrize(("gpus", "ranks", "here"), [("8xH100-80G", 4, 4), ("2x8xH100-80G", 12, 8)])
-def test_ranks_of_a_machine_copy_their_shares_of_a_checkpoint(gpus: str, ranks: int, here: int) -> None:
-    plan = plan_on(gpus, NANO_9B, "learner.zero_stage=3", f"learner.ranks={ranks}", "rollout.workers=4")
-    assert plan.host.checkpoint == plan.model.checkpoint_bytes * here // ranks
 
 
 def test_a_loop_has_no_passes_of_a_reference_that_another_stage_has() -> None:
