@@ -1,6 +1,7 @@
 """Help and usage errors appear without the libraries that take seconds to import."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,9 @@ print("status", status, *sorted({{*{HEAVY}}} & sys.modules.keys()))
         (["report", "configs/demo.yaml", "sft.optim.schedule=cosin"], 2),
         (["doctor", "--plan", "configs/demo.yaml", "--gpus", "1xRTX4099"], 2),
         (["doctor", "--plan", "configs/demo.yaml", "rollout.workers=0"], 2),
+        (["ui", "--port", "70000"], 2),
+        (["view", "runs/demo", "--port", "-1"], 2),
+        (["serve", "runs/demo", "--port", "65536"], 2),
     ],
 )
 def test_an_answer_needs_no_heavy_import(arguments: list[str], status: int) -> None:
@@ -87,6 +91,12 @@ def test_a_second_driver_is_refused_before_heavy_imports(tmp_path: Path) -> None
     first.open()
     assert imported_by(["run", "configs/demo.yaml", f"runs_dir={tmp_path}"], 2) <= {"gymnasium", "numpy"}
     first.close()
+
+
+def test_a_port_in_use_is_refused_before_heavy_imports(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert imported_by(["serve", str(tmp_path), "--port", str(taken.getsockname()[1])], 2) == set()
 
 
 def imported_by(arguments: list[str], status: int) -> set[str]:
