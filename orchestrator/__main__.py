@@ -20,7 +20,7 @@ from temper.orchestrator.cli.push_command import add_push_command
 from temper.orchestrator.cli.reproduce_command import add_reproduce_command
 from temper.orchestrator.cli.run_commands import add_run_commands
 from temper.orchestrator.cli.serve_command import add_serve_command
-from temper.orchestrator.cluster.this_machine import module_folder, search_last
+from temper.orchestrator.cluster.this_machine import bypass_proxies, module_folder, search_last
 from temper.orchestrator.config.text import is_file, overridden, read_layers, without_plus
 from temper.orchestrator.pipeline.config import check_keys
 
@@ -123,6 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     of its output has gone, as in `temper status | head`.
     """
     search_last(module_folder())
+    bypass_proxies()
     with ends_unread():
         return _executed(arguments)
 

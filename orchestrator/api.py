@@ -235,14 +235,14 @@ def _option(name: str, value: str | int | float) -> list[str]:
 
 
 def _await_answer(server: ModelServer, address: str) -> None:
-    deadline = time.monotonic() + START_S
+    direct, deadline = urllib.request.build_opener(urllib.request.ProxyHandler({})), time.monotonic() + START_S
     while time.monotonic() < deadline:
         status = server.process.poll()
         if status is not None:
             server.log.seek(0)
             _raise_error(status, server.log.read().decode(errors="replace"))
             raise RuntimeError(f"the server ended with status {status}")
-        with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(address, timeout=5):
+        with suppress(urllib.error.URLError, OSError), direct.open(address, timeout=5):
             return
         time.sleep(0.2)
     raise RuntimeError(f"{address} did not answer in {START_S:.0f} s")

@@ -134,6 +134,13 @@ def set_log_level(level: str | None) -> None:
     os.environ[VLLM_LEVEL] = level.upper()
 
 
+def port_number(text: str) -> int:
+    """Return the number of a port, 0 for a free one."""
+    if not (text.isdecimal() and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text} must be a number from 0 to 65535")
+    return int(text)
+
+
 def path_of_run(text: str) -> Path:
     """Return a path, or the run of this name in `RUNS` if the path does not exist."""
     named = Path(RUNS) / text

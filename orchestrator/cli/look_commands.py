@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from temper.orchestrator.cli.arguments import add_command, add_run, path_of_run, require_run
+from temper.orchestrator.cli.arguments import add_command, add_run, path_of_run, port_number, require_run
 from temper.orchestrator.run.folder import RunDir, write_atomically, write_json
 from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.session.status import ask_for_workers, read_status
@@ -101,7 +101,9 @@ def add_look_commands(commands: "Commands") -> None:
     command.add_argument(
         "--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER", help="the folder of the runs (default: runs)"
     )
-    command.add_argument("--port", type=int, default=5000, metavar="N", help="port on 127.0.0.1 (default: 5000)")
+    command.add_argument(
+        "--port", type=port_number, default=5000, metavar="N", help="port on 127.0.0.1 (default: 5000)"
+    )
     command.add_argument("--experiment", metavar="NAME", help="experiment (default: the newest run's)")
     command.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
     _add_compare(commands)
@@ -111,7 +113,9 @@ def _add_view(commands: "Commands") -> None:
     text = "view the answers of a run in a browser, token by token"
     command = add_command(commands, "view", _view, text, epilog=VIEW_EPILOG)
     add_run(command)
-    command.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free port)")
+    command.add_argument(
+        "--port", type=port_number, default=0, metavar="N", help="port on 127.0.0.1 (default: a free port)"
+    )
     command.add_argument("--out", type=Path, metavar="FILE", help="write one HTML file instead of serving")
     which = command.add_mutually_exclusive_group()
     which.add_argument("--step", metavar="N", help="with --out: the answers of this step")

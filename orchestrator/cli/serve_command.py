@@ -5,21 +5,22 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from temper.orchestrator.cli.arguments import add_command, model_directory, path_of_run
+from temper.orchestrator.cli.arguments import add_command, model_directory, path_of_run, port_number
 from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tracking.mlflow.dashboard import LOOPBACK, require_free_port
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
 
-OPTIONS: dict[str, tuple[type, str, str]] = {
+OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "host": (str, "ADDRESS", "host to listen on (default: 127.0.0.1)"),
-    "port": (int, "N", "port to listen on (default: 8000)"),
+    "port": (port_number, "N", "port to listen on (default: 8000)"),
     "dtype": (str, "NAME", "precision of the weights (default: float32 on a CPU, else the model's)"),
     "max_model_len": (int, "TOKENS", "maximum tokens of prompt and answer (default: the model's)"),
     "threads": (int, "N", "CPU threads of the engine (default: 1)"),
@@ -62,6 +63,7 @@ def add_serve_command(commands: "Commands") -> None:
     for name, (kind, shown, explained) in (OPTIONS | THINKING_OPTIONS).items():
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
+    command.set_defaults(host=LOOPBACK, port=8000)
     command.add_argument("--name", help="the model's name for clients (default: as given)")
     shared = (
         "default thinking budget: the least from which on the model's curve keeps this share of its unlimited accuracy"
@@ -125,8 +127,8 @@ def require_key(host: str, environment: Mapping[str, str]) -> None:
 
 def _serve(given: argparse.Namespace) -> int:
     model = model_directory(given.model)
-    if "host" in given:
-        require_key(given.host, os.environ)
+    require_key(given.host, os.environ)
+    require_free_port(given.port, host=given.host)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)  # until the server handles signals
     try:

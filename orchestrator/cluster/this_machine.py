@@ -43,7 +43,7 @@ def free_ports(count: int, host: str = LOOPBACK, *, among: range = PORTS) -> lis
 
 FOLDER = "TEMPER_MODULES"
 """Environment variable with this folder for workers, which run in another one."""
-HOOK = f"{__name__}.search_as_driver"
+HOOK = f"{__name__}.prepare_worker"
 """The function that Ray calls first in each worker."""
 
 
@@ -65,8 +65,17 @@ def import_folders() -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def search_as_driver() -> None:
+def prepare_worker() -> None:
+    """Search modules as the driver does, and keep requests to this machine from its proxy."""
     search_last(os.environ[FOLDER])
+    bypass_proxies()
+
+
+def bypass_proxies() -> None:
+    """Send this process's requests to its own machine directly, since a proxy can't reach loopback."""
+    listed = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").split(",")
+    if listed != ["*"]:
+        os.environ["no_proxy"] = ",".join(dict.fromkeys([*filter(None, listed), LOOPBACK, "localhost"]))
 
 
 def worker_variables() -> dict[str, str]:

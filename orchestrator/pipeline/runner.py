@@ -155,6 +155,9 @@ async def _tracked(
     except (KeyboardInterrupt, asyncio.CancelledError):  # a second signal
         ended = RunStatus.KILLED
         raise
+    except Exception as error:
+        run.supervision.record_end(error)
+        raise
     finally:
         await run.close()
         await run.copy_output()

@@ -14,6 +14,7 @@ from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import StuckError, in_thread
 from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.run.progress import SamplingCount, sampling_shown
+from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder
 from temper.orchestrator.session.status import (
@@ -28,7 +29,7 @@ from temper.orchestrator.session.status import (
 from temper.orchestrator.session.supervisor import Supervisor
 from temper.rollout.trajectory import Group
 
-FAULT, RESTARTED, SCALED = "fault", "restarted", "scaled"
+FAULT, RESTARTED, SCALED, FAILED = "fault", "restarted", "scaled", "failed"
 CLOSE_S = 10.0
 
 
@@ -168,6 +169,10 @@ class RunSupervision:
         """Record the restart of a process, after a step of a stage, by default the last one."""
         self._event(RESTARTED, {"who": who, "what": what}, after=after)
         self._run.progress.note(f"{who} {what}")
+
+    def record_end(self, error: Exception) -> None:
+        """Record the error that ends the run, so that it is known without the terminal."""
+        self._event(FAILED, {"error": f"{type(error).__name__}: {blank_text(str(error))}"})
 
     def status(self) -> RunStatus:
         view, loop, processes = self._run.progress.current, self._loop, self._processes()

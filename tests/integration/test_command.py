@@ -1,5 +1,6 @@
 """The command `temper` as a user runs it, from any folder."""
 
+import json
 import os
 import subprocess
 import sys
@@ -72,6 +73,16 @@ def test_workers_of_ray_find_modules_as_the_driver_does_and_their_threads_sleep(
     assert not library.startswith(str(folder))
     assert of_child == standard
     assert waits == "PASSIVE"
+
+
+def test_the_error_that_ends_a_run_is_in_its_folder(tmp_path: Path) -> None:
+    """Its terminal may be gone when somebody asks for the reason."""
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "checkpoints").touch()  # where a folder is to be made
+    settings = ("stages=[init]", "name=one", f"runs_dir={tmp_path / 'runs'}")
+    assert run(tmp_path, *TEMPER, "run", str(ROOT / "configs" / "demo.yaml"), *settings).returncode == 1
+    shown = json.loads(run(tmp_path, *TEMPER, "status", "runs/one", "--json").stdout)
+    assert "checkpoints" in shown["events"][0]["text"]
 
 
 def test_workers_of_a_job_find_the_modules_of_whoever_submitted_it(

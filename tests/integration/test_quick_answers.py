@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -44,11 +45,15 @@ ANSWERS: list[tuple[list[str], int]] = [
     (["doctor", "--plan", DEMO, "++num_generations=8"], 2),
     (["eval", DEMO, "evall.tasks=8"], 2),
     (["run", DEMO, "rl.steps=many"], 2),
+    (["run", DEMO, "learner.zero_stage=7"], 2),
     (["run", DEMO, "stages=[init,rll]"], 2),
     (["run", DEMO, "rl.loss.surrogate=pppo"], 2),
     (["report", DEMO, "sft.optim.schedule=cosin"], 2),
     (["doctor", "--plan", DEMO, "--gpus", "1xRTX4099"], 2),
     (["doctor", "--plan", DEMO, "rollout.workers=0"], 2),
+    (["ui", "--port", "70000"], 2),
+    (["view", "runs/demo", "--port", "-1"], 2),
+    (["serve", "runs/demo", "--port", "65536"], 2),
 ]
 """Commands with their exit statuses."""
 MISSING = (
@@ -78,6 +83,12 @@ def test_a_second_driver_is_refused_before_heavy_imports(tmp_path: Path) -> None
     assert status == 2
     assert set(loaded) <= {"gymnasium", "numpy"}
     first.close()
+
+
+def test_a_port_in_use_is_refused_before_heavy_imports(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert imported_by([["serve", str(tmp_path), "--port", str(taken.getsockname()[1])]]) == [[2, []]]
 
 
 def imported_by(commands: list[list[str]]) -> list[Any]:

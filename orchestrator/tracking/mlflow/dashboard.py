@@ -35,12 +35,7 @@ def serve(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subproces
 
     Raise `ValueError` if the port is in use or the server ends, `TimeoutError` if it never answers.
     """
-    try:
-        socket.create_server((LOOPBACK, port)).close()
-    except OSError as error:
-        raise ValueError(
-            f"--port {port}: {os.strerror(error.errno or 0)}; use another, such as --port {port + 1}"
-        ) from error
+    require_free_port(port)
     command = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
     # In the environment, because any user can see arguments and their passwords.
     environment = os.environ | QUIET | {"MLFLOW_BACKEND_STORE_URI": store}
@@ -53,6 +48,16 @@ def serve(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subproces
         yield address, server
     finally:
         _end(server)
+
+
+def require_free_port(port: int, *, host: str = LOOPBACK) -> None:
+    """Raise `ValueError` if a server can't listen there, usually because another process does."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        text = f"can't listen on {host}, port {port} ({os.strerror(error.errno or 0)}); use another --port, such as {port + 1}"
+        raise ValueError(text) from error
 
 
 def runs_page(address: str, experiment: str | None) -> str:

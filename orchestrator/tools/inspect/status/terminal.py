@@ -43,7 +43,8 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
     if facts.finished:
         yield f"finished {_ago(silent)} ago, all stages are done"
     else:
-        yield f"{status.stage or 'between stages'} {_steps(status)}, version {status.version} ({age})"
+        where = f"{status.stage or 'between stages'} {_steps(status)}".strip()
+        yield f"{where}, version {status.version} ({age})"
     if facts.outcome:
         yield facts.outcome
     if facts.running and (one := status.evaluation) is not None:

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from pathlib import Path
 from time import monotonic
+from urllib.request import proxy_bypass
 
 import pytest
 import ray
@@ -34,7 +35,7 @@ from temper.orchestrator.cluster.ray_cluster import (
     stop_ray,
 )
 from temper.orchestrator.cluster.run_actors import TUNED, rank_variables
-from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
+from temper.orchestrator.cluster.this_machine import LOOPBACK, bypass_proxies, free_ports
 from temper.orchestrator.run.driver import VLLM_LEVEL
 
 
@@ -229,3 +230,20 @@ def test_ports_are_free_and_all_different_and_none_is_given_to_somebody_elses_co
     assert max(ports) < lowest
     for port in ports:
         socket.create_server((LOOPBACK, port)).close()
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "direct"),
+    [("", "", {LOOPBACK}), ("", "hub.lan", {LOOPBACK, "hub.lan"}), ("*", "", {LOOPBACK, "hub.lan", "other.lan"})],
+)
+def test_requests_to_this_machine_do_not_go_to_its_proxy(
+    lower: str, upper: str, direct: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's jobs, MLflow's pages and the endpoint of agents are on loopback, and their clients would ask the proxy."""
+    for name, value in (("http_proxy", "http://127.0.0.1:9"), ("no_proxy", lower), ("NO_PROXY", upper)):
+        monkeypatch.setenv(name, value)
+    bypass_proxies()
+    assert {host for host in (LOOPBACK, "hub.lan", "other.lan") if proxy_bypass(host)} == direct
+    before = os.environ["no_proxy"]
+    bypass_proxies()
+    assert os.environ["no_proxy"] == before
