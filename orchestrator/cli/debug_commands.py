@@ -56,7 +56,7 @@ PARITY_EPILOG = """examples:
   temper debug parity Qwen/Qwen3-0.6B rollout.engine.dtype=bfloat16
   temper debug parity models/mine learner.bf16=true learner.zero_stage=1 rollout.engine.dtype=bfloat16 --json
   temper debug parity models/mine --env math --tokens 512 --out parity.json
-  temper debug parity models/mine --prompts asked.jsonl
+  temper debug parity models/mine --env math=rows.jsonl
 
 MODEL is a directory in Hugging Face format, a name on the hub, or a run's folder or name. The engine samples answers (decoding)
 and scores them in one pass (prefill). The trainer scores them as in a training step, as configured and with other trainer
@@ -77,14 +77,7 @@ def _add_parity(commands: "Commands") -> None:
     command.add_argument(
         "overrides", nargs="*", default=[], metavar="key=value", help="settings, as in a configuration"
     )
-    asked = command.add_mutually_exclusive_group()
-    asked.add_argument(
-        "--prompts",
-        type=Path,
-        metavar="FILE",
-        help="one prompt per line, or .jsonl with prompt or messages (first 8)",
-    )
-    asked.add_argument("--env", metavar="ENV[=DATA]", help="the prompts of an environment's tasks")
+    command.add_argument("--env", metavar="ENV[=DATA]", help="the prompts of an environment's first 8 tasks")
     command.add_argument("--tokens", type=int, default=64, metavar="N", help="maximum tokens per answer (default: 64)")
     command.add_argument(
         "--at-most",
@@ -226,11 +219,9 @@ def sampling_of(config: Config) -> Sampling:
 
 
 def _prompts(given: argparse.Namespace, config: Config, tokenizer: "PreTrainedTokenizerBase") -> "list[Prompt]":
-    from temper.orchestrator.tools.debug.parity.prompts import builtin_prompts, env_prompts, file_prompts
+    from temper.orchestrator.tools.debug.parity.prompts import builtin_prompts, env_prompts
     from temper.rollout.episodes.renderer import Renderer
 
-    if given.prompts is not None:
-        return file_prompts(given.prompts, tokenizer)
     if given.env is not None:
         env = config.environments[given.env.partition("=")[0]]
         return env_prompts(env, Renderer(tokenizer, config.rollout.thinking), seed=config.seed)

@@ -1,9 +1,6 @@
-"""The prompts: tasks of an environment, lines of a file, or built-in questions."""
+"""The prompts: tasks of an environment, or built-in questions."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -26,7 +23,7 @@ BUILTIN = (
 
 def builtin_prompts(tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     """Return the built-in questions in the model's chat template."""
-    return [_rendered(tokenizer, _question(text)) for text in BUILTIN]
+    return [_rendered(tokenizer, text) for text in BUILTIN]
 
 
 def env_prompts(env: BoundEnv, renderer: Renderer, *, seed: int) -> list[Prompt]:
@@ -34,41 +31,10 @@ def env_prompts(env: BoundEnv, renderer: Renderer, *, seed: int) -> list[Prompt]
     return [renderer.prompt_ids(task) for task in distinct_tasks(open_source(env, split="train", seed=seed), MOST)]
 
 
-def file_prompts(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
-    """Return the first `MOST` prompts of a file, one per line: text, or in a .jsonl file an object with `prompt` or `messages`.
-
-    Raise `FileNotFoundError` if the file does not exist, `ValueError` for a line without a prompt.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"--prompts {path}: file not found")
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()][:MOST]
-    if not lines:
-        raise ValueError(f"--prompts {path} is empty. Write one prompt per line")
-    if path.suffix != ".jsonl":
-        return [_rendered(tokenizer, _question(line)) for line in lines]
-    return [_rendered(tokenizer, _messages(line, f"{path}:{number}")) for number, line in enumerate(lines, start=1)]
-
-
-def _question(text: str) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": text}]
-
-
-def _messages(line: str, place: str) -> list[dict[str, Any]]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"--prompts {place} is not JSON: {error}") from error
-    match row:
-        case {"messages": list(messages)}:
-            return messages
-        case {"prompt": str(text)}:
-            return _question(text)
-    raise ValueError(f'--prompts {place}: use {{"prompt": text}} or {{"messages": [...]}}, not {line[:80]}')
-
-
-def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]]) -> Prompt:
-    """Return messages in the chat template, up to the beginning of the answer."""
-    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+def _rendered(tokenizer: PreTrainedTokenizerBase, question: str) -> Prompt:
+    """Return a question in the chat template, up to the beginning of the answer."""
+    messages = [{"role": "user", "content": question}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

@@ -31,7 +31,7 @@ from temper.orchestrator.tools.debug.parity.comparison import (
     variants,
 )
 from temper.orchestrator.tools.debug.parity.layers import compare_layers
-from temper.orchestrator.tools.debug.parity.prompts import builtin_prompts, file_prompts, require_context
+from temper.orchestrator.tools.debug.parity.prompts import builtin_prompts, require_context
 from temper.orchestrator.tools.debug.parity.trainer import Trainer
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.runners.layer_recorder import EMBEDDING, LayerRecorder
@@ -188,14 +188,6 @@ def test_an_error_in_one_layer_is_found_in_that_layer_alone(tmp_path: Path) -> N
 def test_mistakes_in_the_input_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["debug", "parity", str(tmp_path / "none")]) == 2
     assert str(tmp_path / "none") in capsys.readouterr().err
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text('{"prompt": "What is 2 + 2?"}\n{"question": 3}\n')
-    with pytest.raises(ValueError, match=r"asked.jsonl:2: .*prompt.*messages"):
-        file_prompts(asked, byte_tokenizer())
-    asked.write_text('{"prompt": "What is 2 + 2?"}\n')
-    plain = tmp_path / "asked.txt"
-    plain.write_text("What is 2 + 2?\n\n")
-    assert file_prompts(asked, byte_tokenizer()) == file_prompts(plain, byte_tokenizer())
     require_context([(5,) * 447], tokens=64, longest=512)
     with pytest.raises(ValueError, match=r"448 .*--tokens 64"):
         require_context([(5,) * 448], tokens=64, longest=512)
