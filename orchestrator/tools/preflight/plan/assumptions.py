@@ -12,7 +12,7 @@ from temper.orchestrator.pipeline.estimate.memory import ENGINE_OVERHEAD_GIB, RA
 MAY_BE_ZERO = frozenset(
     (
         *("shm_gib", "engine_overhead_gib", "rank_overhead_gib", "pass_ms"),
-        *("prompt_tokens", "answer_tokens", "flops_learning", "tensor_ms", "connect_s"),
+        *("prompt_tokens", "answer_tokens", "flops_learning", "tensor_ms"),
     )
 )
 
@@ -59,8 +59,6 @@ class Assumptions:
     """Rate at which Ray transfers an object to another machine, in GB/s."""
     tensor_ms: float = 0.1
     """Milliseconds to pack and load a pushed tensor, without its bytes. Each expert has separate tensors."""
-    connect_s: float = 2.0
-    """Seconds to connect a group of a broadcast, before the first push."""
 
     def with_overrides(self, pairs: Sequence[str]) -> "Assumptions":
         """Return them with `name=value` pairs over them. Raise `ValueError` for an unknown name or an impossible number."""

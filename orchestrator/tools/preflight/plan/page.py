@@ -20,7 +20,7 @@ SUMS = {
     "rank": ("states", "peak"),
     "engine": ("peak",),
     "host": ("peak", "saving"),
-    "time": ("limited_by", "longest_s", "sampled_per_s", "hours", "tokens"),
+    "time": ("limited_by", "sampled_per_s", "hours", "tokens"),
 }
 """Calculated properties that JSON has in addition to the fields of a part."""
 
@@ -91,19 +91,7 @@ def _time(plan: Plan) -> Iterator[str]:
         f"a step       {_s(time.step_s)} of {work.stage}: generate {_s(time.generate_s)}, load {_s(time.load_s)}, "
         f"learn {_s(time.learn_s)}, publish {_s(time.publish_s)}{phases}; limited by {time.limited_by}"
     )
-    yield (
-        f"tokens       {work.sampled:,.0f} sampled and {work.trained:,.0f} trained per step; {time.engine_per_s:,.0f} a "
-        f"second by an engine, {time.learner_per_s:,.0f} by the learner"
-    )
-    yield (
-        f"learner      {time.flops_used:.0%} of the peak, recomputed layers included; the first push takes "
-        f"{_s(time.first_push_s)} more; the longest answer takes {_s(time.longest_s)}"
-    )
-    pushes = (f"{transport} {_s(publish)} + {_s(load)}" for transport, (publish, load) in time.pushes.items())
-    yield (
-        f"a push       {plan.push.nbytes / 1e9:,.1f} GB in {plan.model.push_tensors:,} tensors, learner + engines: "
-        f"{', '.join(pushes)}"
-    )
+    yield f"tokens       {work.sampled:,.0f} sampled and {work.trained:,.0f} trained per step"
     yield f"all steps    {work.steps:,} of {work.stage}: {hours_text(time)}, {time.tokens:,.0f} sampled tokens"
     if plan.left_out:
         yield f"             not in seconds and hours: {', '.join(plan.left_out)}"

@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 
 from temper.learner.config import LearnerConfig
-from temper.learner.weight_sender import MOST_SENDERS
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.pipeline.estimate.layers import FLOAT32
 from temper.orchestrator.pipeline.estimate.memory import EngineMemory, PushPlan
@@ -22,7 +21,7 @@ from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Card
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.config import EngineConfig
-from temper.rollout.weights.config import BROADCAST, CUDA_IPC, SHARED_MEMORY, TRANSPORTS
+from temper.rollout.weights.config import BROADCAST, CUDA_IPC, SHARED_MEMORY
 
 DENSE, HYBRID, EXPERTS = 0.3, 0.18, 0.1
 """Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5
@@ -126,23 +125,6 @@ class Fleet:
     """Optimiser steps of a step of the loop."""
     work: Work
     assumed: Assumptions
-
-    @property
-    def pushes(self) -> dict[str, tuple[float, float]]:
-        """`push_seconds` of each transport that the machines allow."""
-        possible = (transport for transport in TRANSPORTS if transport != CUDA_IPC or self.gpus == 1)
-        return {transport: self.push_seconds(transport) for transport in possible}
-
-    @property
-    def first_push_s(self) -> float:
-        """Seconds to connect the groups of a broadcast, before the first push."""
-        groups = min(MOST_SENDERS, self.learner.ranks) if self.push.transport == BROADCAST else 0
-        return groups * self.assumed.connect_s
-
-    @property
-    def flops_used(self) -> float:
-        """Share of the peak that the learner reaches, transfers included."""
-        return self._products_s * self._learning_share / self.learn_s
 
     def _flops(self, share: float, gpus: int) -> float:
         return share * self.card.peak_tflops * 1e12 * gpus
@@ -271,13 +253,10 @@ class Fleet:
         rate_gbs = self.card.bandwidth_gbs if self.learner.offload == "none" else self.assumed.host_copy_gbs
         return self.updates * STATE_TRAFFIC * share / (rate_gbs * 1e9)
 
-    def push_seconds(self, transport: str) -> tuple[float, float]:
-        """Return the seconds of a push at the learner and at the engines.
-
-        Each tensor costs `tensor_ms`. Only the plan's own transport may send adapters alone.
-        """
-        push, assumed, spread = self.push, self.assumed, self.gpus > self.together
-        sent = push.sent if transport == push.transport else push.nbytes
+    @property
+    def push_s(self) -> tuple[float, float]:
+        """The seconds of a push at the learner and at the engines. Each tensor costs `tensor_ms`."""
+        assumed, spread, sent, transport = self.assumed, self.gpus > self.together, self.push.sent, self.push.transport
         copy_s = sent / (assumed.host_copy_gbs * 1e9)
         tensors_s = self.model.push_tensors * assumed.tensor_ms / 1000
         if transport == BROADCAST:
@@ -304,26 +283,11 @@ class StepTime:
     step_s: float
     token_s: float
     """Seconds between two tokens of a sequence."""
-    engine_per_s: float
-    """Tokens that an engine samples a second, with the time of prompts."""
-    learner_per_s: float
-    """Tokens that all ranks train per second. Further epochs count again."""
-    flops_used: float
-    """Share of the peak of the learner's GPUs that its operations are, with layers computed again."""
-    first_push_s: float
-    """Further seconds of the first push, to connect engines and ranks."""
-    pushes: dict[str, tuple[float, float]]
-    """Seconds of a push at the learner and at the engines, by transport."""
 
     @property
     def limited_by(self) -> str:
         """The side that the other waits for."""
         return "generating" if self.generate_s + self.load_s >= self.learn_s + self.publish_s else "learning"
-
-    @property
-    def longest_s(self) -> float:
-        """Seconds of the longest answer."""
-        return self.work.longest_answer * self.token_s
 
     @property
     def sampled_per_s(self) -> float:
@@ -346,7 +310,7 @@ def step_time(fleet: Fleet, *, one_device: bool = False, phase_s: float = 0.0) -
     """Return the seconds of a step. `one_device`: learner and engine are halves of one GPU."""
     work, token_s = fleet.work, fleet.pass_s(fleet.batch)
     engine_per_s = 1 / (token_s / fleet.batch + fleet.prompt_s)
-    publish_s, load_s = fleet.push_seconds(fleet.push.transport)
+    publish_s, load_s = fleet.push_s
     together = work.sampled / fleet.engines / engine_per_s
     generate_s = together if work.lag else max(together, work.longest_answer * token_s)
     learn_s = fleet.learn_s + fleet.updates_s
@@ -361,9 +325,4 @@ def step_time(fleet: Fleet, *, one_device: bool = False, phase_s: float = 0.0) -
         phase_s=phase_s,
         step_s=max(first, second) if overlaps else first + second + phase_s,
         token_s=token_s,
-        engine_per_s=engine_per_s,
-        learner_per_s=work.epochs * work.trained / fleet.learn_s,
-        flops_used=fleet.flops_used,
-        first_push_s=fleet.first_push_s,
-        pushes=fleet.pushes,
     )
