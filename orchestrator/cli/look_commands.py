@@ -225,12 +225,19 @@ def _view(given: argparse.Namespace) -> int:
 
 
 def _serve(run: RunDir, port: int) -> int:
-    from temper.orchestrator.tools.inspect.viewer.loopback import open_server, serve_until_interrupt
     from temper.orchestrator.tools.inspect.viewer.server import ViewServer
 
-    server = open_server(lambda: ViewServer(run, port=port), port)
-    server.archives.read_ahead()
-    serve_until_interrupt(server, str(run.root))
+    try:
+        server = ViewServer(run, port=port)
+    except OSError as error:
+        raise ValueError(f"--port {port}: {error.strerror or error}; use another port, or omit it") from error
+    with server:
+        server.archives.read_ahead()
+        print(f"{run.root}: {server.address} (Ctrl-C to stop)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
     return 0
 
 

@@ -1,22 +1,45 @@
-"""The server of the viewer: the page of one run, and its columns on request."""
+"""The server of the viewer on loopback: the page of one run, and its columns on request."""
 
 import contextlib
 import json
+import sys
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.inspect.viewer.archive import Archive, compress_json
-from temper.orchestrator.tools.inspect.viewer.loopback import HTML, JSON, NOTHING, LoopbackServer, PageAnswer
 from temper.orchestrator.tools.inspect.viewer.page import render_page, run_facts
 from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile, find_file, recorded_files
 from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes, tokenizer_of_run
 
+LOOPBACK = "127.0.0.1"
+NAMES = (LOOPBACK, "localhost")
+"""Its names for a browser on this machine. A request under another name comes from a foreign page, so it is refused."""
+REQUEST_S = 30.0
+"""Timeout for a browser's request and response, in seconds."""
+HTML, JSON = "text/html; charset=utf-8", "application/json"
 UNREADABLE = (LookupError, ValueError, TypeError, OSError)
 """Errors of a file that is missing, or that no run has written."""
 HELD = 4
 """Files whose columns are held at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageAnswer:
+    """The answer to a path. `kind` is its media type."""
+
+    body: bytes
+    kind: str = "text/plain"
+    status: HTTPStatus = HTTPStatus.OK
+
+
+NOTHING = PageAnswer(body=b"not found\n", status=HTTPStatus.NOT_FOUND)
+REFUSED = PageAnswer(body=b"this page answers only to 127.0.0.1 and localhost\n", status=HTTPStatus.FORBIDDEN)
 
 
 class ChangedFileError(Exception):
@@ -98,10 +121,42 @@ def _error(text: str, status: HTTPStatus) -> PageAnswer:
     return PageAnswer(body=json.dumps({"error": text}).encode(), kind=JSON, status=status)
 
 
-class ViewServer(LoopbackServer):
-    """Serves the page of one run at `address`."""
+class ViewServer(ThreadingHTTPServer):
+    """Serves the page of one run at `address`, with a thread per request."""
+
+    daemon_threads = True
 
     def __init__(self, run: RunDir, *, port: int = 0) -> None:
         """Listen on a port of loopback. 0 picks a free port. Raise `OSError` if it is taken."""
         self.archives = ArchiveCache(run)
-        super().__init__(self.archives.answer, port=port)
+        super().__init__((LOOPBACK, port), _Request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print errors, except for a browser that disconnected early."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+    @property
+    def address(self) -> str:
+        """The URL of the page."""
+        return f"http://{LOOPBACK}:{self.server_port}/"
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: ViewServer
+    timeout = REQUEST_S
+
+    def do_GET(self) -> None:
+        """Answer the request if it comes from this machine."""
+        known = self.headers.get("Host") in {f"{name}:{self.server.server_port}" for name in NAMES}
+        answer = self.server.archives.answer(unquote(urlsplit(self.path).path)) if known else REFUSED
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log no requests."""

@@ -28,10 +28,9 @@ from support.viewed_run import (
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.inspect.viewer.archive import Archive
-from temper.orchestrator.tools.inspect.viewer.loopback import LoopbackServer, PageAnswer
 from temper.orchestrator.tools.inspect.viewer.page import render_page
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, Row, find_file, recorded_files
-from temper.orchestrator.tools.inspect.viewer.server import ViewServer
+from temper.orchestrator.tools.inspect.viewer.server import ArchiveCache, PageAnswer, ViewServer
 from temper.orchestrator.tools.inspect.viewer.table import to_columns, update_sum
 from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes, tokenizer_of_run
 from temper.rollout.trajectory_json import write_groups
@@ -196,8 +195,7 @@ def test_a_piece_of_a_file_that_was_written_again_is_refused(tmp_path: Path, mon
     run.store(replace(state, model=None))  # the viewer starts before the run has a model
     path, (groups, rows) = run.trajectory_file("rl", 10), step_groups()
     monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)
-    archives = ViewServer(run)
-    archives.server_close()
+    archives = ArchiveCache(run)
 
     def status(which: str) -> int:
         return archives.answer(f"/data/rl-10/{mark}/{which}").status
@@ -250,13 +248,16 @@ def test_what_the_command_can_not_do_is_said(
     assert re.search(said, capsys.readouterr().err)
 
 
-def test_a_browser_that_goes_away_is_not_told_of_and_a_fault_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_browser_that_goes_away_is_not_told_of_and_a_fault_is(
+    run: RunDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(path: str) -> PageAnswer:
         if path == "/fault":
             raise RuntimeError("planted")
         return PageAnswer(body=b"x" * 2**25)
 
-    with LoopbackServer(answer) as made:
+    with ViewServer(run) as made:
+        monkeypatch.setattr(made.archives, "answer", answer)
         threading.Thread(target=made.serve_forever, daemon=True).start()
         before = set(threading.enumerate())
         for path in ("/large", "/fault"):
