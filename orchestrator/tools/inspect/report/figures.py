@@ -44,8 +44,6 @@ WIDE = (11.6, 3.1)
 COLUMNS = 4
 """Most panels in a row."""
 LEGEND_COLUMNS = 3
-LEAST_PART = 0.005
-"""A part below this share of the total is drawn as `other`."""
 MARKERS = {Mode.OFF: "s", Mode.BUDGET: "o", Mode.LOW_EFFORT: "D", Mode.UNLIMITED: "^"}
 LEGEND = "A square is thinking off, a diamond a prompt for little thinking, a triangle no limit."
 SHARES, LENGTHS = (0.0, 1.05), (0.0, None)
@@ -227,8 +225,6 @@ def _curve(record: RunRecord, curve: Curve, stage: str, instance: str) -> Captio
     present = {name: label for name, label in curve.metrics.items() if record.series(instance, name)[0]}
     if not present:
         return None
-    if curve.stacked_to is not None:
-        return _stacked(record, curve, stage, instance)
     figure, axes = _axes(SIZE)
     for number, (name, label) in enumerate(present.items()):
         steps, values = record.series(instance, name)
@@ -239,39 +235,6 @@ def _curve(record: RunRecord, curve: Curve, stage: str, instance: str) -> Captio
         axes.legend(ncols=min(LEGEND_COLUMNS, len(present)))
     else:
         axes.set_ylabel(next(iter(present.values())))
-    return _captioned_curve(curve, stage, instance, figure)
-
-
-def _stacked(record: RunRecord, curve: Curve, stage: str, instance: str) -> CaptionedFigure:
-    """Draw the parts of a total over the steps. Parts that are too small to see, and the rest of the total, are `other`."""
-    total = dict(zip(*record.series(instance, str(curve.stacked_to)), strict=True))
-    series = {label: dict(zip(*record.series(instance, name), strict=True)) for name, label in curve.metrics.items()}
-    steps = sorted(set(total).union(*series.values()))
-    whole = sum(total.values()) or sum(sum(values.values()) for values in series.values())
-    parts = {
-        label: [values.get(step, 0.0) for step in steps]
-        for label, values in series.items()
-        if sum(values.values()) > LEAST_PART * whole
-    }
-    rest = [max(0.0, total.get(step, 0.0) - sum(part[at] for part in parts.values())) for at, step in enumerate(steps)]
-    if sum(rest) > LEAST_PART * whole:
-        parts["other"] = rest
-    window = max(1, len(steps) // 20)
-    figure, axes = _axes(SIZE)
-    places, means = list(map(float, steps)), [trailing_mean(part, window=window) for part in parts.values()]
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    if len(steps) == 1:  # an area of one point is invisible
-        places, means = [steps[0] - 0.5, steps[0] + 0.5], [2 * part for part in means]
-    axes.stackplot(places, means, labels=list(parts), colors=COLOURS, alpha=0.85, linewidth=0)
-    axes.set_xlabel(f"{instance.upper()} step")
-    axes.set_ylabel("seconds")
-    axes.margins(x=0)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles[::-1], labels[::-1], loc="outside right upper")
-    return _captioned_curve(curve, stage, instance, figure)
-
-
-def _captioned_curve(curve: Curve, stage: str, instance: str, figure: Figure) -> CaptionedFigure:
     title = curve.title if instance == stage else f"{curve.title}, {instance}"
     return CaptionedFigure(title=title, note=curve.note, document=svg_document(figure), wide=False)
 

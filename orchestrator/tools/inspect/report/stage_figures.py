@@ -14,10 +14,9 @@ class Curve:
     metrics: dict[str, str]
     """Metric name to label."""
     smooth: bool = True
-    stacked_to: str | None = None
-    """The metric of the total, if the metrics are parts that add up to it: they are drawn as a stacked area."""
 
 
+SHOWN_PARTS = (StepPart.WAIT, StepPart.LEARN, StepPart.PUBLISH, StepPart.EVAL, StepPart.LOAD, StepPart.SAVE)
 CURVES: dict[str, tuple[Curve, ...]] = {
     "sft": (
         Curve(
@@ -65,20 +64,9 @@ CURVES: dict[str, tuple[Curve, ...]] = {
         ),
         Curve(
             title="Seconds of a step",
-            note="Waiting for finished groups, learning, laying weights out, waiting for an evaluation to end, engines "
-            "loading weights, and checkpoints.",
-            metrics={
-                f"time/{part.value}_s": part.value
-                for part in (
-                    StepPart.WAIT,
-                    StepPart.LEARN,
-                    StepPart.PUBLISH,
-                    StepPart.EVAL,
-                    StepPart.LOAD,
-                    StepPart.SAVE,
-                )
-            },
-            stacked_to="time/step_s",
+            note="The whole step, and its parts: waiting for finished groups, learning, laying weights out, waiting for an "
+            "evaluation to end, engines loading weights, and checkpoints.",
+            metrics={"time/step_s": "step"} | {f"time/{part.value}_s": part.value for part in SHOWN_PARTS},
         ),
     ),
     "distill": (
