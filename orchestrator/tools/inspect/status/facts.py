@@ -27,10 +27,9 @@ TAIL_BYTES = 8_000_000
 LATELY = 10
 """Steps over which a rate is taken."""
 NEWEST = 6
-SPEEDS = ("rollout/tokens_per_s", "train/tokens_per_s", "sft/tokens_per_s", "tokens_per_s")
 MAIN = (
-    *("train/loss", "loss", "train/entropy", "train/grad_norm", "grad_norm", "train/mismatch_abs", "train/kl"),
-    *("train/lag_tokens", "rollout/nonzero_advantage", "rollout/truncated", *SPEEDS, "time/step_s"),
+    *("train/loss", "train/entropy", "train/grad_norm", "train/mismatch_abs", "train/kl", "train/lag_tokens"),
+    *("rollout/nonzero_advantage", "rollout/truncated", "rollout/tokens_per_s", "train/tokens_per_s", "time/step_s"),
 )
 """The main metrics in display order, after the rewards of environments."""
 
