@@ -185,13 +185,13 @@ def test_a_server_that_does_not_answer_is_told_of_until_it_does(
     page: "Page", run: RunDir, server: ViewServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visit(page, server)
-    goes_on, answer, expect = threading.Event(), server.answer, sync_api.expect
+    goes_on, answer, expect = threading.Event(), server.archives.answer, sync_api.expect
 
     def held(path: str) -> Any:
         goes_on.wait(20)
         return answer(path)
 
-    monkeypatch.setattr(server, "answer", held)
+    monkeypatch.setattr(server.archives, "answer", held)
     page.keyboard.press("j")
     expect(page.locator("#notice")).to_contain_text("Waiting for temper view: it reads rl-10/")
     goes_on.set()
@@ -206,14 +206,19 @@ def test_what_was_told_is_there_again_once_a_server_has_answered_several_questio
     server = ViewServer(run)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     visit(page, server)
-    notice, goes_on, answer, expect = page.locator("#notice"), threading.Event(), server.answer, sync_api.expect
+    notice, goes_on, answer, expect = (
+        page.locator("#notice"),
+        threading.Event(),
+        server.archives.answer,
+        sync_api.expect,
+    )
     told = notice.text_content()
 
     def held(path: str) -> Any:
         goes_on.wait(20)
         return answer(path)
 
-    monkeypatch.setattr(server, "answer", held)
+    monkeypatch.setattr(server.archives, "answer", held)
     page.keyboard.press("g")
     expect(notice).to_contain_text("Waiting")
     page.keyboard.press("G")
@@ -228,14 +233,14 @@ def test_a_table_that_comes_late_does_not_take_the_place_of_what_was_chosen_afte
     page: "Page", server: ViewServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visit(page, server)
-    goes_on, answer, expect = threading.Event(), server.answer, sync_api.expect
+    goes_on, answer, expect = threading.Event(), server.archives.answer, sync_api.expect
 
     def held(path: str) -> Any:
         if path == "/data/eval-rl/table":
             goes_on.wait(60)
         return answer(path)
 
-    monkeypatch.setattr(server, "answer", held)
+    monkeypatch.setattr(server.archives, "answer", held)
     page.locator("#file").select_option("eval-rl")
     page.locator("#file").select_option("eval-sft")
     expect(page.locator(".card.chosen .tokens")).to_have_text("eval-sft 0.0<end>")
