@@ -39,20 +39,11 @@ class ModelShape:
     hidden: int
 
 
-def shape_of(directory: Path, *, parameters: int) -> ModelShape:
-    """Return the shape of a model directory with `parameters` parameters."""
-    return read_shape(_config_of(directory), parameters=parameters)
-
-
-def _config_of(directory: Path) -> "transformers.PretrainedConfig":
-    import transformers
-
-    return transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)
-
-
 def longest_sequence(directory: Path) -> int | None:
     """Return the maximum number of positions in a model's configuration, or None if it has none."""
-    config = _config_of(directory).get_text_config(decoder=True)
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
     positions: int | None = getattr(config, "max_position_embeddings", None)
     return positions
 

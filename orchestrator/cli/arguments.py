@@ -111,7 +111,7 @@ def add_screen_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dry-run",
         action="store_true",
-        help="run the start checks and print the plan, but start, write and download nothing",
+        help="check the settings and print the plan, but start, write and download nothing",
     )
     screen = command.add_argument_group("output")
     screen.add_argument(

@@ -300,13 +300,14 @@ def _of_model_or_run(given: argparse.Namespace, asked: EvalRequest) -> RawConfig
 
 def _through_pipeline(wanted: RawConfig, given: argparse.Namespace, *, only: str | None = None) -> int:
     """Run the stages of a configuration and print the newest result, or print the plan."""
-    from temper.orchestrator.pipeline.preview import preview_of
+    if given.dry_run:
+        from temper.orchestrator.pipeline.preview import preview_of
+
+        return show_dry_run(preview_of(wanted, only=only), as_json=given.json)
     from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
     from temper.orchestrator.pipeline.runner import run_pipeline
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
-    if given.dry_run:
-        return show_dry_run(*preview_of(wanted, only=only), given)
     config = make_config(resolve_profile(wanted))
     notes = start_notes(config)
     status = asyncio.run(run_pipeline(config, only=only, quiet=given.quiet or given.json, notes=notes))

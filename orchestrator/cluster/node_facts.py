@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from temper.orchestrator.cluster.hardware import join_cluster
+from temper.orchestrator.cluster.cluster_hardware import join_cluster
 from temper.orchestrator.cluster.machines import SHM
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE, free_port
 

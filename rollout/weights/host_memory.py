@@ -7,8 +7,10 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 GROUPS = Path("/sys/fs/cgroup")
 """Mount point of control groups."""
@@ -37,7 +39,7 @@ class MappedFiles:
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, torch.Tensor]] = {}
 
-    def map(self, path: str, *, nbytes: int) -> torch.Tensor:
+    def map(self, path: str, *, nbytes: int) -> "torch.Tensor":
         """Return the bytes of a file. Raises `ValueError` as `file_inode`."""
         inode = file_inode(path, nbytes=nbytes)
         self._known = {name: known for name, known in self._known.items() if _is_there(name, *known)}
@@ -49,7 +51,7 @@ class MappedFiles:
         self._known.clear()
 
 
-def _is_there(path: str, inode: int, segment: torch.Tensor) -> bool:
+def _is_there(path: str, inode: int, segment: "torch.Tensor") -> bool:
     """Return whether the same file is still at its path. A mapping keeps a deleted file's memory."""
     try:
         return file_inode(path, nbytes=segment.numel()) == inode
@@ -117,8 +119,10 @@ def group_limits(groups: Path, member: str) -> list[tuple[int, int]]:
     return found
 
 
-def map_file(path: str, *, nbytes: int) -> torch.Tensor:
+def map_file(path: str, *, nbytes: int) -> "torch.Tensor":
     """Return the bytes of a file as a uint8 tensor that shares its memory. Raises `ValueError` as `file_inode`."""
+    import torch  # slow: the memory of a machine is read without it
+
     file_inode(path, nbytes=nbytes)
     return torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
 
@@ -149,6 +153,8 @@ def release_free_memory(*, pause_s: float = PAUSE_S) -> None:
 
     Does nothing within `pause_s` seconds after the last release.
     """
+    import torch
+
     now = time.monotonic()
     if now >= _Next.at and not torch.cuda.is_available() and (trim := _trim()) is not None:
         _Next.at = now + pause_s

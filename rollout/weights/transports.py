@@ -14,9 +14,6 @@ from temper.rollout.weights.config import AUTO, CUDA_IPC, SHARED_MEMORY
 from temper.rollout.weights.gpu_memory import GpuMemory
 from temper.rollout.weights.host_memory import HostMemory
 
-COPIES = 2
-"""Copies of the weights in the learner, unless it sends buckets: engines may read one while it writes the next."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receivers:

@@ -82,6 +82,12 @@ def test_a_missing_input_is_refused_before_heavy_imports(override: str, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["more.yaml"] * override.startswith("{")
 
 
+@pytest.mark.parametrize("command", ["run", "report"])
+def test_a_dry_run_needs_no_heavy_import(command: str, tmp_path: Path) -> None:
+    found = imported_by([command, "configs/demo.yaml", "--dry-run", f"runs_dir={tmp_path}"], 0)
+    assert found <= {"gymnasium", "numpy"}  # environments are gymnasium's
+
+
 def test_a_second_driver_is_refused_before_heavy_imports(tmp_path: Path) -> None:
     first = RunDir(tmp_path / "demo")
     first.open()

@@ -9,7 +9,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.learner.models.shape import ModelShape
 from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.config.run_config import USUAL_STAGES, ProfileName, SupervisionConfig
 from temper.orchestrator.config.schema import to_settings
@@ -165,7 +164,8 @@ class ProfileInputs:
     """Hardware and model of a run."""
 
     hardware: Hardware
-    shape: ModelShape
+    parameters: int
+    """Parameters of the model."""
     trains: bool
     plays: bool
     colocated: bool
@@ -185,7 +185,7 @@ class ProfileInputs:
 
     @property
     def toy(self) -> bool:
-        return self.shape.parameters < TOY
+        return self.parameters < TOY
 
     @property
     def halves(self) -> bool:
@@ -196,24 +196,6 @@ class ProfileInputs:
     def gpu_bytes(self) -> float:
         """GPU memory for one process: nine tenths of the GPU, or of its half."""
         return 0.9 * self.hardware.gpu_gib * 2**30 * (0.5 if self.halves else 1.0)
-
-
-def make_inputs(
-    hardware: Hardware, shape: ModelShape, asked: ProfiledSettings, counted: "tuple[PlannedModel | None, int]"
-) -> ProfileInputs:
-    """`counted` has the model and the parameters of its reference."""
-    model, reference = counted
-    return ProfileInputs(
-        hardware=hardware,
-        shape=shape,
-        trains=any(stage.trains for stage, _ in asked.stages()),
-        plays=asked.plays(),
-        colocated=asked.value("placement") == "colocated",
-        judges=asked.judges(),
-        model=model,
-        reference=reference,
-        optims=tuple(own.optim for _, own in asked.trained()) or (OptimConfig(),),
-    )
 
 
 def profile_name(hardware: Hardware) -> ProfileName:
