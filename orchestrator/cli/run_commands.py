@@ -43,7 +43,6 @@ CONTINUES = """The run's files are in runs/NAME/. Rerun the same command to resu
 COMPARES = """`temper report --compare` compares two evaluations, or groups of runs.
 """
 SUBMIT_EPILOG = """examples:
-  temper submit configs/demo.yaml                                     on a local cluster that ends with the job
   temper submit configs/demo.yaml --address http://127.0.0.1:8265 runs_dir=/shared/runs
 
 Ctrl-C stops the job after a save. Rerun the same command to resume. docs/clusters.md lists the required storage.
@@ -80,7 +79,7 @@ def add_run_commands(commands: "Commands") -> None:
     text = "submit a run to a Ray cluster and follow its log"
     submit = add_command(commands, "submit", _submit, text, epilog=SUBMIT_EPILOG)
     add_config(submit, over=OVER)
-    submit.add_argument("--address", help="job server of the cluster (default: start a local cluster)")
+    submit.add_argument("--address", required=True, metavar="URL", help="job server of the cluster")
     text = "start a new run at a checkpoint of another run"
     described = "Start a new run at a checkpoint of another run."
     fork = add_command(commands, "fork", _execute, text, epilog=FORK_EPILOG, description=described)

@@ -1,4 +1,4 @@
-"""`submit`: run a configuration as a job of a Ray cluster, or of a local one for this job."""
+"""`submit`: run a configuration as a job of a Ray cluster."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from temper.orchestrator.cli.exit_status import sigterm_as_sigint
-from temper.orchestrator.cluster.ray_jobs import STOP_S, STOP_WAIT, Job, local_head
+from temper.orchestrator.cluster.ray_jobs import STOP_S, STOP_WAIT, Job
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE
 from temper.orchestrator.config.text import SHIPPED, config_file, is_file, packaged_file, read_layers
 from temper.orchestrator.loop.deadline import STOPPED
@@ -31,15 +31,11 @@ KEPT_HERE = ("VLLM_API_KEY",)
 READ_BY_NAME = re.compile(r"\$\{oc\.env:(\w+)")
 
 
-def submit(config: Path, overrides: list[str], address: str | None) -> int:
+def submit(config: Path, overrides: list[str], address: str) -> int:
     """Submit a run, stream its log, and return its exit status: 130 after a signal.
 
-    `address` is a cluster's job server, `http://host:8265`. Without it a local cluster starts for this job.
+    `address` is the cluster's job server, `http://host:8265`.
     """
-    if address is None:
-        command = shlex.join([sys.executable, *COMMAND[1:], str(config), *overrides])
-        with local_head() as head:
-            return run_job(head, f"cd {shlex.quote(os.getcwd())} && exec {command}", {})
     if urlsplit(address).scheme not in ("http", "https"):
         raise ValueError(f"--address {address} is not a job server such as http://127.0.0.1:8265")
     env_vars = passed_on(os.environ, _texts(config, overrides))

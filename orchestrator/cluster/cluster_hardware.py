@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from temper.orchestrator.cluster.actors import as_task
 from temper.orchestrator.cluster.hardware import this_machine
 from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
@@ -19,7 +19,7 @@ def query_cluster() -> Hardware:
     """Return the hardware of the cluster of RAY_ADDRESS. Raise `TimeoutError` if a machine does not answer."""
     with join_cluster():
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        calls = [_query(node["NodeID"]) for node in nodes]
+        calls = [as_task(this_machine, node["NodeID"], retries=1).remote() for node in nodes]
         done, late = ray.wait(calls, num_returns=len(calls), timeout=MACHINES_S)
         if late:
             raise TimeoutError(
@@ -29,12 +29,6 @@ def query_cluster() -> Hardware:
         found: list[Machine] = ray.get(done)
         counts = {calls[at]: int(node["Resources"].get("GPU", 0)) for at, node in enumerate(nodes)}
     return Hardware(machines=tuple(limit_gpus(one, counts[call]) for one, call in zip(found, done, strict=True)))
-
-
-def _query(node: str) -> "ray.ObjectRef[Machine]":
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    asked: ray.ObjectRef[Machine] = ray.remote(num_cpus=0, scheduling_strategy=there)(this_machine).remote()
-    return asked
 
 
 @contextlib.contextmanager

@@ -8,15 +8,14 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from temper.orchestrator.cluster.actors import as_task
 from temper.orchestrator.cluster.cluster_hardware import join_cluster
 from temper.orchestrator.cluster.machines import SHM
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE, free_port
@@ -120,7 +119,7 @@ def query_nodes() -> list[NodeReport]:
         here = ray.get_runtime_context().get_node_id()
         alive = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeID"] != here)
         nodes = {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in alive}
-        answers = _gather({node: _start_on(node, node_facts) for node in nodes}, START_S)
+        answers = _gather({node: as_task(node_facts, node).remote() for node in nodes}, START_S)
         healthy = [node for node in nodes if not isinstance(answers[node], str)]
         clocks = {node: _clock(node) for node in healthy}
         unreached = _unreached({node: nodes[node] for node in healthy})
@@ -136,14 +135,6 @@ def query_nodes() -> list[NodeReport]:
             else NodeReport(address=address, fault=str(answers[node]))
             for node, address in nodes.items()
         ]
-
-
-def _start_on(node: str, function: Callable[..., Any], *arguments: Any) -> "ray.ObjectRef[Any]":
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    asked: ray.ObjectRef[Any] = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function).remote(
-        *arguments
-    )
-    return asked
 
 
 def _gather(calls: dict[str, "ray.ObjectRef[Any]"], limit_s: float) -> dict[str, Any]:
@@ -171,7 +162,7 @@ def _clock(node: str) -> tuple[float, float]:
     found = []
     for _ in range(CLOCK_SAMPLES):
         began = time.time()
-        its = _gather({node: _start_on(node, read_clock)}, ANSWER_S)[node]
+        its = _gather({node: as_task(read_clock, node).remote()}, ANSWER_S)[node]
         half = (time.time() - began) / 2
         if isinstance(its, float):
             found.append((its - began - half, half))
@@ -180,10 +171,10 @@ def _clock(node: str) -> tuple[float, float]:
 
 def _unreached(nodes: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Return the connections that fail, tested in a ring, so that each node listens and connects once."""
-    ports = _gather({node: _start_on(node, listen, address) for node, address in nodes.items()}, ANSWER_S)
+    ports = _gather({node: as_task(listen, node).remote(address) for node, address in nodes.items()}, ANSWER_S)
     ring = dict(zip(nodes, [*list(nodes)[1:], *list(nodes)[:1]], strict=True)) if len(nodes) > 1 else {}
     calls = {
-        node: _start_on(node, reach, nodes[other], ports[other])
+        node: as_task(reach, node).remote(nodes[other], ports[other])
         for node, other in ring.items()
         if isinstance(ports[other], int)
     }

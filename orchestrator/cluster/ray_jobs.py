@@ -1,78 +1,24 @@
-"""Ray's job submission: a local head for one job, and following a job to its end."""
+"""Ray's job submission: a job is followed to its end."""
 
 import asyncio
 import logging
 import math
 import os
-import secrets
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ray.job_submission import JobStatus, JobSubmissionClient
-
-from temper.envs.core.process import kill_group, set_variables
-from temper.envs.sandbox.seal import end_with_parent
-from temper.orchestrator.cluster.ray_cluster import ray_base
-from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
-from temper.rollout.engines.scratch_folder import RANDOM_BYTES
 
 STOP_S = 7200
 """Seconds for a stopped job to save before Ray kills it."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Ray's variable for that time. By default Ray kills a job after 3 s."""
-START_S, STOP_HEAD_S, ANSWER_S, SILENT_S, POLL_S = 90.0, 20.0, 60.0, 120.0, 0.5
-"""Seconds for a head or its agent to start, for a head to stop, for an answer, for a silent log, and between two polls."""
-PREFIX = "temper-ray-"
+START_S, ANSWER_S, SILENT_S, POLL_S = 90.0, 60.0, 120.0, 0.5
+"""Seconds for a head's agent to start, for an answer, for a silent log, and between two polls."""
 MAX_UNANSWERED = 5
 """Consecutive requests that the job server may leave unanswered."""
-
-
-@contextmanager
-def local_head() -> Iterator[str]:
-    """Run a Ray head during the block and yield the address of its job server. It requires a token.
-
-    It ends with this process, even if this process is killed. Raise `RuntimeError` with its output if it does not start.
-    """
-    port, dashboard, agent = free_ports(3)
-    folder = tempfile.mkdtemp(prefix=PREFIX, dir=ray_base(PREFIX + "x" * RANDOM_BYTES))
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
-    command += ["--node-ip-address", LOOPBACK, "--port", str(port), "--temp-dir", folder]
-    command += ["--dashboard-host", LOOPBACK, "--dashboard-port", str(dashboard)]
-    command += ["--dashboard-agent-listen-port", str(agent)]
-    access = {"RAY_AUTH_MODE": "token"}  # some of its ports listen on every interface
-    access["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
-    with set_variables(access), Path(folder, "head.log").open("w+") as log:
-        head = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, preexec_fn=end_with_parent)
-        try:
-            address, deadline = f"http://{LOOPBACK}:{dashboard}", time.monotonic() + START_S
-            while not _answers(address):
-                if head.poll() is not None or time.monotonic() > deadline:
-                    log.seek(0)
-                    raise RuntimeError(f"the local Ray head did not start:\n{log.read()[-2000:]}")
-                time.sleep(POLL_S)
-            yield address
-        finally:
-            head.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                head.wait(STOP_HEAD_S)
-            kill_group(head.pid)
-            head.wait()
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _answers(address: str) -> bool:
-    try:
-        _client(address).list_jobs()
-    except (OSError, RuntimeError):
-        return False
-    return True
 
 
 class _Client(JobSubmissionClient):

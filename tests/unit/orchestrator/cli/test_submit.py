@@ -1,20 +1,17 @@
 """Job submission to a real local Ray head: jobs that succeed, fail, or stop on a signal."""
 
 import asyncio
-import os
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
+from support.ray_head import local_head
 
 from temper.orchestrator.cli import submit as command
 from temper.orchestrator.cli.submit import passed_on, remote_command, run_job, submit
@@ -46,40 +43,14 @@ there = os.listdir(PACKAGE)
 print("package has", sorted({"configs", "requirements"} & {*there}), "tests" if "tests" in there else "and not tests")
 print(rewards.mine.__file__)
 """
-HEAD = """
-import os, sys
-from temper.orchestrator.cluster.ray_jobs import local_head
-with local_head() as server:
-    print(server, os.environ["RAY_AUTH_TOKEN"], flush=True)
-    sys.stdin.read()
-"""
-
-
-@dataclass(frozen=True)
-class Head:
-    """A local head in its own process. Tests may kill it."""
-
-    process: "subprocess.Popen[str]"
-    address: str
 
 
 @pytest.fixture(scope="module")
-def head() -> Iterator[Head]:
-    environment = os.environ | {"PYTHONPATH": worker_variables()["PYTHONPATH"]}
-    process = subprocess.Popen(
-        [sys.executable, "-c", HEAD], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with process, pytest.MonkeyPatch.context() as variables:
-        assert process.stdout is not None
-        address, token = process.stdout.readline().split()
-        variables.setenv("RAY_AUTH_MODE", "token")
-        variables.setenv("RAY_AUTH_TOKEN", token)
-        yield Head(process, address)
-
-
-@pytest.fixture
-def server(head: Head) -> str:
-    return head.address
+def server() -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as variables:
+        variables.setenv("PYTHONPATH", worker_variables()["PYTHONPATH"])
+        with local_head() as address:
+            yield address
 
 
 @pytest.fixture
@@ -164,27 +135,6 @@ def test_a_job_has_the_package_and_the_modules_of_the_folder(
     found = "".join(log)
     assert "package has ['configs', 'requirements'] and not tests" in found
     assert "rewards/mine.py" in found
-
-
-def test_a_killed_submit_leaves_no_process(head: Head) -> None:
-    """Neither the head's process tree nor a job survives. No later test uses the head."""
-    program = "import time; print('begun', flush=True); time.sleep(600)"
-    said: list[str] = []
-
-    def write(text: str) -> None:
-        said.append(text)
-        if "begun" in "".join(said).splitlines():
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        Job(head.address, python(program), runtime_env={}, write=write).follow()
-    family = psutil.Process(head.process.pid).children(recursive=True)
-    head.process.kill()
-    assert len(family) > 5
-    _, alive = psutil.wait_procs(family, timeout=120)
-    for process in alive:
-        process.kill()
-    assert alive == []
 
 
 @pytest.mark.parametrize("silences", [2, ray_jobs.MAX_UNANSWERED])
