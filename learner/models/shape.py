@@ -1,5 +1,6 @@
 """Sizes of a model's configuration, and whether its answers may share a prompt."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,14 @@ class ModelShape:
 
 
 def longest_sequence(directory: Path) -> int | None:
-    """Return the maximum number of positions in a model's configuration, or None if it has none."""
+    """Return the maximum number of positions in a model's configuration, or None if it has none.
+
+    transformers, which imports slowly, is asked only if the file leaves the number to the model's class.
+    """
+    written = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    stated = written.get("text_config", written).get("max_position_embeddings")
+    if isinstance(stated, int):
+        return stated
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)

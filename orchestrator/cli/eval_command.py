@@ -20,7 +20,7 @@ from temper.orchestrator.cli.arguments import (
 from temper.orchestrator.cli.env_commands import env_lines
 from temper.orchestrator.cli.run_commands import show_dry_run
 from temper.orchestrator.config.text import RawConfig, is_file, merge, overridden, read_text, without_plus
-from temper.orchestrator.pipeline.config import Config, make_config
+from temper.orchestrator.pipeline.config import make_config
 from temper.orchestrator.pipeline.eval_config import (
     PATIENT,
     EvalRequest,
@@ -233,15 +233,12 @@ def require_read(given: argparse.Namespace) -> None:
         return
     if given.dry_run:
         raise ValueError("--dry-run and --url exclude each other")
-    if unread := [text for text in given.overrides if not _is_asked_of_servers(text.partition("=")[0])]:
+    asked = tuple(f"{name}{end}" for name in ASKED_OF_SERVERS for end in ("=", "."))
+    if unread := [text for text in given.overrides if not text.startswith(asked)]:
         raise ValueError(
             f"{', '.join(unread)} with --url: a request to a server has only {', '.join(ASKED_OF_SERVERS)}; "
             f"set the length of a turn by --max-tokens, and all else on the server"
         )
-
-
-def _is_asked_of_servers(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in ASKED_OF_SERVERS)
 
 
 def _execute(given: argparse.Namespace) -> int:
@@ -268,13 +265,6 @@ def _execute(given: argparse.Namespace) -> int:
     named = {} if given.name is None else {"name": given.name}
     found = merge(read_text(file, []), asked.overrides) | named
     return _through_pipeline(overridden(found, given.overrides), given, only="eval")
-
-
-def config_of(given: argparse.Namespace) -> Config:
-    """Return the configuration of an evaluation of a model or a run."""
-    from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
-
-    return make_config(resolve_profile(_of_model_or_run(given, _asked(given))))
 
 
 def _asked(given: argparse.Namespace) -> EvalRequest:
