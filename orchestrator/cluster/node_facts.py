@@ -1,4 +1,4 @@
-"""Facts of each cluster node: installed versions, clock, free space, and the nodes it can reach."""
+"""Facts of each cluster node: installed versions, free space, and the nodes it can reach."""
 
 import contextlib
 import hashlib
@@ -7,7 +7,6 @@ import shutil
 import socket
 import tempfile
 import threading
-import time
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,8 +24,6 @@ START_S = 120.0
 ANSWER_S = 20.0
 """Timeout for each later answer."""
 CONNECT_S = 3.0
-CLOCK_SAMPLES = 3
-"""Samples of each clock. The fastest answer counts."""
 PACKAGES = ("torch", "vllm", "ray", "transformers", "deepspeed")
 """Packages whose versions must match on all nodes, because processes exchange objects, weights and tensors."""
 
@@ -53,9 +50,6 @@ class NodeReport:
     address: str
     facts: NodeFacts | None = None
     fault: str = ""
-    ahead_s: float = 0.0
-    """Offset of its clock to the driver's, accurate to `within_s`: half of the round trip."""
-    within_s: float = 0.0
     unreached: tuple[str, ...] = ()
     """Addresses of nodes that it can't connect to, each with the reason."""
 
@@ -121,16 +115,9 @@ def query_nodes() -> list[NodeReport]:
         nodes = {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in alive}
         answers = _gather({node: as_task(node_facts, node).remote() for node in nodes}, START_S)
         healthy = [node for node in nodes if not isinstance(answers[node], str)]
-        clocks = {node: _clock(node) for node in healthy}
         unreached = _unreached({node: nodes[node] for node in healthy})
         return [
-            NodeReport(
-                address=address,
-                facts=answers[node],
-                ahead_s=clocks[node][0],
-                within_s=clocks[node][1],
-                unreached=unreached[node],
-            )
+            NodeReport(address=address, facts=answers[node], unreached=unreached[node])
             if node in healthy
             else NodeReport(address=address, fault=str(answers[node]))
             for node, address in nodes.items()
@@ -150,23 +137,6 @@ def _answer(call: "ray.ObjectRef[Any]", limit_s: float) -> Any:
         return f"no answer within {limit_s:.0f} s"
     except Exception as error:  # another machine may fail in any way
         return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
-def read_clock() -> float:
-    """Return a node's time in seconds since 1970. A Python function, since Ray accepts no builtin."""
-    return time.time()
-
-
-def _clock(node: str) -> tuple[float, float]:
-    """Return the offset of a node's clock and its accuracy, in seconds, from the fastest of several samples."""
-    found = []
-    for _ in range(CLOCK_SAMPLES):
-        began = time.time()
-        its = _gather({node: as_task(read_clock, node).remote()}, ANSWER_S)[node]
-        half = (time.time() - began) / 2
-        if isinstance(its, float):
-            found.append((its - began - half, half))
-    return min(found, key=lambda one: one[1], default=(0.0, ANSWER_S))
 
 
 def _unreached(nodes: dict[str, str]) -> dict[str, tuple[str, ...]]:

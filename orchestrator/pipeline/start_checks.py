@@ -213,7 +213,8 @@ def _to_findings(env: BoundEnv, checks: list[CaseCheck]) -> Iterator[Finding]:
             answer, earned = check.best
             text = f"{env.name}: one answer to all tasks, {answer}, earns {earned:.2f}; compare env/{env.name}/reward with it"
             level = Level.WARNING if earned > USUAL_CHANCE and not check.against else Level.OK
-            yield Finding(level=level, what=text, metrics={f"env/{env.name}/best_constant": earned})
+            measured = {f"env/{env.name}/best_constant": earned}
+            yield Finding(level=level, what=text, remedy="add tasks with more different answers", metrics=measured)
 
 
 def check_prompts(start: Start) -> Iterator[Finding]:

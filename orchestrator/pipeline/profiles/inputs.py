@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.orchestrator.cluster.machines import Hardware, Machine
+from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.run_config import USUAL_STAGES, ProfileName, SupervisionConfig
 from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.config.text import RawConfig, get_value, with_value
@@ -211,14 +211,10 @@ def with_profile_gpus(hardware: Hardware, profile: ProfileName) -> Hardware:
     if profile == "cpu":
         return Hardware(machines=tuple(replace(machine, gpus=0, gpu_gib=0.0) for machine in hardware.machines))
     gib = float(GPU_GIB[profile])
-    named = [_of_size(machine, gib) for machine in hardware.machines]
+    named = [replace(machine, gpu_gib=gib) if machine.gpus else machine for machine in hardware.machines]
     if not hardware.gpus:
         named[0] = replace(named[0], gpus=1, gpu_gib=gib)
     return Hardware(machines=tuple(named))
-
-
-def _of_size(machine: Machine, gib: float) -> Machine:
-    return replace(machine, gpu_gib=gib) if machine.gpus else machine
 
 
 def power_of_two(number: float, *, least: int, most: int) -> int:
