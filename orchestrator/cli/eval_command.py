@@ -192,11 +192,6 @@ def read_escapes(text: str) -> str:
         raise ValueError(f"--stop {text!r} has an escape that can't be read: {error.reason}") from error
 
 
-def presets(given: argparse.Namespace) -> dict[str, str | None]:
-    """Return the named benchmarks with their data. Raise `ValueError` for a repeated one."""
-    return _named("preset", given.preset)
-
-
 def environments(given: argparse.Namespace) -> dict[str, str | None]:
     """Return the environments that are named, with their data. Raise `ValueError` for `--data` without its environment."""
     found = _named("env", given.env)
@@ -268,7 +263,9 @@ def _execute(given: argparse.Namespace) -> int:
 
 
 def _asked(given: argparse.Namespace) -> EvalRequest:
-    return EvalRequest(overrides=settings_of_options(given), envs=environments(given), presets=presets(given))
+    return EvalRequest(
+        overrides=settings_of_options(given), envs=environments(given), presets=_named("preset", given.preset)
+    )
 
 
 def _of_model_or_run(given: argparse.Namespace, asked: EvalRequest) -> RawConfig:

@@ -41,6 +41,7 @@ from temper.orchestrator.config.fitting import check_thinking
 from temper.orchestrator.data.row_intake import counts_text
 from temper.orchestrator.loop.deadline import THREADS
 from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.estimate.model import read_config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok, warning
 from temper.orchestrator.pipeline.settings_checks import check_settings, check_stages
 from temper.orchestrator.stages.stage import Role, StageInstance, StartCheck
@@ -104,6 +105,7 @@ def check_before(config: Config, ahead: list[StageInstance], root: Path, reached
     start = Start(config=config, ahead=ahead, model=source if begins or reached is None else root / reached)
     assert start.parameters
     if start.model is not None:
+        read_config(start.model)
         check_model(start.model, config)
     if start.plays:
         check_rewards(start)

@@ -48,8 +48,54 @@ CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)
 """In this order, since each depends on the results before it."""
 
 
+def model_config(given: Mapping[str, Any]) -> ModelConfig:
+    model: ModelConfig = to_settings(ModelConfig, given.get("model") or {}, under="model.")
+    return model
+
+
+def stored_parameters(given: Mapping[str, Any]) -> int:
+    """Return the parameters of a configuration's model by its settings or its files. Raise as `require_complete`."""
+    model = model_config(given)
+    if model.source is None:
+        return model.fresh.parameters
+    if model.source.gguf is not None:  # its header has no count of parameters
+        return planned_parameters(given)
+    return require_complete(model.source.folder)
+
+
+def planned_parameters(given: Mapping[str, Any]) -> int:
+    """Return the same by the plan, which reads only the model's `config.json`. Raise as `planned_model`."""
+    from temper.orchestrator.pipeline.estimate.model import planned_model  # imports slowly
+
+    return planned_model(model_config(given), LearnerConfig()).parameters
+
+
+def query_hardware() -> Hardware:
+    """Return the hardware of the cluster of RAY_ADDRESS, or of this machine if it is not set. Raise as `query_cluster`."""
+    if "RAY_ADDRESS" not in os.environ:
+        return Hardware(machines=(this_machine(),))
+    from temper.orchestrator.cluster.cluster_hardware import query_cluster  # imports Ray
+
+    return query_cluster()
+
+
+def count_model(given: RawConfig, settings: ProfiledSettings) -> "tuple[PlannedModel, int]":
+    """Return the model of a configuration as its learner would have it, and the parameters of its reference or teacher.
+
+    Raise as `planned_model`.
+    """
+    # Imported for a GPU only, because the classes of models take seconds.
+    from temper.orchestrator.pipeline.estimate.model import frozen_models, planned_model, reference_parameters
+
+    lora: LoraConfig = to_settings(LoraConfig, get_value(given, "learner.lora") or {}, under="learner.lora.")
+    learner = LearnerConfig(lora=lora, frozen=settings.value("learner.frozen"))
+    model = planned_model(model_config(given), learner)
+    frozen = frozen_models(settings.trained(), model)
+    return model, reference_parameters(frozen, model, adapters=lora.rank > 0)
+
+
 def load_resolved_config(
-    path: Path, overrides: list[str], *, ask: Callable[[], Hardware] | None = None, convert: bool = True
+    path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = query_hardware, convert: bool = True
 ) -> Config:
     """Return a run's configuration with its profile resolved for the hardware and the model.
 
@@ -63,14 +109,14 @@ def load_resolved_config(
 def resolve_profile(
     given: RawConfig,
     *,
-    ask: Callable[[], Hardware] | None = None,
-    size: Callable[[RawConfig], int] | None = None,
+    ask: Callable[[], Hardware] = query_hardware,
+    size: Callable[[RawConfig], int] = stored_parameters,
     refuse: bool = True,
 ) -> RawConfig:
     """Return a configuration with the settings of its profile and their record.
 
-    `ask` returns the hardware, by default `query_hardware`. `size` is of `choose_settings`. Raise `ValueError` or
-    `FileNotFoundError` for a wrong profile or model, and with `refuse` for a run that does not fit its GPUs.
+    `ask` returns the hardware. `size` is of `choose_settings`. Raise `ValueError` or `FileNotFoundError` for a wrong profile or
+    model, and with `refuse` for a run that does not fit its GPUs.
     """
     name = given.get("profile") or "auto"
     if name not in NAMES:
@@ -84,7 +130,7 @@ def resolve_profile(
     seen = resolve_values(plain)
     if ProfiledSettings(seen).is_complete():
         return given
-    return with_choices(plain, choose_settings(seen, name, (ask or query_hardware)(), size=size, refuse=refuse))
+    return with_choices(plain, choose_settings(seen, name, ask(), size=size, refuse=refuse))
 
 
 def choose_settings(
@@ -92,21 +138,21 @@ def choose_settings(
     name: ProfileName,
     hardware: Hardware,
     *,
-    size: Callable[[RawConfig], int] | None = None,
-    count: "Callable[[RawConfig, ProfiledSettings], tuple[PlannedModel, int]] | None" = None,
+    size: Callable[[RawConfig], int] = stored_parameters,
+    count: "Callable[[RawConfig, ProfiledSettings], tuple[PlannedModel, int]]" = count_model,
     refuse: bool = False,
 ) -> ResolvedProfile:
     """Return the resolved settings of a profile on this hardware. auto takes the profile of the hardware.
 
-    On GPUs `count` returns the counted model, and the parameters of its reference. On CPUs `size` returns the parameters, by
-    default from the model's files. Raise `ValueError` with `refuse` if the run does not fit.
+    On GPUs `count` returns the counted model, and the parameters of its reference. On CPUs `size` returns the parameters.
+    Raise `ValueError` with `refuse` if the run does not fit.
     """
     settings = ProfiledSettings(given)
     has = hardware if name in ("auto", profile_name(hardware)) else with_profile_gpus(hardware, name)
-    model, reference = (count or count_model)(given, settings) if has.gpus else (None, 0)
+    model, reference = count(given, settings) if has.gpus else (None, 0)
     inputs = ProfileInputs(
         hardware=has,
-        parameters=(size or stored_parameters)(given) if model is None else model.parameters,
+        parameters=size(given) if model is None else model.parameters,
         trains=any(stage.trains for stage, _ in settings.stages()),
         plays=settings.plays(),
         colocated=settings.value("placement") == "colocated",
@@ -161,52 +207,6 @@ def recorded_profile(given: Mapping[str, Any]) -> ResolvedProfile | None:
 def read_resolved(given: Mapping[str, Any]) -> ResolvedProfile:
     resolved: ResolvedProfile = to_settings(ResolvedProfile, given.get("resolved") or {}, under="resolved.")
     return resolved
-
-
-def model_config(given: Mapping[str, Any]) -> ModelConfig:
-    model: ModelConfig = to_settings(ModelConfig, given.get("model") or {}, under="model.")
-    return model
-
-
-def stored_parameters(given: Mapping[str, Any]) -> int:
-    """Return the parameters of a configuration's model by its settings or its files. Raise as `require_complete`."""
-    model = model_config(given)
-    if model.source is None:
-        return model.fresh.parameters
-    if model.source.gguf is not None:  # its header has no count of parameters
-        return planned_parameters(given)
-    return require_complete(model.source.folder)
-
-
-def planned_parameters(given: Mapping[str, Any]) -> int:
-    """Return the same by the plan, which reads only the model's `config.json`. Raise as `planned_model`."""
-    from temper.orchestrator.pipeline.estimate.model import planned_model  # imports slowly
-
-    return planned_model(model_config(given), LearnerConfig()).parameters
-
-
-def query_hardware() -> Hardware:
-    """Return the hardware of the cluster of RAY_ADDRESS, or of this machine if it is not set. Raise as `query_cluster`."""
-    if "RAY_ADDRESS" not in os.environ:
-        return Hardware(machines=(this_machine(),))
-    from temper.orchestrator.cluster.cluster_hardware import query_cluster  # imports Ray
-
-    return query_cluster()
-
-
-def count_model(given: RawConfig, settings: ProfiledSettings) -> "tuple[PlannedModel, int]":
-    """Return the model of a configuration as its learner would have it, and the parameters of its reference or teacher.
-
-    Raise as `planned_model`.
-    """
-    # Imported for a GPU only, because the classes of models take seconds.
-    from temper.orchestrator.pipeline.estimate.model import frozen_models, planned_model, reference_parameters
-
-    lora: LoraConfig = to_settings(LoraConfig, get_value(given, "learner.lora") or {}, under="learner.lora.")
-    learner = LearnerConfig(lora=lora, frozen=settings.value("learner.frozen"))
-    model = planned_model(model_config(given), learner)
-    frozen = frozen_models(settings.trained(), model)
-    return model, reference_parameters(frozen, model, adapters=lora.rank > 0)
 
 
 def profile_notes(config: RunConfig, stages: Collection[str]) -> list[str]:

@@ -195,6 +195,15 @@ def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
     assert wanted_processes(own, [report]).gpus == 0
 
 
+def test_a_model_without_a_class_is_refused_before_the_run_starts(tmp_path: Path) -> None:
+    model = tiny_models.nemotron_h(tmp_path / "model")
+    written = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(written | {"model_type": "nobodys"}))
+    config = load_config(DEMO, [f"model.path={model}"])
+    with pytest.raises(ValueError, match="nobodys"):
+        check_before(config, config.instances, tmp_path / "run")
+
+
 def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:
     lake = "envs.lake={kind: gym, options: {id: FrozenLake-v1}}"
     assert warned(check_turns(*settings_of(lake))) == []
