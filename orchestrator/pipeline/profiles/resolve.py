@@ -149,7 +149,8 @@ def choose_settings(
     """
     settings = ProfiledSettings(given)
     has = hardware if name in ("auto", profile_name(hardware)) else with_profile_gpus(hardware, name)
-    model, reference = count(given, settings) if has.gpus else (None, 0)
+    counted: tuple[PlannedModel | None, int] = count(given, settings) if has.gpus else (None, 0)
+    model, reference = counted
     inputs = ProfileInputs(
         hardware=has,
         parameters=size(given) if model is None else model.parameters,
