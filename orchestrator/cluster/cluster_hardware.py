@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import ray
 
-from temper.orchestrator.cluster.actors import as_task
+from temper.orchestrator.cluster.actors import to_task
 from temper.orchestrator.cluster.hardware import this_machine
 from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
@@ -19,7 +19,7 @@ def query_cluster() -> Hardware:
     """Return the hardware of the cluster of RAY_ADDRESS. Raise `TimeoutError` if a machine does not answer."""
     with join_cluster():
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        calls = [as_task(this_machine, node["NodeID"], retries=1).remote() for node in nodes]
+        calls = [to_task(this_machine, node["NodeID"], retries=1).remote() for node in nodes]
         done, late = ray.wait(calls, num_returns=len(calls), timeout=MACHINES_S)
         if late:
             raise TimeoutError(

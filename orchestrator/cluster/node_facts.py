@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from temper.orchestrator.cluster.actors import as_task
+from temper.orchestrator.cluster.actors import to_task
 from temper.orchestrator.cluster.cluster_hardware import join_cluster
 from temper.orchestrator.cluster.machines import SHM
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE, free_port
@@ -113,7 +113,7 @@ def query_nodes() -> list[NodeReport]:
         here = ray.get_runtime_context().get_node_id()
         alive = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeID"] != here)
         nodes = {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in alive}
-        answers = _gather({node: as_task(node_facts, node).remote() for node in nodes}, START_S)
+        answers = _gather({node: to_task(node_facts, node).remote() for node in nodes}, START_S)
         healthy = [node for node in nodes if not isinstance(answers[node], str)]
         unreached = _unreached({node: nodes[node] for node in healthy})
         return [
@@ -141,10 +141,10 @@ def _answer(call: "ray.ObjectRef[Any]", limit_s: float) -> Any:
 
 def _unreached(nodes: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Return the connections that fail, tested in a ring, so that each node listens and connects once."""
-    ports = _gather({node: as_task(listen, node).remote(address) for node, address in nodes.items()}, ANSWER_S)
+    ports = _gather({node: to_task(listen, node).remote(address) for node, address in nodes.items()}, ANSWER_S)
     ring = dict(zip(nodes, [*list(nodes)[1:], *list(nodes)[:1]], strict=True)) if len(nodes) > 1 else {}
     calls = {
-        node: as_task(reach, node).remote(nodes[other], ports[other])
+        node: to_task(reach, node).remote(nodes[other], ports[other])
         for node, other in ring.items()
         if isinstance(ports[other], int)
     }

@@ -53,17 +53,17 @@ def model_config(given: Mapping[str, Any]) -> ModelConfig:
     return model
 
 
-def stored_parameters(given: Mapping[str, Any]) -> int:
+def read_parameter_count(given: Mapping[str, Any]) -> int:
     """Return the parameters of a configuration's model by its settings or its files. Raise as `require_complete`."""
     model = model_config(given)
     if model.source is None:
         return model.fresh.parameters
     if model.source.gguf is not None:  # its header has no count of parameters
-        return planned_parameters(given)
+        return plan_parameter_count(given)
     return require_complete(model.source.folder)
 
 
-def planned_parameters(given: Mapping[str, Any]) -> int:
+def plan_parameter_count(given: Mapping[str, Any]) -> int:
     """Return the same by the plan, which reads only the model's `config.json`. Raise as `planned_model`."""
     from temper.orchestrator.pipeline.estimate.model import planned_model  # imports slowly
 
@@ -110,7 +110,7 @@ def resolve_profile(
     given: RawConfig,
     *,
     ask: Callable[[], Hardware] = query_hardware,
-    size: Callable[[RawConfig], int] = stored_parameters,
+    size: Callable[[RawConfig], int] = read_parameter_count,
     refuse: bool = True,
 ) -> RawConfig:
     """Return a configuration with the settings of its profile and their record.
@@ -138,7 +138,7 @@ def choose_settings(
     name: ProfileName,
     hardware: Hardware,
     *,
-    size: Callable[[RawConfig], int] = stored_parameters,
+    size: Callable[[RawConfig], int] = read_parameter_count,
     count: "Callable[[RawConfig, ProfiledSettings], tuple[PlannedModel, int]]" = count_model,
     refuse: bool = False,
 ) -> ResolvedProfile:

@@ -28,7 +28,7 @@ from temper.orchestrator.pipeline.estimate.model import (
 )
 from temper.orchestrator.pipeline.profiles.resolve import (
     choose_settings,
-    planned_parameters,
+    plan_parameter_count,
     query_hardware,
     read_resolved,
     resolve_profile,
@@ -263,9 +263,9 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
     if site.named:
         plain = without_resolved(given, read_resolved(given))
         whole = with_choices(
-            plain, choose_settings(resolve_values(plain), "auto", site.hardware, size=planned_parameters)
+            plain, choose_settings(resolve_values(plain), "auto", site.hardware, size=plan_parameter_count)
         )
     else:
-        whole = resolve_profile(given, ask=lambda: site.hardware, size=planned_parameters, refuse=False)
+        whole = resolve_profile(given, ask=lambda: site.hardware, size=plan_parameter_count, refuse=False)
     config = make_config(whole)
     return config, planned_model(config.model, config.learner, ema=config.keeps_ema)
