@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from support.fault_job import rows
 from support.model_families import tokenizer_of
+from support.ray_head import local_head
 from support.reference_engine import Family
 from transformers import (
     AutoModelForCausalLM,
@@ -33,7 +36,7 @@ from temper.envs.source import open_source
 from temper.learner.models.fresh import padded_size
 from temper.learner.models.loading import read_model
 from temper.learner.models.logprobs import token_logprobs
-from temper.orchestrator.cli.submit import submit
+from temper.orchestrator.cli.submit import COMMAND, run_job
 from temper.rollout.tokenizer import load_tokenizer
 
 SHAPE: dict[str, Any] = {
@@ -174,7 +177,9 @@ def test_eight_lines_train_a_model_of_a_family_on_mixed_tasks(
 
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")  # travels with the job, and is what a run tells its workers too
     access = os.environ.get("RAY_AUTH_MODE")
-    assert submit(tmp_path / "run.yaml", [f"runs_dir={tmp_path}/runs"], None) == 0
+    command = shlex.join([sys.executable, *COMMAND[1:], str(tmp_path / "run.yaml"), f"runs_dir={tmp_path}/runs"])
+    with local_head() as server:
+        assert run_job(server, f"cd {shlex.quote(os.getcwd())} && exec {command}", {}) == 0
     assert os.environ.get("RAY_AUTH_MODE") == access  # else this process could not start another cluster
     run = tmp_path / "runs" / name
     printed = (run / "logs" / "ray").glob("worker-*")
