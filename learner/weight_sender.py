@@ -9,9 +9,9 @@ import torch.distributed as dist
 
 from temper.envs.core.process import ProgressCounter
 from temper.learner.config import LearnerConfig
-from temper.rollout.weights.buckets import BUCKET_BYTES, BucketGroup, Buffers, send_buckets, split_push
+from temper.rollout.weights.buckets import BucketGroup, Buffers, send_buckets, split_push
 from temper.rollout.weights.checksum import tensor_checksum
-from temper.rollout.weights.config import BROADCAST
+from temper.rollout.weights.config import BROADCAST, BUCKET_BYTES, COPIES
 from temper.rollout.weights.expert_owners import UNSHARED, ExpertOwners
 from temper.rollout.weights.host_memory import release_free_memory
 from temper.rollout.weights.manifest import (
@@ -33,7 +33,6 @@ from temper.rollout.weights.manifest import (
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connect_store, open_store
 from temper.rollout.weights.receiver import WithBase
 from temper.rollout.weights.transports import (
-    COPIES,
     Memory,
     Receivers,
     allocate,

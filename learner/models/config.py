@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from temper.envs.core.bounds import require_positive
 from temper.envs.core.setting import immutable
 
+MAMBA_HEAD_DIM, KERNEL = 32, 4
+"""Channels of a head of a Mamba-2 layer, and positions that its convolution sees."""
+VOCABULARY = 280
+"""Rows of the embedding and of the output layer: the tokens of `byte_tokenizer`, rounded up to a multiple of 8."""
 LAYER_TYPES = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 
@@ -58,3 +62,17 @@ class FreshModelConfig:
                 f"model.fresh.hidden_size={self.hidden_size} must be a multiple of model.fresh.attention_heads="
                 f"{self.attention_heads}, and these a multiple of model.fresh.key_value_heads={self.key_value_heads}"
             )
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters, as transformers builds the model: every layer with its norm, then both ends of the stack."""
+        hidden, inner = self.hidden_size, self.mamba_heads * MAMBA_HEAD_DIM
+        mixed = inner + 2 * self.state_size
+        expert = 2 * hidden * self.expert_size
+        sizes = {
+            "M": (hidden + 1 + KERNEL) * mixed + (2 * hidden + 1) * inner + (hidden + 3) * self.mamba_heads,
+            "*": 2 * hidden * hidden * (self.attention_heads + self.key_value_heads) // self.attention_heads,
+            "-": 2 * hidden * self.intermediate_size,
+            "E": (hidden + expert) * self.experts + expert,
+        }
+        return 2 * VOCABULARY * hidden + hidden + sum(hidden + sizes[letter] for letter in self.pattern)

@@ -12,7 +12,7 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from temper.learner.models.config import LAYER_TYPES, FreshModelConfig
+from temper.learner.models.config import KERNEL, LAYER_TYPES, MAMBA_HEAD_DIM, FreshModelConfig
 
 PAD, IM_START, IM_END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 TEXT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "system", "user", "assistant", "tool")
@@ -62,16 +62,8 @@ def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def parameter_count(config: FreshModelConfig) -> int:
-    """Return the number of parameters of a fresh model without allocating its weights."""
-    with torch.device("meta"):
-        model = transformers.NemotronHForCausalLM(hybrid_config(config, byte_tokenizer()))
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast) -> "transformers.NemotronHConfig":
     """Return the configuration of a fresh model for transformers."""
-    head_dim = 32
     return transformers.NemotronHConfig(
         vocab_size=padded_size(tokenizer),
         hidden_size=config.hidden_size,
@@ -85,10 +77,11 @@ def hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast) 
         num_key_value_heads=config.key_value_heads,
         head_dim=config.hidden_size // config.attention_heads,
         mamba_num_heads=config.mamba_heads,
-        mamba_head_dim=head_dim,
+        mamba_head_dim=MAMBA_HEAD_DIM,
+        conv_kernel=KERNEL,
         n_groups=1,
         ssm_state_size=config.state_size,
-        expand=config.mamba_heads * head_dim // config.hidden_size,
+        expand=config.mamba_heads * MAMBA_HEAD_DIM // config.hidden_size,
         chunk_size=config.chunk_size,
         max_position_embeddings=config.max_positions,
         pad_token_id=tokenizer.pad_token_id,

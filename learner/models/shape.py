@@ -1,5 +1,6 @@
 """Sizes of a model's configuration, and whether its answers may share a prompt."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,20 +40,18 @@ class ModelShape:
     hidden: int
 
 
-def shape_of(directory: Path, *, parameters: int) -> ModelShape:
-    """Return the shape of a model directory with `parameters` parameters."""
-    return read_shape(_config_of(directory), parameters=parameters)
+def longest_sequence(directory: Path) -> int | None:
+    """Return the maximum number of positions in a model's configuration, or None if it has none.
 
-
-def _config_of(directory: Path) -> "transformers.PretrainedConfig":
+    transformers, which imports slowly, is asked only if the file leaves the number to the model's class.
+    """
+    written = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    stated = written.get("text_config", written).get("max_position_embeddings")
+    if isinstance(stated, int):
+        return stated
     import transformers
 
-    return transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)
-
-
-def longest_sequence(directory: Path) -> int | None:
-    """Return the maximum number of positions in a model's configuration, or None if it has none."""
-    config = _config_of(directory).get_text_config(decoder=True)
+    config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
     positions: int | None = getattr(config, "max_position_embeddings", None)
     return positions
 

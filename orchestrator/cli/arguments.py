@@ -111,7 +111,7 @@ def add_screen_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dry-run",
         action="store_true",
-        help="run the start checks and print the plan, but start, write and download nothing",
+        help="check the settings and print the plan, but start, write and download nothing",
     )
     screen = command.add_argument_group("output")
     screen.add_argument(
@@ -175,14 +175,7 @@ def model_source(given: str, *, kinds: str) -> "ModelSource":
 
 def model_directory(given: Path) -> Path:
     """Return a model directory, the folder of a name on the hub, or a run's newest model. Raise `FileNotFoundError`."""
-    from temper.orchestrator.config.model_source import ModelSource
-
-    if (given / "config.json").is_file():
-        return given
-    if (source := ModelSource(path=str(given))).on_hub:
-        return source.folder
-    if not (given / "manifest.json").is_file():
-        raise FileNotFoundError(
-            f"{given} is no model directory (it has no config.json) and no run's folder (it has no manifest.json)"
-        )
-    return RunDir(given).newest_model()
+    if (folder := run_folder(str(given), RUNS)) is not None:
+        return RunDir(folder).newest_model()
+    kinds = "no model directory (it has no config.json) and no run's folder (it has no manifest.json)"
+    return model_source(str(given), kinds=kinds).folder

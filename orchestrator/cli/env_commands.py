@@ -282,11 +282,8 @@ def _prompts(preset: Preset) -> list[str]:
     texts = {"prompt": given} if isinstance(given, str) else {f"prompt, {kind}": text for kind, text in given.items()}
     if "system" in preset.options:
         texts = {"system": str(preset.options["system"])} | texts
-    return [line for name, text in texts.items() for line in (f"  {name}:", *_quoted(text))]
-
-
-def _quoted(text: str) -> list[str]:
-    return [f"    | {line}".rstrip() for line in text.split("\n")]
+    quoted = {name: [f"    | {line}".rstrip() for line in text.split("\n")] for name, text in texts.items()}
+    return [line for name, lines in quoted.items() for line in (f"  {name}:", *lines)]
 
 
 def _regrade(given: argparse.Namespace) -> int:

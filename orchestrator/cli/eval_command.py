@@ -20,7 +20,7 @@ from temper.orchestrator.cli.arguments import (
 from temper.orchestrator.cli.env_commands import env_lines
 from temper.orchestrator.cli.run_commands import show_dry_run
 from temper.orchestrator.config.text import RawConfig, is_file, merge, overridden, read_text, without_plus
-from temper.orchestrator.pipeline.config import Config, make_config
+from temper.orchestrator.pipeline.config import make_config
 from temper.orchestrator.pipeline.eval_config import (
     PATIENT,
     EvalRequest,
@@ -192,11 +192,6 @@ def read_escapes(text: str) -> str:
         raise ValueError(f"--stop {text!r} has an escape that can't be read: {error.reason}") from error
 
 
-def presets(given: argparse.Namespace) -> dict[str, str | None]:
-    """Return the named benchmarks with their data. Raise `ValueError` for a repeated one."""
-    return _named("preset", given.preset)
-
-
 def environments(given: argparse.Namespace) -> dict[str, str | None]:
     """Return the environments that are named, with their data. Raise `ValueError` for `--data` without its environment."""
     found = _named("env", given.env)
@@ -233,15 +228,12 @@ def require_read(given: argparse.Namespace) -> None:
         return
     if given.dry_run:
         raise ValueError("--dry-run and --url exclude each other")
-    if unread := [text for text in given.overrides if not _is_asked_of_servers(text.partition("=")[0])]:
+    asked = tuple(f"{name}{end}" for name in ASKED_OF_SERVERS for end in ("=", "."))
+    if unread := [text for text in given.overrides if not text.startswith(asked)]:
         raise ValueError(
             f"{', '.join(unread)} with --url: a request to a server has only {', '.join(ASKED_OF_SERVERS)}; "
             f"set the length of a turn by --max-tokens, and all else on the server"
         )
-
-
-def _is_asked_of_servers(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in ASKED_OF_SERVERS)
 
 
 def _execute(given: argparse.Namespace) -> int:
@@ -270,15 +262,10 @@ def _execute(given: argparse.Namespace) -> int:
     return _through_pipeline(overridden(found, given.overrides), given, only="eval")
 
 
-def config_of(given: argparse.Namespace) -> Config:
-    """Return the configuration of an evaluation of a model or a run."""
-    from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
-
-    return make_config(resolve_profile(_of_model_or_run(given, _asked(given))))
-
-
 def _asked(given: argparse.Namespace) -> EvalRequest:
-    return EvalRequest(overrides=settings_of_options(given), envs=environments(given), presets=presets(given))
+    return EvalRequest(
+        overrides=settings_of_options(given), envs=environments(given), presets=_named("preset", given.preset)
+    )
 
 
 def _of_model_or_run(given: argparse.Namespace, asked: EvalRequest) -> RawConfig:
@@ -300,13 +287,14 @@ def _of_model_or_run(given: argparse.Namespace, asked: EvalRequest) -> RawConfig
 
 def _through_pipeline(wanted: RawConfig, given: argparse.Namespace, *, only: str | None = None) -> int:
     """Run the stages of a configuration and print the newest result, or print the plan."""
-    from temper.orchestrator.pipeline.preview import preview_of
+    if given.dry_run:
+        from temper.orchestrator.pipeline.preview import preview_of
+
+        return show_dry_run(preview_of(wanted, only=only), as_json=given.json)
     from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
     from temper.orchestrator.pipeline.runner import run_pipeline
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
-    if given.dry_run:
-        return show_dry_run(*preview_of(wanted, only=only), given)
     config = make_config(resolve_profile(wanted))
     notes = start_notes(config)
     status = asyncio.run(run_pipeline(config, only=only, quiet=given.quiet or given.json, notes=notes))

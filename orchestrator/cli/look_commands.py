@@ -18,10 +18,6 @@ from temper.orchestrator.cli.arguments import add_command, add_run, path_of_run,
 from temper.orchestrator.run.folder import RunDir, write_atomically, write_json
 from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.session.status import ask_for_workers, read_status
-from temper.orchestrator.tools.inspect.status.facts import gather
-from temper.orchestrator.tools.inspect.status.terminal import facts_table
-from temper.orchestrator.tracking.mlflow.dashboard import runs_page, serve
-from temper.orchestrator.tracking.mlflow.stored_run import find_store
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
@@ -154,6 +150,8 @@ def _add_compare(commands: "Commands") -> None:
 
 
 def _status(given: argparse.Namespace) -> int:
+    from temper.orchestrator.tools.inspect.status.facts import gather
+
     folder, console = require_run(given.run), Console()
     if given.json:
         print(json.dumps(gather(folder, now=time.time()).as_json()))
@@ -172,6 +170,9 @@ def _status(given: argparse.Namespace) -> int:
 
 
 def _shown(folder: RunDir, console: Console) -> RenderableType:
+    from temper.orchestrator.tools.inspect.status.facts import gather
+    from temper.orchestrator.tools.inspect.status.terminal import facts_table
+
     return facts_table(gather(folder, now=time.time()), width=console.width if console.is_terminal else None)
 
 
@@ -242,6 +243,9 @@ def _serve(run: RunDir, port: int) -> int:
 
 
 def _ui(given: argparse.Namespace) -> int:
+    from temper.orchestrator.tracking.mlflow.dashboard import runs_page, serve
+    from temper.orchestrator.tracking.mlflow.stored_run import find_store
+
     store = find_store(None, given.runs_dir)
     if store.startswith(("http://", "https://")):
         address = runs_page(store.rstrip("/"), given.experiment)

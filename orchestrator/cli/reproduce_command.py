@@ -63,17 +63,17 @@ def _execute(given: argparse.Namespace) -> int:
 
 
 def _run_and_compare(given: argparse.Namespace, band: "Band") -> int:
-    check_quickly(given.config, given.overrides)
-    from temper.orchestrator.pipeline.config import read_run_settings
-    from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
+    settings = check_quickly(given.config, given.overrides)
+    from temper.orchestrator.pipeline.config import make_config
+    from temper.orchestrator.pipeline.gguf_model import with_converted_model
+    from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
     from temper.orchestrator.pipeline.runner import run_pipeline
     from temper.orchestrator.tools.inspect.bands import unfinished_stages
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
-    settings = read_run_settings(given.config, given.overrides)
-    own = [f"name={settings.get('name', given.config.stem)}-reproduce-{settings.get('seed', 1)}"]
-    named = any(text.startswith("name=") for text in given.overrides)
-    config = load_resolved_config(given.config, [*given.overrides, *([] if named else own)])
+    if not any(text.startswith("name=") for text in given.overrides):
+        settings["name"] = f"{settings.get('name', given.config.stem)}-reproduce-{settings.get('seed', 1)}"
+    config = make_config(resolve_profile(with_converted_model(settings)))
     folder = Path(config.runs_dir) / config.name
     if (folder / "manifest.json").is_file() and not unfinished_stages(folder):
         raise ValueError(f"{folder} has finished already; compare it with --run {folder}, or set another name=")

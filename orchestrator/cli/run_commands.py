@@ -5,7 +5,7 @@ import asyncio
 import json
 import os
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -21,7 +21,7 @@ from temper.orchestrator.cli.arguments import (
 from temper.orchestrator.cli.quick_check import check_quickly
 from temper.orchestrator.cluster.head import require_head
 from temper.orchestrator.config.text import RawConfig
-from temper.orchestrator.pipeline.config import Config, load_unresolved_config, make_config
+from temper.orchestrator.pipeline.config import load_unresolved_config, make_config
 from temper.orchestrator.run.screen import print_text
 from temper.orchestrator.stages.registry import all_stages
 
@@ -105,21 +105,27 @@ def _execute(given: argparse.Namespace) -> int:
     settings: RawConfig = {}
     if not forks:
         settings = check_quickly(given.config, given.overrides, data=given.stage != "report", starts=not given.dry_run)
-    if not given.dry_run and given.stage != "report":
+    set_log_level(given.log_level)
+    if given.dry_run:
+        from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
+
+        if forks:
+            return show_dry_run(preview_of_fork(given.source, given.at, given.overrides), as_json=given.json)
+        return show_dry_run(preview_of(settings, only=given.stage), as_json=given.json)
+    return _start(given, settings)
+
+
+def _start(given: argparse.Namespace, settings: RawConfig) -> int:
+    """Run a fork, or the stages of these settings. The imports take seconds."""
+    if given.stage != "report":
         require_head(os.environ.get("RAY_ADDRESS", "local"))
     from temper.orchestrator.pipeline.fork import fork
     from temper.orchestrator.pipeline.gguf_model import with_converted_model
-    from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
     from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
     from temper.orchestrator.pipeline.runner import run_pipeline
     from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
-    set_log_level(given.log_level)
-    if given.dry_run and forks:
-        return show_dry_run(*preview_of_fork(given.source, given.at, given.overrides), given)
-    if given.dry_run:
-        return show_dry_run(*preview_of(settings, only=given.stage), given)
-    if forks:
+    if given.command == "fork":
         config = fork(given.source, given.at, given.overrides)
         print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
     else:
@@ -127,16 +133,11 @@ def _execute(given: argparse.Namespace) -> int:
     return asyncio.run(run_pipeline(config, only=given.stage, quiet=given.quiet, notes=start_notes(config)))
 
 
-def show_dry_run(preview: "Preview", config: Config | None, given: argparse.Namespace) -> int:
-    """Print the findings of the quick checks and a preview. Return the exit status.
-
-    `config` is None if the profile cannot be resolved on this machine. Then only the machine is checked.
-    """
+def show_dry_run(preview: "Preview", *, as_json: bool) -> int:
+    """Print a preview. Return the exit status."""
     from temper.orchestrator.pipeline.preview import lines
-    from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
-    preview = replace(preview, notes=(*start_notes(config), *preview.notes))
-    if given.json:
+    if as_json:
         print(json.dumps(asdict(preview), default=str, indent=1))
     else:
         print_text(Console(), "\n".join([*lines(preview), NOTHING]))

@@ -177,7 +177,7 @@ async def run_in_task(function: Callable[[*Arguments], T], *args: *Arguments) ->
 
     Ray may run it twice. Raise `OSError` if both processes end. The caller sets the deadline, which ends the process.
     """
-    task = _as_task(function, ray.get_runtime_context().get_node_id()).remote(*args)
+    task = to_task(function, ray.get_runtime_context().get_node_id(), retries=1).remote(*args)
     try:
         result: T = await task
     except asyncio.CancelledError:
@@ -191,9 +191,10 @@ async def run_in_task(function: Callable[[*Arguments], T], *args: *Arguments) ->
 
 
 @cache
-def _as_task(function: Callable[..., T], node: str) -> Any:
-    here = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=here)(function)
+def to_task(function: Callable[..., T], node: str, *, retries: int = 0) -> Any:
+    """Return a plain function as a task of Ray for one node."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0, max_retries=retries, scheduling_strategy=there)(function)
 
 
 async def run_on_node(node: str, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
@@ -203,10 +204,8 @@ async def run_on_node(node: str, function: Callable[[*Arguments], T], *args: *Ar
     """
     if node not in await list_nodes():
         raise RuntimeError(f"the cluster has lost node {node[:8]}")
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
     try:
-        result: T = await task.remote(*args)
+        result: T = await to_task(function, node).remote(*args)
     except RayError as error:
         raise RuntimeError(f"{function.__name__} could not run on node {node[:8]}: {error}") from error
     return result

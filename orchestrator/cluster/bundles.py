@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from temper.orchestrator.cluster.actors import run_on_node
 from temper.orchestrator.cluster.placement import Node, NoRoomError, PlacementRequest, describe_shortage, order_bundles
-from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.cluster.transport_choice import ClusterFacts
 from temper.orchestrator.loop.deadline import THREADS, in_thread
 
 Arguments = TypeVarTuple("Arguments")
@@ -30,6 +30,8 @@ RETRY_S = 0.5
 SOME_CPU = 0.01
 """CPU share of a process in Ray's accounting without GPUs: near 0, since the settings limit its threads. A machine without
 CPUs, such as a head-only node, gets no process."""
+STORE = "object_store_memory"
+"""Ray's name for the bytes of its object store on a machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,16 +158,6 @@ class Bundles:
         return {"GPU": float(gpus)} if self._on_gpus else {"CPU": SOME_CPU}
 
 
-def build_request(config: RunConfig, *, trains: bool = True, plays: bool = True) -> PlacementRequest:
-    return PlacementRequest(
-        ranks=config.learner.ranks * trains,
-        engines=config.rollout.workers * plays,
-        processes=config.rollout.engine.processes,
-        colocated=config.placement == "colocated",
-        judges=len(config.judges) * plays,
-    )
-
-
 async def reserve(request: PlacementRequest) -> Bundles:
     """Reserve the requested resources. A single GPU is split between a rank and an engine.
 
@@ -225,6 +217,19 @@ def cluster_nodes() -> list[Node]:
         for node in ray.nodes()
         if node["Alive"]
     ]
+
+
+def read_facts(*, gpus: int, colocated: bool, memory: int) -> ClusterFacts:
+    """Return the facts of the cluster, of which the run's processes use `gpus` GPUs."""
+    needed = "GPU" if gpus else "CPU"  # a machine without any, such as a head-only node, gets no process
+    fit = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get(needed)]
+    return ClusterFacts(
+        machines=len(fit),
+        gpus=gpus,
+        colocated=colocated,
+        memory=memory,
+        object_store=int(min(node["Resources"].get(STORE, 0) for node in fit)),
+    )
 
 
 def describe_used_gpus() -> str:

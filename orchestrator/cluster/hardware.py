@@ -1,26 +1,19 @@
-"""The hardware of a cluster's machines: GPUs with their memory, main memory, CPU cores."""
+"""The hardware of this machine: GPUs with their memory, main memory, CPU cores. It imports neither torch nor Ray."""
 
-import contextlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TypeVar
 
-import ray
-import torch
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from temper.orchestrator.cluster.machines import GIB, Hardware, Machine
-from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from temper.orchestrator.cluster.machines import GIB, Machine
 from temper.rollout.weights.host_memory import GROUPS, available_bytes
 
 QUERY_S = 60.0
 """Timeout of nvidia-smi."""
-MACHINES_S = 240.0
-"""Timeout for the machines of a cluster. Each starts a process that imports torch, over a minute on a busy machine."""
 SMI = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 """Prints the memory of each GPU in MiB."""
 T = TypeVar("T")
@@ -30,50 +23,6 @@ for number in range(torch.cuda.device_count()):
     print(torch.cuda.get_device_properties(number).total_memory >> 20)
 """
 """Prints the memory of each visible GPU in MiB."""
-
-
-def query_hardware() -> Hardware:
-    """Return the hardware of the cluster of RAY_ADDRESS, or of this machine if it is not set.
-
-    Raise `TimeoutError` if a machine does not answer.
-    """
-    if "RAY_ADDRESS" not in os.environ:
-        return Hardware(machines=(this_machine(),))
-    with join_cluster():
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        calls = [_query(node["NodeID"]) for node in nodes]
-        done, late = ray.wait(calls, num_returns=len(calls), timeout=MACHINES_S)
-        if late:
-            raise TimeoutError(
-                f"{len(late)} of {len(nodes)} machines of the cluster did not answer within {MACHINES_S:.0f} s; "
-                "check `ray status`"
-            )
-        found: list[Machine] = ray.get(done)
-        counts = {calls[at]: int(node["Resources"].get("GPU", 0)) for at, node in enumerate(nodes)}
-    return Hardware(machines=tuple(limit_gpus(one, counts[call]) for one, call in zip(found, done, strict=True)))
-
-
-def _query(node: str) -> "ray.ObjectRef[Machine]":
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    asked: ray.ObjectRef[Machine] = ray.remote(num_cpus=0, scheduling_strategy=there)(this_machine).remote()
-    return asked
-
-
-@contextlib.contextmanager
-def join_cluster() -> Iterator[None]:
-    """Join the cluster for the block. Leave it afterwards unless it was joined before."""
-    before = ray.is_initialized()
-    start_ray(slots=1, min_sandbox_level=0)
-    try:
-        yield
-    finally:
-        if not before:
-            stop_ray()
-
-
-def limit_gpus(machine: Machine, count: int) -> Machine:
-    """Return a machine with the GPUs that Ray may use, none if its torch can't use them."""
-    return replace(machine, gpus=count if machine.gpu_gib else 0)
 
 
 def this_machine() -> Machine:
@@ -88,13 +37,22 @@ def _gpu_sizes() -> list[float]:
 
     Without nvidia-smi a subprocess asks torch, because torch keeps GPU memory until its process ends.
     """
-    if torch.version.cuda is None:
+    if _torch_cuda() is None:
         return []
     if shutil.which(SMI[0]) is not None:
         output = subprocess.run(SMI, capture_output=True, text=True, timeout=QUERY_S, check=False)
         if output.returncode == 0:
             return parse_gpu_sizes(output.stdout, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return query_torch()
+
+
+def _torch_cuda() -> str | None:
+    """Return the CUDA version of the installed torch, whose import takes seconds. None for a CPU build."""
+    spec = find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    version: str | None = runpy.run_path(str(Path(spec.origin).with_name("version.py")))["cuda"]
+    return version
 
 
 def query_torch() -> list[float]:

@@ -1,4 +1,4 @@
-"""Facts of each cluster node: installed versions, clock, free space, and the nodes it can reach."""
+"""Facts of each cluster node: installed versions, free space, and the nodes it can reach."""
 
 import contextlib
 import hashlib
@@ -7,17 +7,15 @@ import shutil
 import socket
 import tempfile
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from temper.orchestrator.cluster.hardware import join_cluster
+from temper.orchestrator.cluster.actors import to_task
+from temper.orchestrator.cluster.cluster_hardware import join_cluster
 from temper.orchestrator.cluster.machines import SHM
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE, free_port
 
@@ -26,8 +24,6 @@ START_S = 120.0
 ANSWER_S = 20.0
 """Timeout for each later answer."""
 CONNECT_S = 3.0
-CLOCK_SAMPLES = 3
-"""Samples of each clock. The fastest answer counts."""
 PACKAGES = ("torch", "vllm", "ray", "transformers", "deepspeed")
 """Packages whose versions must match on all nodes, because processes exchange objects, weights and tensors."""
 
@@ -54,9 +50,6 @@ class NodeReport:
     address: str
     facts: NodeFacts | None = None
     fault: str = ""
-    ahead_s: float = 0.0
-    """Offset of its clock to the driver's, accurate to `within_s`: half of the round trip."""
-    within_s: float = 0.0
     unreached: tuple[str, ...] = ()
     """Addresses of nodes that it can't connect to, each with the reason."""
 
@@ -120,30 +113,15 @@ def query_nodes() -> list[NodeReport]:
         here = ray.get_runtime_context().get_node_id()
         alive = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeID"] != here)
         nodes = {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in alive}
-        answers = _gather({node: _start_on(node, node_facts) for node in nodes}, START_S)
+        answers = _gather({node: to_task(node_facts, node).remote() for node in nodes}, START_S)
         healthy = [node for node in nodes if not isinstance(answers[node], str)]
-        clocks = {node: _clock(node) for node in healthy}
         unreached = _unreached({node: nodes[node] for node in healthy})
         return [
-            NodeReport(
-                address=address,
-                facts=answers[node],
-                ahead_s=clocks[node][0],
-                within_s=clocks[node][1],
-                unreached=unreached[node],
-            )
+            NodeReport(address=address, facts=answers[node], unreached=unreached[node])
             if node in healthy
             else NodeReport(address=address, fault=str(answers[node]))
             for node, address in nodes.items()
         ]
-
-
-def _start_on(node: str, function: Callable[..., Any], *arguments: Any) -> "ray.ObjectRef[Any]":
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    asked: ray.ObjectRef[Any] = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function).remote(
-        *arguments
-    )
-    return asked
 
 
 def _gather(calls: dict[str, "ray.ObjectRef[Any]"], limit_s: float) -> dict[str, Any]:
@@ -161,29 +139,12 @@ def _answer(call: "ray.ObjectRef[Any]", limit_s: float) -> Any:
         return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-def read_clock() -> float:
-    """Return a node's time in seconds since 1970. A Python function, since Ray accepts no builtin."""
-    return time.time()
-
-
-def _clock(node: str) -> tuple[float, float]:
-    """Return the offset of a node's clock and its accuracy, in seconds, from the fastest of several samples."""
-    found = []
-    for _ in range(CLOCK_SAMPLES):
-        began = time.time()
-        its = _gather({node: _start_on(node, read_clock)}, ANSWER_S)[node]
-        half = (time.time() - began) / 2
-        if isinstance(its, float):
-            found.append((its - began - half, half))
-    return min(found, key=lambda one: one[1], default=(0.0, ANSWER_S))
-
-
 def _unreached(nodes: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Return the connections that fail, tested in a ring, so that each node listens and connects once."""
-    ports = _gather({node: _start_on(node, listen, address) for node, address in nodes.items()}, ANSWER_S)
+    ports = _gather({node: to_task(listen, node).remote(address) for node, address in nodes.items()}, ANSWER_S)
     ring = dict(zip(nodes, [*list(nodes)[1:], *list(nodes)[:1]], strict=True)) if len(nodes) > 1 else {}
     calls = {
-        node: _start_on(node, reach, nodes[other], ports[other])
+        node: to_task(reach, node).remote(nodes[other], ports[other])
         for node, other in ring.items()
         if isinstance(ports[other], int)
     }

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from temper.orchestrator.config.run_config import RunConfig
+
 
 class NoRoomError(RuntimeError):
     """The cluster has no room for the processes of a run."""
@@ -99,3 +101,13 @@ def order_bundles(nodes: Sequence[str], *, first: str) -> list[int]:
 
 def _pluralise(count: int, noun: str) -> str:
     return f"{count} {noun}" + "s" * (count != 1)
+
+
+def build_request(config: RunConfig, *, trains: bool = True, plays: bool = True) -> PlacementRequest:
+    return PlacementRequest(
+        ranks=config.learner.ranks * trains,
+        engines=config.rollout.workers * plays,
+        processes=config.rollout.engine.processes,
+        colocated=config.placement == "colocated",
+        judges=len(config.judges) * plays,
+    )

@@ -2,13 +2,7 @@
 
 from dataclasses import dataclass
 
-import ray
-
-from temper.rollout.weights.config import AUTO, BROADCAST, CUDA_IPC, SHARED_MEMORY
-from temper.rollout.weights.transports import COPIES
-
-STORE = "object_store_memory"
-"""Ray's name for the bytes of its object store on a machine."""
+from temper.rollout.weights.config import AUTO, BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +17,6 @@ class ClusterFacts:
     colocated: bool
     memory: int
     object_store: int
-
-    @classmethod
-    def read(cls, *, gpus: int, colocated: bool, memory: int) -> "ClusterFacts":
-        """Return the facts of the cluster, of which the run's processes use `gpus` GPUs."""
-        needed = "GPU" if gpus else "CPU"  # a machine without any, such as a head-only node, gets no process
-        fit = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get(needed)]
-        return cls(
-            machines=len(fit),
-            gpus=gpus,
-            colocated=colocated,
-            memory=memory,
-            object_store=int(min(node["Resources"].get(STORE, 0) for node in fit)),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,6 @@ class Config(RunConfig):
         """Raise `ValueError` if an instance cannot run with its settings."""
         settings = self.settings(instance)
         instance.stage.fits(settings, self, instance.name if instance.overrides else instance.stage.name)
-        instance.stage.requires(settings)
         if not self.envs and instance.stage.takes_tasks(settings):
             raise ValueError(f"envs is empty, and the stage {instance.name} {_without_envs(instance, settings)}")
         check_colocated(settings, self, instance.name)

@@ -1,5 +1,6 @@
 """A finding of a check: its level, the offending value, and the remedy."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -64,3 +65,7 @@ def warning(what: str, remedy: str) -> Finding:
 
 def failure(what: str, remedy: str) -> Finding:
     return Finding(level=Level.FAILURE, what=what, remedy=remedy)
+
+
+def warnings_of(found: Iterable[Finding]) -> list[str]:
+    return [one.what for one in found if one.level is Level.WARNING]

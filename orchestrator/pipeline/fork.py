@@ -176,7 +176,8 @@ def _make(made: Fork) -> None:
         copy = _copied(made.checkpoint, given, target, keeps_answers=made.keeps_answers)
         rows = read_state(made.checkpoint).event_rows if (made.checkpoint / STATE_FILE).exists() else 0
         copy_event_log(given.event_log, target.event_log, rows=dict.fromkeys(before) | {name: rows})
-        for label in (one.removeprefix("eval-") for one in before if _evaluates(state.stages[one])):
+        evaluations = (one for one in before if all_stages()[state.stages[one]].role is Role.EVALUATE)
+        for label in (one.removeprefix("eval-") for one in evaluations):
             shutil.copy2(given.evals / f"{label}.json", target.evals / f"{label}.json")
         if made.goes_on and made.keeps_answers and given.answers_file(name).is_file():
             shutil.copy2(given.answers_file(name), target.answers_file(name))
@@ -187,10 +188,6 @@ def _make(made: Fork) -> None:
         shutil.rmtree(target.root)
         raise
     target.close()
-
-
-def _evaluates(stage: str) -> bool:
-    return all_stages()[stage].role is Role.EVALUATE
 
 
 def _copied(checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: bool) -> Path:

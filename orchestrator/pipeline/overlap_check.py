@@ -28,18 +28,12 @@ class _Training:
 
 
 def overlaps_of(config: Config, folder: RunDir) -> list[EvaluationOverlap]:
-    """Return `known_overlaps` of a run and write them to its folder."""
-    found = known_overlaps(config, folder, folder.state().fingerprint)
-    write_overlaps(folder.root, found)
+    """Return the overlaps in a run's folder. Find and write them first if settings or files have changed."""
+    of, found = digest(folder.state().fingerprint), read_overlaps(folder.root)
+    if not found or any(one.of != of for one in found):
+        found = [replace(one, of=of) for one in find_overlaps(config)]
+        write_overlaps(folder.root, found)
     return found
-
-
-def known_overlaps(config: Config, folder: RunDir, fingerprint: Mapping[str, str]) -> list[EvaluationOverlap]:
-    """Return the overlaps in a run's folder if settings and files are the same, else `find_overlaps`."""
-    of, known = digest(fingerprint), read_overlaps(folder.root)
-    if known and all(one.of == of for one in known):
-        return known
-    return [replace(one, of=of) for one in find_overlaps(config)]
 
 
 def find_overlaps(config: Config, *, most_words: int = MOST_WORDS) -> list[EvaluationOverlap]:

@@ -12,8 +12,9 @@ rejects a stage before one that has trained without it, and an interrupted stage
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any
 
 from temper.orchestrator.config.schema import expand
@@ -88,15 +89,8 @@ def _entry(entry: Any) -> tuple[Stage[Any], Mapping[str, Any]]:
 
 def free_name(name: str, taken: set[str]) -> str:
     """Return the name, with a number if it is taken."""
-    return next(one for one in _numbered(name) if one not in taken)
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name}-{number}"
-        number += 1
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in taken)
 
 
 def _check_name(name: str, stage: str, *, named: list[str], own: bool, number: int) -> None:

@@ -8,28 +8,23 @@ from typing import Literal
 
 from temper.envs.core.setting import Kind
 from temper.envs.data.hub import cache_alone
-from temper.learner.config import LearnerConfig
-from temper.learner.models.gguf import gguf_config
-from temper.orchestrator.cluster.hardware import query_hardware
 from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.text import RawConfig
 from temper.orchestrator.pipeline.config import Config, make_config, make_unresolved_config
-from temper.orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
+from temper.orchestrator.pipeline.continuation import Changes, allowed_changes
 from temper.orchestrator.pipeline.data_files import to_convert, to_download
-from temper.orchestrator.pipeline.estimate.model import count_model
-from temper.orchestrator.pipeline.fork import checked_fork
+from temper.orchestrator.pipeline.finding import warnings_of
 from temper.orchestrator.pipeline.gguf_model import with_converted_model
-from temper.orchestrator.pipeline.overlap_check import known_overlaps
 from temper.orchestrator.pipeline.plan import plan
-from temper.orchestrator.pipeline.profiles.resolve import profile_notes, resolve_profile
-from temper.orchestrator.pipeline.runner import Prepared, prepare_run, wanted_processes
-from temper.orchestrator.pipeline.start_checks import check_before, check_stages, warnings_of
+from temper.orchestrator.pipeline.prepare import Prepared, prepare_run, wanted_processes
+from temper.orchestrator.pipeline.profiles.resolve import profile_notes, query_hardware, resolve_profile
+from temper.orchestrator.pipeline.settings_checks import check_settings, check_stages
 from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.stages.stage import StageInstance
 
 Would = Literal["is done", "begins", "resumes"]
-UNREAD = "problems of models and data that are not all local, or not converted"
+UNCHECKED = "problems of this machine, models, data and rewards: `temper doctor FILE` finds them, as the start does"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +60,17 @@ class Preview:
     unknown: tuple[str, ...]
     """Unknown and unchecked facts."""
     conversions: tuple[str, ...] = ()
-    """GGUF files of models to convert, with their parameters."""
+    """GGUF files of models to convert."""
     notes: tuple[str, ...]
-    """Notes of the start: settings of the profile, limits that may be met, overlaps with evaluation data."""
+    """Notes of the start: settings of the profile, and limits that may be met."""
 
 
 class NotKnownHereError(Exception):
     """The profile needs facts that are not available here."""
 
 
-def preview_of(given: RawConfig, *, only: str | None = None) -> tuple[Preview, Config | None]:
-    """Return the effect of a run of plain data, and its whole configuration if known. Raise as its start would."""
+def preview_of(given: RawConfig, *, only: str | None = None) -> Preview:
+    """Return the effect of a run of plain data. Raise as its start would for wrong settings and missing files."""
     with cache_alone():
         given = with_converted_model(given, convert=False)
         plain = make_unresolved_config(given)
@@ -83,8 +78,8 @@ def preview_of(given: RawConfig, *, only: str | None = None) -> tuple[Preview, C
         try:
             config = make_config(resolve_profile(given, ask=lambda: _hardware_here(plain, downloads)))
         except NotKnownHereError as error:
-            return preview(plain, only=only, downloads=downloads, unknown=str(error)), None
-        return preview(config, only=only, downloads=downloads), config
+            return preview(plain, only=only, downloads=downloads, unknown=str(error))
+        return preview(config, only=only, downloads=downloads)
 
 
 def is_here(config: Config, downloads: Sequence[str]) -> bool:
@@ -92,8 +87,10 @@ def is_here(config: Config, downloads: Sequence[str]) -> bool:
     return not downloads and not to_convert(config)
 
 
-def preview_of_fork(source: Path, at: str, overrides: list[str]) -> tuple[Preview, Config]:
-    """Return the effect of a fork (`checked_fork`) and its configuration. Raise as its start would."""
+def preview_of_fork(source: Path, at: str, overrides: list[str]) -> Preview:
+    """Return the effect of a fork. Raise as `checked_fork`."""
+    from temper.orchestrator.pipeline.fork import checked_fork  # imports slowly
+
     with cache_alone():
         made = checked_fork(source, at, overrides)
         state, config, own = made.state(str(made.checkpoint)), made.config, made.instance.name
@@ -102,7 +99,7 @@ def preview_of_fork(source: Path, at: str, overrides: list[str]) -> tuple[Previe
         ready = Prepared(folder=made.target, planned=planned, reads=True, model=state.model)
         after = {**state.done, own: made.step}
         found = _preview(config, ready, done=state.done, after=after, downloads=(), unknown="")
-    return replace(found, changed=_listed(made.found)), config
+    return replace(found, changed=_listed(made.found))
 
 
 def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:
@@ -140,8 +137,6 @@ def _preview(
     stages = [_stage(one, "is done", config, after) for one in past]
     stages += [_stage(one, "begins", config, after) for one in ready.ahead]
     wanted = wanted_processes(config, ready.ahead)
-    conversions = tuple(map(_describe_gguf, to_convert(config)))
-    here = is_here(config, downloads)
     return Preview(
         run=ready.folder.root,
         exists=ready.folder.config.is_file(),
@@ -152,29 +147,18 @@ def _preview(
         judges=None if unknown else wanted.judges,
         changed={},
         downloads=tuple(downloads),
-        conversions=conversions,
-        unknown=tuple(text for text in (unknown, "" if here else UNREAD) if text),
-        notes=tuple(map(blank_text, _notes(config, ready, here=here, profile_resolved=not unknown))),
+        conversions=tuple(map(str, to_convert(config))),
+        unknown=tuple(filter(None, (unknown, UNCHECKED))),
+        notes=tuple(map(blank_text, _notes(config, ready, profile_resolved=not unknown))),
     )
 
 
-def _describe_gguf(file: Path) -> str:
-    return f"{file} ({count_model(gguf_config(file), LearnerConfig(), name=file.name).parameters:,} parameters)"
-
-
-def _notes(config: Config, ready: Prepared, *, here: bool, profile_resolved: bool) -> list[str]:
+def _notes(config: Config, ready: Prepared, *, profile_resolved: bool) -> list[str]:
     """Return the notes of the start as far as they are known. Raise as the start would."""
-    folder = ready.folder
+    check_stages(config, ready.ahead)
+    found = check_settings(config, ready.ahead) if profile_resolved else ()
     notes = profile_notes(config, {one.stage.name for one in ready.ahead})
-    if not here:
-        check_stages(config, ready.ahead)
-        return [*notes, *ready.planned.notes]
-    found = check_before(config, ready.ahead, folder.root, ready.model, profile_resolved=profile_resolved)
-    notes += warnings_of(found)
-    if ready.reads:
-        now = fingerprint_now(config, folder)
-        notes += [one.note for one in known_overlaps(config, folder, now)]
-    return [*notes, *ready.planned.notes]
+    return [*notes, *warnings_of(found), *ready.planned.notes]
 
 
 def _listed(found: dict[Kind, Changes]) -> Changes:

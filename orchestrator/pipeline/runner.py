@@ -7,22 +7,22 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from temper.envs.core.process import LearnerDied
 from temper.orchestrator.cluster.actors import run_in_task
-from temper.orchestrator.cluster.bundles import build_request, reserve
-from temper.orchestrator.cluster.placement import PlacementRequest
+from temper.orchestrator.cluster.bundles import reserve
 from temper.orchestrator.cluster.ray_cluster import has_open_access, start_ray
 from temper.orchestrator.evaluation.outcome import read_outcome
 from temper.orchestrator.loop.deadline import STOPPED, StopFlag, StopRequested, in_thread, within
 from temper.orchestrator.pipeline.config import Config
-from temper.orchestrator.pipeline.continuation import check_continuation, valid_progress
+from temper.orchestrator.pipeline.continuation import check_continuation
+from temper.orchestrator.pipeline.finding import warnings_of
 from temper.orchestrator.pipeline.overlap_check import overlaps_of
-from temper.orchestrator.pipeline.plan import Plan, plan, single
+from temper.orchestrator.pipeline.prepare import plan_run, prepare_run, wanted_processes
 from temper.orchestrator.pipeline.profiles.resolve import profile_notes
-from temper.orchestrator.pipeline.start_checks import check_before, check_model, warnings_of
+from temper.orchestrator.pipeline.start_checks import check_before, check_model
 from temper.orchestrator.pipeline.tracking import send_model, send_note, send_run, send_stage, tracker_of
 from temper.orchestrator.run.checkpoint import place, resumed_step, set_aside
 from temper.orchestrator.run.checkpoint import steps as steps_in
@@ -33,42 +33,10 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.run.source import source_commit
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.registry import all_stages
 from temper.orchestrator.stages.stage import Role, StageInstance
 from temper.orchestrator.tracking.backend import RunStatus
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """Facts about a run before it starts or writes anything."""
-
-    folder: RunDir
-    planned: Plan
-    """The instances still to run, in order, with notes."""
-    reads: bool
-    """Whether a stage ahead reads the run's first data and model."""
-    model: str | None
-    """The newest valid model in the run's folder, if any."""
-
-    @property
-    def ahead(self) -> list[StageInstance]:
-        return self.planned.ahead
-
-
-def prepare_run(config: Config, *, only: str | None = None, here: bool = True) -> Prepared:
-    """Return the plan of all stages or the stage `only`. `here` is false if data and models are not local.
-
-    Raise `ValueError` if the run cannot be resumed so.
-    """
-    folder = RunDir(Path(config.runs_dir).resolve() / config.name)
-    state = folder.state()
-    planned = _planned(config, folder, state, only)
-    reads = here and any(one.stage.role is not Role.REPORT for one in planned.ahead)
-    if (holds := valid_progress(config, folder, reads=reads)) != state:
-        state, planned = holds, _planned(config, folder, holds, only)
-    return Prepared(folder=folder, planned=planned, reads=reads, model=state.model)
 
 
 async def run_pipeline(
@@ -90,7 +58,7 @@ async def run_pipeline(
         said += check_continuation(config, folder, reads=ready.reads)
         if ready.reads:
             said += [overlap.note for overlap in overlaps_of(config, folder)]
-        planned = _planned(config, folder, folder.state(), only)
+        planned = plan_run(config, folder, folder.state(), only)
         with (
             crash_reporter(folder.faults, folder.log, blank_text(shlex.join(sys.orig_argv))),
             noise_to(folder.log) as screen,
@@ -105,25 +73,6 @@ async def run_pipeline(
             return await _tracked(config, folder, progress, planned.ahead, measured)
     finally:
         folder.close()
-
-
-def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) -> Plan:
-    """Return the plan of a run's folder. Raise `ValueError` if it is impossible."""
-    trains = [stage for stage in all_stages().values() if stage.trains]  # the stage of a command need not be listed
-    steps = {stage.name: config.steps(stage) for stage in trains}
-    steps |= {one.name: config.steps(one) for one in config.instances if one.stage.trains}
-    state = replace(
-        state, began={name: state.began[name] for name in folder.trained_instances() if name in state.began}
-    )
-    listed = config.instances
-    found = plan(listed, state, steps=steps) if only is None else single(all_stages()[only], listed, state, steps=steps)
-    if state.model is None and found.ahead and found.ahead[0].stage.role not in (Role.BEGIN, Role.REPORT):
-        raise ValueError(f"{folder.root} has no model yet; run the stage `init` first, or list it first in stages")
-    for one in found.ahead:
-        place = folder.checkpoints(one.name)
-        if one.stage.trains and one.name not in state.began and steps_in(place):
-            raise ValueError(f"{place} has checkpoints that are not of this run; move it away to start {one.name}")
-    return found
 
 
 async def _tracked(
@@ -181,11 +130,6 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
         run.bundles = await reserve(wanted)
         seen = run.bundles.require_folder(run.folder.root)
         await within(config.deadlines.start(), seen, stage="the start", waiting_for="all machines to check runs_dir")
-
-
-def wanted_processes(config: Config, ahead: list[StageInstance]) -> PlacementRequest:
-    trains, plays = any(one.stage.trains for one in ahead), any(config.plays(one) for one in ahead)
-    return build_request(config, trains=trains, plays=plays)
 
 
 async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:

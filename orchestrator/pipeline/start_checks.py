@@ -15,7 +15,6 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.binding import BoundEnv
-from temper.envs.catalog import env_class
 from temper.envs.core.bounds import require_known
 from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.errors import GraderError
@@ -35,16 +34,16 @@ from temper.envs.reward_audit import (
 from temper.envs.source import data_of, open_source, read_first_rows
 from temper.envs.transcript import score_turns
 from temper.learner.config import LearnerConfig
-from temper.learner.models.fresh import byte_tokenizer, parameter_count
+from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.models.shape import longest_sequence
 from temper.learner.training_state import model_bytes, state_bytes
 from temper.orchestrator.config.fitting import check_thinking
-from temper.orchestrator.config.loop import LoopConfig, RlConfig
 from temper.orchestrator.data.row_intake import counts_text
-from temper.orchestrator.loop.config import FASTEST_RISE
 from temper.orchestrator.loop.deadline import THREADS
 from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.estimate.model import read_config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok, warning
+from temper.orchestrator.pipeline.settings_checks import check_settings, check_stages
 from temper.orchestrator.stages.stage import Role, StageInstance, StartCheck
 from temper.orchestrator.tracking.sinks.config import require_usable
 from temper.rewards.score import JUDGE, LENGTH
@@ -60,7 +59,6 @@ AUDIT_S = 10.0
 AUDIT_WAIT_S = 60.0
 """Seconds until a call of a reward counts as hung."""
 DIFFERENT_ROWS = "keep one row of each question, with its right answer"
-LIMITS_REMEDY = "remove the smaller setting, or raise it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +75,7 @@ class Start:
 
     @cached_property
     def parameters(self) -> int:
-        return parameter_count(self.config.model.fresh) if self.model is None else require_complete(self.model)
+        return self.config.model.fresh.parameters if self.model is None else require_complete(self.model)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -92,13 +90,11 @@ class Start:
         return self.config.model.fresh.max_positions if self.model is None else longest_sequence(self.model)
 
 
-def check_before(
-    config: Config, ahead: list[StageInstance], root: Path, reached: str | None = None, *, profile_resolved: bool = True
-) -> list[Finding]:
+def check_before(config: Config, ahead: list[StageInstance], root: Path, reached: str | None = None) -> list[Finding]:
     """Make all checks and return their findings.
 
-    `reached` is the newest whole model of the run in the folder `root`. With `profile_resolved`, limits and deadlines are
-    checked too. Raise `FileNotFoundError`, `ValueError`, and `OSError` for a full disk.
+    `reached` is the newest whole model of the run in the folder `root`. Raise `FileNotFoundError`, `ValueError`, and `OSError`
+    for a full disk.
     """
     check_stages(config, ahead)
     require_usable(config.tracking.also, config.tracking.wandb)
@@ -109,42 +105,19 @@ def check_before(
     start = Start(config=config, ahead=ahead, model=source if begins or reached is None else root / reached)
     assert start.parameters
     if start.model is not None:
+        read_config(start.model)
         check_model(start.model, config)
     if start.plays:
         check_rewards(start)
         for judge_model in config.judges.values():
             require_complete(judge_model.folder)
             load_tokenizer(judge_model.folder)
-    found = [*check_format(start), *check_rows(start)]
-    if profile_resolved:
-        found += [*check_turns(start), *check_prompts(start), *check_hangs(start)]
-    found += [*check_penalties(start), *check_data(start), *audit_rewards(start)]
+    found = [*check_settings(config, ahead), *check_format(start), *check_rows(start)]
+    found += [*check_prompts(start), *check_data(start), *audit_rewards(start)]
     if any(one.stage.trains for one in ahead):
         size = checkpoint_size(config.learner, start.parameters, ema=config.keeps_ema)
         require_disk(root, size, start.parameters)
     return found
-
-
-def warnings_of(found: Iterable[Finding]) -> list[str]:
-    return [one.what for one in found if one.level is Level.WARNING]
-
-
-def check_stages(config: Config, ahead: list[StageInstance]) -> None:
-    """Raise `ValueError` if a stage cannot run or an environment cannot be imported, for any model and data."""
-    for one in ahead:
-        config.require_stage(one)
-    if any(one.stage.role is not Role.REPORT for one in ahead):
-        check_entry_points(config)
-
-
-def check_entry_points(config: Config) -> None:
-    for name, env in config.environments.items():
-        try:
-            env_class(env.ref)
-        except Exception as error:  # a user's module may raise anything
-            raise ValueError(
-                f"envs.{name}: {env.ref.entry_point} can't be imported ({type(error).__name__}: {error})"
-            ) from error
 
 
 def check_model(model: Path, config: Config) -> None:
@@ -242,47 +215,8 @@ def _to_findings(env: BoundEnv, checks: list[CaseCheck]) -> Iterator[Finding]:
             answer, earned = check.best
             text = f"{env.name}: one answer to all tasks, {answer}, earns {earned:.2f}; compare env/{env.name}/reward with it"
             level = Level.WARNING if earned > USUAL_CHANCE and not check.against else Level.OK
-            yield Finding(level=level, what=text, metrics={f"env/{env.name}/best_constant": earned})
-
-
-def check_turns(start: Start) -> Iterator[Finding]:
-    """Warn of environments whose episodes the run's limit of turns truncates."""
-    limit = start.config.rollout.limits.turns
-    if limit is None or not start.plays:
-        return
-    for name, env in start.config.environments.items():
-        settings = env.ref.settings
-        own = settings.tool_turns if settings.tools and settings.max_turns is not None else settings.max_turns
-        if own is None or limit < own:
-            turns = f"at most {own}" if own is not None else "any number of turns"
-            text = f"rollout.limits.turns={limit} truncates the episodes of {name}, which have {turns}"
-            yield warning(text, LIMITS_REMEDY)
-
-
-def check_hangs(start: Start) -> Iterator[Finding]:
-    """Warn of stages whose deadline passes before supervision finds a hung process."""
-    stalled = start.config.supervision.stalled_s
-    settings = [(one.name, start.config.settings(one)) for one in start.ahead]
-    for name, waits in settings:
-        if isinstance(waits, LoopConfig) and waits.timeout_s <= stalled:
-            text = (
-                f"{name}.timeout_s={waits.timeout_s:g} is not above supervision.stalled_s={stalled:g}: a process that hangs "
-                f"while it answers ends the run instead of being replaced"
-            )
-            yield warning(text, LIMITS_REMEDY)
-
-
-def check_penalties(start: Start) -> Iterator[Finding]:
-    """Warn of length penalties that rise faster than the measured accuracy can fall."""
-    for one in start.ahead:
-        settings = start.config.settings(one)
-        if isinstance(settings, RlConfig) and settings.shaping.penalty_rise > FASTEST_RISE:
-            shaping = settings.shaping
-            text = (
-                f"{one.name}.shaping.penalty_step={shaping.penalty_step:g} with accuracy_margin={shaping.accuracy_margin:g}: "
-                f"the penalty may rise by {shaping.penalty_rise:g} a step, before a fall of the accuracy shows"
-            )
-            yield warning(text, f"lower one of them, so that their product is at most {FASTEST_RISE:g}")
+            measured = {f"env/{env.name}/best_constant": earned}
+            yield Finding(level=level, what=text, remedy="add tasks with more different answers", metrics=measured)
 
 
 def check_prompts(start: Start) -> Iterator[Finding]:

@@ -5,14 +5,11 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from temper.envs.data.config import DataConfig
 from temper.orchestrator.evaluation.record import Evaluation, read_evaluations
 from temper.orchestrator.pipeline.config import Config, flat_config
-from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.redaction import blank_text
 from temper.orchestrator.stages.stage import Role, StageInstance
 from temper.orchestrator.tracking.backend import FILE, PAGE, Backend, DataSet, first_line
@@ -171,29 +168,10 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:LONGEST_DIGEST]
 
 
-SHOWN = (
-    ("model.path", "model"),
-    ("seed", "seed"),
-    ("resolved.hardware", "hardware"),
-    ("profile", "profile"),
-    ("placement", "placement"),
-    ("rollout.workers", "rollout workers"),
-    ("learner.ranks", "ranks of the learner"),
-    ("rl.groups_per_step", "groups of a step"),
-    ("rl.group_size", "answers to a task"),
-    ("rl.max_lag", "lag"),
-    ("rl.optim.learning_rate", "learning rate of rl"),
-    ("sft.optim.learning_rate", "learning rate of sft"),
-)
-"""Settings in the description with their labels. Missing ones are skipped."""
-
-
 def run_note(folder: RunDir) -> str:
-    config = yaml.safe_load(folder.config.read_text(encoding="utf-8")) if folder.config.exists() else {}
-    state = folder.state()
+    """Return the results of a run with links to its files, in Markdown."""
     evaluations = sorted(read_evaluations(folder.evals), key=lambda one: one.order)
-    parts = [_results(evaluations), _stages(state), _settings(config), _more(folder)]
-    return "\n\n".join(part for part in parts if part)
+    return f"{_results(evaluations)}\n\n{_more(folder)}"
 
 
 def _results(evaluations: list[Evaluation]) -> str:
@@ -211,28 +189,6 @@ def _results(evaluations: list[Evaluation]) -> str:
     last = evaluations[-1]
     requested = max((result.tasks_asked for result in last.envs.values()), default=0)
     return "\n".join([f"Accuracy (avg@{last.k} over {requested} held-out tasks an environment):", "", *lines])
-
-
-def _stages(state: RunState) -> str:
-    if not state.done:
-        return ""
-    done = [
-        f"{name}{f' ({steps} steps)' if steps else ''} {state.seconds.get(name, 0.0):.0f} s"
-        for name, steps in state.done.items()
-    ]
-    return f"Done: {', '.join(done)}."
-
-
-def _settings(config: dict[str, Any]) -> str:
-    envs = ", ".join(config.get("envs") or {})
-    parts = [f"environments {envs}"] if envs else []
-    for key, name in SHOWN:
-        value: Any = config
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if value is not None:
-            parts.append(f"{name} {value}")
-    return f"Settings: {'; '.join(parts)}." if parts else ""
 
 
 def _more(folder: RunDir) -> str:

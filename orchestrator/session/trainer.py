@@ -17,9 +17,9 @@ from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import TrainerGroup
 from temper.learner.training_state import LoadedModel
-from temper.orchestrator.cluster.bundles import Bundles, describe_used_gpus
+from temper.orchestrator.cluster.bundles import Bundles, describe_used_gpus, read_facts
 from temper.orchestrator.cluster.run_actors import start_trainer_group
-from temper.orchestrator.cluster.transport_choice import ClusterFacts, choose_transport
+from temper.orchestrator.cluster.transport_choice import choose_transport
 from temper.orchestrator.loop.deadline import StopRequested, in_thread, within
 from temper.orchestrator.loop.interfaces import LEARNING, DevicePhases
 from temper.orchestrator.run.checkpoint import (
@@ -210,9 +210,7 @@ class Trainer:
     async def _transport(self, bundles: Bundles) -> str:
         """Return the transport of pushes for the cluster. Raise `ValueError` if it cannot reach the engines."""
         learner, (memory, _) = self._run.config.learner, await bundles.at_first_rank(available_bytes)
-        ground = await in_thread(
-            partial(ClusterFacts.read, gpus=bundles.gpus, colocated=bundles.colocated, memory=memory)
-        )
+        ground = await in_thread(partial(read_facts, gpus=bundles.gpus, colocated=bundles.colocated, memory=memory))
         parameters = await in_thread(require_complete, self._run.model_dir)
         nbytes = parameters * wire_dtype(learner.wire_dtype).itemsize
         choice = choose_transport(learner.transport, ground, nbytes=nbytes)

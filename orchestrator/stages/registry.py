@@ -103,8 +103,9 @@ RL = Stage(
 )
 
 
-def _require_teacher(config: DistillConfig) -> None:
-    """Raise `ValueError` or `FileNotFoundError` for a missing teacher. The start of a run checks one on the hub."""
+def _fit_distill(config: DistillConfig, run: RunConfig, name: str) -> None:
+    """Raise as `fit_loop`, and for a missing teacher. The start of a run checks one on the hub."""
+    fit_loop(config, run, name)
     if config.teacher is None or not config.teacher.on_hub:
         config.teacher_dir()
 
@@ -120,8 +121,7 @@ DISTILL = Stage(
     limits_thinking=lambda config: config.thinking.budget > 0,
     samples_without_thinking=lambda config: config.thinking.no_thinking > 0,
     models=lambda config: {"teacher": config.teacher},
-    fits=fit_loop,
-    requires=_require_teacher,
+    fits=_fit_distill,
     check=defer_import("temper.orchestrator.stages.distill", "check_distill"),
 )
 

@@ -89,9 +89,7 @@ class Stage(Generic[S]):
     data: Callable[[S], DataConfig | None] = lambda settings: None
     """Its setting `data` with training rows. Their content identifies the run."""
     fits: Callable[[S, RunConfig, str], None] = lambda settings, config, name: None
-    """Raise `ValueError` if its settings conflict with the rest of the configuration."""
-    requires: Callable[[S], object] = lambda settings: None
-    """Raise `ValueError` if it cannot run with its settings."""
+    """Raise `ValueError` if it cannot run with its settings, or if they conflict with the rest of the configuration."""
     check: Callable[[S, StartCheck], object] = lambda settings, start: None
     """Read its inputs. Raise `FileNotFoundError` or `ValueError` for missing or malformed ones."""
 

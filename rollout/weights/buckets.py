@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from temper.rollout.weights.checksum import tensor_checksum
+from temper.rollout.weights.config import AHEAD
 from temper.rollout.weights.expert_owners import UNSHARED, ExpertOwners
 from temper.rollout.weights.manifest import (
     FOOTER_BYTES,
@@ -29,12 +30,6 @@ from temper.rollout.weights.manifest import (
 )
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connect_store
 
-BUCKET_BYTES = {"cpu": 2**26, "cuda": 2**29}
-"""Most bytes of a bucket, by the sender's device. A larger tensor has its own bucket. Each side holds `AHEAD` buckets, and an
-engine also the earlier buckets of an incomplete layer. On a CPU they are small, because gloo is slower with larger ones. On a
-GPU each bucket costs a kernel launch and a checksum that waits for the device."""
-AHEAD = 2
-"""Number of buckets that are packed, sent or loaded at once."""
 MET = b"yes"
 Named = list[tuple[str, torch.Tensor]]
 

@@ -5,8 +5,10 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    pass
 
 GROUPS = Path("/sys/fs/cgroup")
 """Mount point of control groups."""
@@ -72,6 +74,8 @@ def release_free_memory(*, pause_s: float = PAUSE_S) -> None:
 
     Does nothing within `pause_s` seconds after the last release.
     """
+    import torch  # slow: the memory of a machine is read without it
+
     now = time.monotonic()
     if now >= _Next.at and not torch.cuda.is_available() and (trim := _trim()) is not None:
         _Next.at = now + pause_s

@@ -19,8 +19,6 @@ from temper.rollout.weights.host_memory import available_bytes
 
 SCHEME = "cuda:"
 """The name of a segment on a GPU begins with it. Any other name is a path."""
-COPIES = 2
-"""Copies of the weights in the learner, unless it sends buckets: engines may read one while it writes the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.pipeline.estimate.memory import copied_bytes, pushed_bytes, rank_memory
 from temper.orchestrator.pipeline.estimate.model import count_model, read_config
+from temper.rollout.weights.config import COPIES
 from temper.rollout.weights.host_memory import release_free_memory
-from temper.rollout.weights.transports import COPIES
 
 PROMPT, ANSWER = 32, 96
 PASSES, STEPS = 2, 3

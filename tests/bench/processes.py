@@ -11,7 +11,8 @@ from pathlib import Path
 from temper.envs.core.task import Task
 from temper.learner.models.fresh import make_model
 from temper.learner.trainer_group import TrainerGroup
-from temper.orchestrator.cluster.bundles import build_request, reserve
+from temper.orchestrator.cluster.bundles import reserve
+from temper.orchestrator.cluster.placement import build_request
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from temper.orchestrator.cluster.run_actors import make_rollout_pool, start_trainer_group
 from temper.orchestrator.config.run_config import RunConfig

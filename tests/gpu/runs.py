@@ -14,7 +14,6 @@ from gpu.machine import on_gpu, peak_flops
 from gpu.measure import Report
 
 from temper.learner.models.config import FreshModelConfig
-from temper.learner.models.fresh import parameter_count
 from temper.orchestrator.cluster.this_machine import PACKAGE
 
 Rows = list[dict[str, Any]]
@@ -174,7 +173,7 @@ def _speeds(report: Report, rl: Rows, *, parameters: int | None = None) -> None:
     for column, (what, unit) in SPEEDS.items():
         known = [row[column] for row in rl if column in row]
         report.figure(what, max(known) if "tokens" in column else min(known), unit)
-    parameters = parameters or parameter_count(FreshModelConfig())
+    parameters = parameters or FreshModelConfig().parameters
     flops = 6 * parameters * max(row["train/tokens_per_s"] for row in rl)
     if (most := peak_flops()) is not None:
         report.figure(f"learner, model FLOPs of {parameters:,} parameters used", 100 * flops / most, "% of the peak")

@@ -76,6 +76,12 @@ def test_a_missing_input_is_refused_before_heavy_imports(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["more.yaml"]
 
 
+def test_a_dry_run_needs_no_heavy_import(tmp_path: Path) -> None:
+    found = imported_by([[name, DEMO, "--dry-run", f"runs_dir={tmp_path}"] for name in ("run", "report")])
+    assert [status for status, _ in found] == [0, 0]
+    assert set(found[-1][1]) <= {"gymnasium", "numpy"}  # environments are gymnasium's
+
+
 def test_a_second_driver_is_refused_before_heavy_imports(tmp_path: Path) -> None:
     first = RunDir(tmp_path / "demo")
     first.open()

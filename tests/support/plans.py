@@ -58,8 +58,7 @@ def plan_on(
         model = public_model(name, lora=lora)
         return model, reference_parameters(frozen_models(settings.trained(), model), model, adapters=lora > 0)
 
-    shape = public_model(name).shape
-    found = choose_settings(resolve_values(plain), "auto", site.hardware, shape, count=count, refuse=refuse)
+    found = choose_settings(resolve_values(plain), "auto", site.hardware, count=count, refuse=refuse)
     config = make_config(with_choices(plain, found))
     model = public_model(name, bf16=config.learner.bf16, lora=config.learner.lora.rank, ema=config.keeps_ema)
     return Plan(config, model, site, assumptions)

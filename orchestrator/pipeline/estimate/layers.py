@@ -8,9 +8,11 @@ recompute them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import transformers
-from torch import nn
+if TYPE_CHECKING:
+    import transformers
+    from torch import nn
 
 FLOAT32 = 4
 """Bytes of a number."""
@@ -73,6 +75,8 @@ class Layer:
 
 def layers_of(model: "transformers.PreTrainedModel", config: "transformers.PretrainedConfig") -> tuple[Layer, ...]:
     """Return the layers of a model's stack. Raise `ValueError` if the stack does not have the configured number of layers."""
+    from torch import nn  # slow: sizes alone need no torch
+
     count = config.num_hidden_layers
     stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
     if not stacks:
@@ -81,7 +85,7 @@ def layers_of(model: "transformers.PreTrainedModel", config: "transformers.Pretr
     return tuple(_layer(module, config) for module in stack)
 
 
-def _layer(module: nn.Module, config: "transformers.PretrainedConfig") -> Layer:
+def _layer(module: "nn.Module", config: "transformers.PretrainedConfig") -> Layer:
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     whole, hidden = sum(p.numel() for p in module.parameters()), int(config.hidden_size)
     experts = {name: shape for name, shape in shapes.items() if ".experts." in name}

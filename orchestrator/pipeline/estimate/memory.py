@@ -21,10 +21,7 @@ from temper.orchestrator.cluster.machines import GIB, Hardware
 from temper.orchestrator.cluster.transport_choice import ClusterFacts, TransportChoice, choose_transport
 from temper.orchestrator.pipeline.estimate.layers import FLOAT32
 from temper.rollout.engines.config import EngineConfig
-from temper.rollout.weights.buckets import AHEAD, BUCKET_BYTES
-from temper.rollout.weights.config import BROADCAST, CUDA_IPC, SHARED_MEMORY
-from temper.rollout.weights.manifest import wire_dtype
-from temper.rollout.weights.transports import COPIES
+from temper.rollout.weights.config import AHEAD, BROADCAST, BUCKET_BYTES, COPIES, CUDA_IPC, SHARED_MEMORY
 
 if TYPE_CHECKING:  # counting a model imports its classes, which takes seconds
     from temper.orchestrator.pipeline.estimate.model import PlannedModel
@@ -528,7 +525,7 @@ def plan_push(
         found = _choice_anyway(learner.transport, facts)
     shared = found.transport == SHARED_MEMORY
     once, each = pushed_bytes(model, learner) if shared else (0, nbytes)
-    tensor = model.largest_pushed_tensor * wire_dtype(learner.wire_dtype).itemsize
+    tensor = model.largest_pushed_tensor * (FLOAT32 if learner.wire_dtype == "float32" else 2)
     bucket = min(nbytes, max(BUCKET_BYTES["cuda"], tensor)) if hardware.gpus else 0
     return PushPlan(
         transport=found.transport,

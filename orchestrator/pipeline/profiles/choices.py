@@ -51,7 +51,7 @@ def _on_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
     Colocated ranks and engines are equal in number.
     """
-    total, weights = max(1, inputs.hardware.gpus - inputs.judges), 2 * inputs.shape.parameters
+    total, weights = max(1, inputs.hardware.gpus - inputs.judges), 2 * inputs.parameters
     most = 1 if inputs.colocated else inputs.hardware.gpus_together
     tensor = 1
     while 2 * tensor <= most and weights > ENGINE_FILL * inputs.gpu_bytes * tensor:
@@ -191,10 +191,10 @@ def _layouts(settings: ProfiledSettings, inputs: ProfileInputs) -> list[dict[str
 
 def _passes(settings: ProfiledSettings, inputs: ProfileInputs) -> list[dict[str, Any]]:
     """Return the passes of a rank, the fastest first: whole layers are recomputed only if the longest sequence needs it."""
+    assert inputs.model is not None
     longest = int(settings.value("rollout.limits.total_tokens")) // int(settings.value("learner.sequence_parallel"))
-    logits = power_of_two(
-        LOGITS_SHARE * inputs.gpu_bytes / (4 * inputs.shape.vocabulary), least=LEAST_LOGITS, most=4096
-    )
+    room = LOGITS_SHARE * inputs.gpu_bytes / (4 * inputs.model.shape.vocabulary)
+    logits = power_of_two(room, least=LEAST_LOGITS, most=4096)
     lengths = [MOST_PASS >> times for times in range((MOST_PASS // LEAST_PASS).bit_length())]
     whole = [tokens for tokens in lengths if 2 * tokens > longest] or lengths[:1]
     tried = {"none": whole, "full": whole if inputs.plays else lengths, "selective": whole}
@@ -265,7 +265,7 @@ def _rates(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose the learning rate of every stage by model size, ten times that for adapters. Small models keep the defaults."""
     if inputs.toy:
         return
-    rates = next(rates for most, rates in RATES if inputs.shape.parameters < most)
+    rates = next(rates for most, rates in RATES if inputs.parameters < most)
     factor = ADAPTERS if settings.value("learner.lora.rank") else 1
     for stage in stages_with("optim.learning_rate"):
         rate = rates.get(stage, rates["supervised"])
@@ -289,9 +289,9 @@ GPU_EPISODE_S, GPU_START_S = 300.0, 1200.0
 def choose_limits(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose the tokens of a turn and of an episode. The engine's longest sequence is an episode."""
     total = int(default_value("rollout.limits.total_tokens"))
-    if inputs.gpu:
+    if inputs.model is not None:
         room = SHORTER if inputs.hardware.gpu_gib < LARGE_GIB else LONGER
-        total = min(room, inputs.shape.positions or room)
+        total = min(room, inputs.model.shape.positions or room)
     total = settings.choose("rollout.limits.total_tokens", total)
     if inputs.gpu:
         settings.choose("rollout.limits.turn_tokens", max(1, total * 3 // 4))

@@ -9,8 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.learner.models.shape import ModelShape
-from temper.orchestrator.cluster.machines import Hardware, Machine
+from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.run_config import USUAL_STAGES, ProfileName, SupervisionConfig
 from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.config.text import RawConfig, get_value, with_value
@@ -165,7 +164,8 @@ class ProfileInputs:
     """Hardware and model of a run."""
 
     hardware: Hardware
-    shape: ModelShape
+    parameters: int
+    """Parameters of the model."""
     trains: bool
     plays: bool
     colocated: bool
@@ -185,7 +185,7 @@ class ProfileInputs:
 
     @property
     def toy(self) -> bool:
-        return self.shape.parameters < TOY
+        return self.parameters < TOY
 
     @property
     def halves(self) -> bool:
@@ -196,24 +196,6 @@ class ProfileInputs:
     def gpu_bytes(self) -> float:
         """GPU memory for one process: nine tenths of the GPU, or of its half."""
         return 0.9 * self.hardware.gpu_gib * 2**30 * (0.5 if self.halves else 1.0)
-
-
-def make_inputs(
-    hardware: Hardware, shape: ModelShape, asked: ProfiledSettings, counted: "tuple[PlannedModel | None, int]"
-) -> ProfileInputs:
-    """`counted` has the model and the parameters of its reference."""
-    model, reference = counted
-    return ProfileInputs(
-        hardware=hardware,
-        shape=shape,
-        trains=any(stage.trains for stage, _ in asked.stages()),
-        plays=asked.plays(),
-        colocated=asked.value("placement") == "colocated",
-        judges=asked.judges(),
-        model=model,
-        reference=reference,
-        optims=tuple(own.optim for _, own in asked.trained()) or (OptimConfig(),),
-    )
 
 
 def profile_name(hardware: Hardware) -> ProfileName:
@@ -229,14 +211,10 @@ def with_profile_gpus(hardware: Hardware, profile: ProfileName) -> Hardware:
     if profile == "cpu":
         return Hardware(machines=tuple(replace(machine, gpus=0, gpu_gib=0.0) for machine in hardware.machines))
     gib = float(GPU_GIB[profile])
-    named = [_of_size(machine, gib) for machine in hardware.machines]
+    named = [replace(machine, gpu_gib=gib) if machine.gpus else machine for machine in hardware.machines]
     if not hardware.gpus:
         named[0] = replace(named[0], gpus=1, gpu_gib=gib)
     return Hardware(machines=tuple(named))
-
-
-def _of_size(machine: Machine, gib: float) -> Machine:
-    return replace(machine, gpu_gib=gib) if machine.gpus else machine
 
 
 def power_of_two(number: float, *, least: int, most: int) -> int:

@@ -7,15 +7,14 @@
 Another named profile (`profile=gpu80`) or another placement is resolved again.
 """
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from temper.learner.config import LearnerConfig, LoraConfig
-from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
-from temper.learner.models.shape import ModelShape, read_shape, shape_of
-from temper.orchestrator.cluster.hardware import query_hardware
+from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
+from temper.orchestrator.cluster.hardware import this_machine
 from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.run_config import ModelConfig, ProfileName, ResolvedProfile, RunConfig
 from temper.orchestrator.config.schema import resolve_given, to_settings
@@ -32,8 +31,8 @@ from temper.orchestrator.pipeline.profiles.choices import (
 )
 from temper.orchestrator.pipeline.profiles.inputs import (
     ProfiledSettings,
+    ProfileInputs,
     default_value,
-    make_inputs,
     profile_name,
     with_profile_gpus,
 )
@@ -47,6 +46,52 @@ if TYPE_CHECKING:
 NAMES: tuple[ProfileName, ...] = get_args(ProfileName)
 CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)
 """In this order, since each depends on the results before it."""
+
+
+def model_config(given: Mapping[str, Any]) -> ModelConfig:
+    model: ModelConfig = to_settings(ModelConfig, given.get("model") or {}, under="model.")
+    return model
+
+
+def read_parameter_count(given: Mapping[str, Any]) -> int:
+    """Return the parameters of a configuration's model by its settings or its files. Raise as `require_complete`."""
+    model = model_config(given)
+    if model.source is None:
+        return model.fresh.parameters
+    if model.source.gguf is not None:  # its header has no count of parameters
+        return plan_parameter_count(given)
+    return require_complete(model.source.folder)
+
+
+def plan_parameter_count(given: Mapping[str, Any]) -> int:
+    """Return the same by the plan, which reads only the model's `config.json`. Raise as `planned_model`."""
+    from temper.orchestrator.pipeline.estimate.model import planned_model  # imports slowly
+
+    return planned_model(model_config(given), LearnerConfig()).parameters
+
+
+def query_hardware() -> Hardware:
+    """Return the hardware of the cluster of RAY_ADDRESS, or of this machine if it is not set. Raise as `query_cluster`."""
+    if "RAY_ADDRESS" not in os.environ:
+        return Hardware(machines=(this_machine(),))
+    from temper.orchestrator.cluster.cluster_hardware import query_cluster  # imports Ray
+
+    return query_cluster()
+
+
+def count_model(given: RawConfig, settings: ProfiledSettings) -> "tuple[PlannedModel, int]":
+    """Return the model of a configuration as its learner would have it, and the parameters of its reference or teacher.
+
+    Raise as `planned_model`.
+    """
+    # Imported for a GPU only, because the classes of models take seconds.
+    from temper.orchestrator.pipeline.estimate.model import frozen_models, planned_model, reference_parameters
+
+    lora: LoraConfig = to_settings(LoraConfig, get_value(given, "learner.lora") or {}, under="learner.lora.")
+    learner = LearnerConfig(lora=lora, frozen=settings.value("learner.frozen"))
+    model = planned_model(model_config(given), learner)
+    frozen = frozen_models(settings.trained(), model)
+    return model, reference_parameters(frozen, model, adapters=lora.rank > 0)
 
 
 def load_resolved_config(
@@ -65,13 +110,13 @@ def resolve_profile(
     given: RawConfig,
     *,
     ask: Callable[[], Hardware] = query_hardware,
-    shape: Callable[[RawConfig], ModelShape] | None = None,
+    size: Callable[[RawConfig], int] = read_parameter_count,
     refuse: bool = True,
 ) -> RawConfig:
     """Return a configuration with the settings of its profile and their record.
 
-    `shape` returns the model's shape, by default from its files. Raise `ValueError` or `FileNotFoundError` for a wrong
-    profile or model, and with `refuse` for a run that does not fit its GPUs.
+    `ask` returns the hardware. `size` is of `choose_settings`. Raise `ValueError` or `FileNotFoundError` for a wrong profile or
+    model, and with `refuse` for a run that does not fit its GPUs.
     """
     name = given.get("profile") or "auto"
     if name not in NAMES:
@@ -85,26 +130,38 @@ def resolve_profile(
     seen = resolve_given(SCHEMA, plain)
     if ProfiledSettings(seen).is_complete():
         return given
-    return with_choices(plain, choose_settings(seen, name, ask(), (shape or model_shape)(seen), refuse=refuse))
+    return with_choices(plain, choose_settings(seen, name, ask(), size=size, refuse=refuse))
 
 
 def choose_settings(
     given: RawConfig,
     name: ProfileName,
     hardware: Hardware,
-    shape: ModelShape,
     *,
-    count: "Callable[[RawConfig, ProfiledSettings], tuple[PlannedModel, int]] | None" = None,
+    size: Callable[[RawConfig], int] = read_parameter_count,
+    count: "Callable[[RawConfig, ProfiledSettings], tuple[PlannedModel, int]]" = count_model,
     refuse: bool = False,
 ) -> ResolvedProfile:
     """Return the resolved settings of a profile on this hardware. auto takes the profile of the hardware.
 
-    On GPUs `count` returns the counted model, and the parameters of its reference. Raise `ValueError` with `refuse` if the
-    run does not fit.
+    On GPUs `count` returns the counted model, and the parameters of its reference. On CPUs `size` returns the parameters.
+    Raise `ValueError` with `refuse` if the run does not fit.
     """
     settings = ProfiledSettings(given)
     has = hardware if name in ("auto", profile_name(hardware)) else with_profile_gpus(hardware, name)
-    inputs = make_inputs(has, shape, settings, (count or count_model)(given, settings) if has.gpus else (None, 0))
+    counted: tuple[PlannedModel | None, int] = count(given, settings) if has.gpus else (None, 0)
+    model, reference = counted
+    inputs = ProfileInputs(
+        hardware=has,
+        parameters=size(given) if model is None else model.parameters,
+        trains=any(stage.trains for stage, _ in settings.stages()),
+        plays=settings.plays(),
+        colocated=settings.value("placement") == "colocated",
+        judges=settings.judges(),
+        model=model,
+        reference=reference,
+        optims=tuple(own.optim for _, own in settings.trained()) or (OptimConfig(),),
+    )
     for choose in CHOICES:
         choose(settings, inputs)
     if refuse and inputs.gpu and (lacks := lacking(settings, inputs)):
@@ -151,40 +208,6 @@ def recorded_profile(given: Mapping[str, Any]) -> ResolvedProfile | None:
 def read_resolved(given: Mapping[str, Any]) -> ResolvedProfile:
     resolved: ResolvedProfile = to_settings(ResolvedProfile, given.get("resolved") or {}, under="resolved.")
     return resolved
-
-
-def model_config(given: Mapping[str, Any]) -> ModelConfig:
-    model: ModelConfig = to_settings(ModelConfig, given.get("model") or {}, under="model.")
-    return model
-
-
-def model_shape(given: Mapping[str, Any]) -> ModelShape:
-    """Return the size of the model of a configuration. Raise `ValueError` or `FileNotFoundError` if it is not available."""
-    model = model_config(given)
-    if model.source is None:
-        config = hybrid_config(model.fresh, byte_tokenizer())
-        return read_shape(config, parameters=parameter_count(model.fresh))
-    if model.source.gguf is not None:  # its header has no count of parameters
-        from temper.orchestrator.pipeline.estimate.model import planned_model
-
-        return planned_model(model, LearnerConfig()).shape
-    folder = model.source.folder
-    return shape_of(folder, parameters=require_complete(folder))
-
-
-def count_model(given: RawConfig, settings: ProfiledSettings) -> "tuple[PlannedModel, int]":
-    """Return the model of a configuration as its learner would have it, and the parameters of its reference or teacher.
-
-    Raise as `planned_model`.
-    """
-    # Imported for a GPU only, because the classes of models take seconds.
-    from temper.orchestrator.pipeline.estimate.model import frozen_models, planned_model, reference_parameters
-
-    lora: LoraConfig = to_settings(LoraConfig, get_value(given, "learner.lora") or {}, under="learner.lora.")
-    learner = LearnerConfig(lora=lora, frozen=settings.value("learner.frozen"))
-    model = planned_model(model_config(given), learner)
-    frozen = frozen_models(settings.trained(), model)
-    return model, reference_parameters(frozen, model, adapters=lora.rank > 0)
 
 
 def profile_notes(config: RunConfig, stages: Collection[str]) -> list[str]:

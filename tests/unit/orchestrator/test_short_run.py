@@ -26,7 +26,7 @@ envs: {cities: {data: rows.jsonl, reward: mine.reward, tools: [mine.lookup]}}
 
 
 def test_twelve_lines_are_a_run(tmp_path: Path) -> None:
-    """The functions and the settings, without blank lines. The dry run checks both, with data and tools."""
+    """The functions and the settings, without blank lines. The dry run checks the settings, and imports the functions."""
     assert sum(bool(line.strip()) for line in (MINE + YAML).splitlines()) <= 12
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "run.yaml").write_text(YAML)

@@ -88,6 +88,14 @@ CHECKS = (
     ),
     Check("rows", data.inspect_rows, BAD_ROWS, of_run=True, limit_s=LONG_S),
     Check(
+        "rewards",
+        data.inspect_rewards,
+        "correct the reward. `temper env check --env NAME` tests it alone",
+        of_run=True,
+        after=("rows",),
+        limit_s=LONG_S,
+    ),
+    Check(
         "chat template",
         model.inspect_template,
         "set model.chat_template, or declare the model's calls in model.tool_calls",

@@ -7,13 +7,13 @@ from temper.envs.data.config import DataConfig
 from temper.envs.source import data_of, read_all_rows
 from temper.orchestrator.pipeline.finding import Finding, ok, warning
 from temper.orchestrator.pipeline.overlap_check import find_overlaps
+from temper.orchestrator.pipeline.settings_checks import check_settings
 from temper.orchestrator.pipeline.start_checks import (
     DIFFERENT_ROWS,
-    Start,
+    audit_rewards,
     check_data,
-    check_hangs,
     check_prompts,
-    check_turns,
+    check_rewards,
 )
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget, to_download
 
@@ -48,6 +48,13 @@ def _rows_of(env: BoundEnv, data: DataConfig) -> Finding:
     return warning(message, DIFFERENT_ROWS) if read.remarks else ok(message)
 
 
+def inspect_rewards(target: CheckTarget) -> Iterator[Finding]:
+    """Call users' rewards on an empty answer, and audit rewards that may pay for the same answer to all tasks."""
+    if target.data_is_here:
+        check_rewards(target.start)
+        yield from list(audit_rewards(target.start)) or [ok("no reward of a user, and no environment of few answers")]
+
+
 def inspect_stages(target: CheckTarget) -> Iterator[Finding]:
     """Run each stage's check of its data."""
     if target.data_is_here:
@@ -63,8 +70,7 @@ def inspect_prompts(target: CheckTarget) -> Iterator[Finding]:
 
 
 def inspect_limits(target: CheckTarget) -> Iterator[Finding]:
-    start = Start(config=target.config, ahead=target.config.instances, model=None)  # limits need no model
-    found = [*check_turns(start), *check_hangs(start)]
+    found = [*check_settings(target.config, target.config.instances)]
     limits = target.config.rollout.limits
     yield from found or [ok(f"episodes of {limits.total_tokens} tokens and {limits.timeout_s:g} s")]
 

@@ -13,7 +13,7 @@ from temper.orchestrator.cluster.hardware import QUERY_S, select_visible
 from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.cluster.placement import Node, PlacementRequest, describe_shortage
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
-from temper.orchestrator.pipeline.runner import wanted_processes
+from temper.orchestrator.pipeline.prepare import wanted_processes
 from temper.orchestrator.tools.preflight.doctor.check import SKIPPED
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 

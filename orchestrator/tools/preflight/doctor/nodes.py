@@ -1,4 +1,4 @@
-"""The nodes of a cluster: same code and clocks, disk space, and mutual connections."""
+"""The nodes of a cluster: same code, disk space, and mutual connections."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,8 +8,6 @@ from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 from temper.orchestrator.tools.preflight.plan.limits import LEAST_SHM, size
 
-MOST_APART_S = 1.0
-"""Seconds between two clocks beyond which lines of logs, rows of metrics and deadlines of files disagree."""
 LEAST_DISK = 0.05
 """Free share of a disk below which Ray stores no objects on it. Objects that exceed its memory are then lost."""
 
@@ -27,8 +25,7 @@ def check_nodes(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     first = nodes[0].facts
     if not found and first is not None:
         versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
-        apart = max(abs(node.ahead_s) for node in nodes)
-        yield ok(f"{len(nodes)} nodes reach each other with {versions}, the same code, and clocks within {apart:.2g} s")
+        yield ok(f"{len(nodes)} nodes reach each other with {versions} and the same code")
 
 
 def _check_node(node: NodeReport, *, like: NodeReport) -> Iterator[Finding]:
@@ -48,12 +45,6 @@ def _check_node(node: NodeReport, *, like: NodeReport) -> Iterator[Finding]:
     for other in node.unreached:
         ports = f"open the ports {PORTS.start} to {PORTS.stop - 1} between the machines"
         yield failure(f"{at} can't connect to {other}", ports)
-    if abs(node.ahead_s) - node.within_s > MOST_APART_S:
-        side = "ahead of" if node.ahead_s > 0 else "behind"
-        yield warning(
-            f"the clock of {at} is {abs(node.ahead_s):.1f} s {side} this machine's, to {node.within_s:.2g} s",
-            "set both by the same time server (timedatectl set-ntp true)",
-        )
     if facts.shm_bytes is not None and facts.shm_bytes < LEAST_SHM:
         message = f"/dev/shm of {at} has {size(facts.shm_bytes)} free for Ray's objects"
         yield warning(message, "make it larger (in a container --shm-size=8g)")

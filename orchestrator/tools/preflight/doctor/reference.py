@@ -12,7 +12,7 @@ from temper.envs.source import data_of, distinct_tasks, open_source
 from temper.envs.transcript import TranscriptScore, score_turns
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
-from temper.orchestrator.pipeline.start_checks import check_entry_points
+from temper.orchestrator.pipeline.settings_checks import check_entry_points
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget, to_download
 from temper.rewards.score import correctness
 from temper.rollout.config import EpisodeLimits

@@ -5,10 +5,8 @@ from functools import cached_property
 from pathlib import Path
 
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.orchestrator.cluster.bundles import build_request
-from temper.orchestrator.cluster.hardware import query_hardware
 from temper.orchestrator.cluster.machines import GIB
-from temper.orchestrator.cluster.placement import Node
+from temper.orchestrator.cluster.placement import Node, build_request
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.text import resolve_values
 from temper.orchestrator.pipeline.config import Config, make_config, read_run_settings
@@ -30,7 +28,8 @@ from temper.orchestrator.pipeline.estimate.model import (
 )
 from temper.orchestrator.pipeline.profiles.resolve import (
     choose_settings,
-    model_config,
+    plan_parameter_count,
+    query_hardware,
     read_resolved,
     resolve_profile,
     with_choices,
@@ -261,11 +260,12 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
     On named hardware the profile ignores its choice for an earlier run.
     """
     given = read_run_settings(path, list(overrides))
-    shape = planned_model(model_config(resolve_values(given)), LearnerConfig()).shape
     if site.named:
         plain = without_resolved(given, read_resolved(given))
-        whole = with_choices(plain, choose_settings(resolve_values(plain), "auto", site.hardware, shape))
+        whole = with_choices(
+            plain, choose_settings(resolve_values(plain), "auto", site.hardware, size=plan_parameter_count)
+        )
     else:
-        whole = resolve_profile(given, ask=lambda: site.hardware, shape=lambda seen: shape, refuse=False)
+        whole = resolve_profile(given, ask=lambda: site.hardware, size=plan_parameter_count, refuse=False)
     config = make_config(whole)
     return config, planned_model(config.model, config.learner, ema=config.keeps_ema)

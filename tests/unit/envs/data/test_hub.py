@@ -60,7 +60,7 @@ def answer(kind, said):
             from temper.orchestrator.pipeline.config import read_run_settings  # takes long
             from temper.orchestrator.pipeline.preview import lines, preview_of
 
-            found, _ = preview_of(read_run_settings(Path("configs/demo.yaml"), said))
+            found = preview_of(read_run_settings(Path("configs/demo.yaml"), said))
             return lines(found), [path.name for path in Path(os.environ["HF_HOME"]).rglob("snapshots/*/*")]
         from temper.orchestrator.pipeline.config import load_config  # takes long
         from temper.orchestrator.pipeline.data_files import content

@@ -13,12 +13,14 @@ from support.chat_server import KEY, Body, ChatServerDouble, told
 from temper.envs.data.config import DataConfig
 from temper.envs.presets.catalog import PRESETS
 from temper.orchestrator.__main__ import main, parser
-from temper.orchestrator.cli.eval_command import config_of, environments, read_escapes, settings_of_options
+from temper.orchestrator.cli import eval_command
+from temper.orchestrator.cli.eval_command import environments, read_escapes, settings_of_options
 from temper.orchestrator.cli.look_commands import parse_groups
 from temper.orchestrator.config.evaluation import EvalConfig
 from temper.orchestrator.config.model_source import ModelSource
-from temper.orchestrator.pipeline.config import Config, load_config, save_config
+from temper.orchestrator.pipeline.config import Config, load_config, make_config, save_config
 from temper.orchestrator.pipeline.eval_config import slug
+from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
 from temper.orchestrator.run.folder import RunDir, RunState
 
 DEMO = Path(__file__).resolve().parents[4] / "configs" / "demo.yaml"
@@ -30,7 +32,7 @@ def given(*arguments: str) -> argparse.Namespace:
 
 def config(*arguments: str) -> Config:
     command = given(*arguments)
-    return config_of(command)
+    return make_config(resolve_profile(eval_command._of_model_or_run(command, eval_command._asked(command))))
 
 
 def of_eval(made: Config) -> EvalConfig:

@@ -107,7 +107,7 @@ def test_a_dry_run_of_a_fork_tells_what_the_fork_would_run_and_makes_nothing(sou
     commit(begun)
     given = ["name=new", *more]
     before = sorted(path for path in source.parent.rglob("*"))
-    found, _ = preview_of_fork(source, "rl/150", given)
+    found = preview_of_fork(source, "rl/150", given)
     assert sorted(path for path in source.parent.rglob("*")) == before
     assert "rl.optim.learning_rate" in found.changed or "rl.steps" in found.changed
     fork(source, "rl/150", given)

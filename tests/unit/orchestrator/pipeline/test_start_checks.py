@@ -22,20 +22,20 @@ from temper.orchestrator.config.supervised import DpoConfig, SftConfig, SftDataC
 from temper.orchestrator.pipeline.config import Config, load_config, usual_sections
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.finding import Finding, Level
-from temper.orchestrator.pipeline.runner import wanted_processes
+from temper.orchestrator.pipeline.prepare import wanted_processes
+from temper.orchestrator.pipeline.settings_checks import check_hangs, check_penalties, check_turns
 from temper.orchestrator.pipeline.start_checks import (
     Start,
     audit_rewards,
     check_before,
-    check_hangs,
     check_model,
-    check_penalties,
     check_prompts,
+    check_rewards,
     check_rows,
-    check_turns,
     needs_of,
 )
 from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.config import RolloutConfig
 from temper.rollout.weights.weight_files import require_complete
@@ -85,12 +85,12 @@ def test_a_mistake_in_files_is_said_at_once_and_leaves_nothing_behind(
     assert not (files / "runs").exists()
 
 
-def test_weights_combine_a_users_reward_with_a_judge(tmp_path: Path) -> None:
+def test_weights_combine_a_users_reward_with_a_judge() -> None:
     judge = "envs.math.judge={url: 'http://127.0.0.1:9/v1', model: judge}"
     given = ["envs.math.reward=support.user_functions.parts", "envs.math.weights={right: 1, judge: 0.5}"]
-    run = ["run", str(DEMO), "--dry-run", f"runs_dir={tmp_path}", *given]
-    assert main([*run, judge]) == 0
-    assert main(run) == 2
+    check_rewards(start(*given, judge))
+    with pytest.raises(ValueError, match="judge"):
+        check_rewards(start(*given))
 
 
 def test_a_disk_that_can_not_hold_a_checkpoint_is_named_at_once(
@@ -172,6 +172,11 @@ def start(*overrides: str) -> Start:
     return Start(config=config, ahead=config.instances, model=None)
 
 
+def settings_of(*overrides: str) -> tuple[Config, list[StageInstance]]:
+    found = start(*overrides)
+    return found.config, found.ahead
+
+
 def warned(found: Iterable[Finding]) -> list[str]:
     return [one.what for one in found if one.level is Level.WARNING]
 
@@ -190,11 +195,20 @@ def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
     assert wanted_processes(own, [report]).gpus == 0
 
 
+def test_a_model_without_a_class_is_refused_before_the_run_starts(tmp_path: Path) -> None:
+    model = tiny_models.nemotron_h(tmp_path / "model")
+    written = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(written | {"model_type": "nobodys"}))
+    config = load_config(DEMO, [f"model.path={model}"])
+    with pytest.raises(ValueError, match="nobodys"):
+        check_before(config, config.instances, tmp_path / "run")
+
+
 def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:
     lake = "envs.lake={kind: gym, options: {id: FrozenLake-v1}}"
-    assert warned(check_turns(start(lake))) == []
-    assert warned(check_turns(start(lake, "rollout.limits.turns=64"))) == []
-    said = warned(check_turns(start(lake, "envs.tool_use.max_turns=6", "rollout.limits.turns=5")))
+    assert warned(check_turns(*settings_of(lake))) == []
+    assert warned(check_turns(*settings_of(lake, "rollout.limits.turns=64"))) == []
+    said = warned(check_turns(*settings_of(lake, "envs.tool_use.max_turns=6", "rollout.limits.turns=5")))
     assert [("lake" in one, "tool_use" in one) for one in said] in (
         [(True, False), (False, True)],
         [(False, True), (True, False)],
@@ -285,16 +299,16 @@ def metrics_of(found: Iterable[Finding]) -> dict[str, float]:
 
 
 def test_a_stage_that_gives_up_before_a_hang_is_found_says_so() -> None:
-    (note,) = warned(check_hangs(start("supervision.stalled_s=180", "rl.timeout_s=120")))
+    (note,) = warned(check_hangs(*settings_of("supervision.stalled_s=180", "rl.timeout_s=120")))
     assert "rl.timeout_s=120" in note
     assert "supervision.stalled_s=180" in note
-    assert warned(check_hangs(start())) == []
+    assert warned(check_hangs(*settings_of())) == []
 
 
 def test_a_penalty_that_outruns_the_accuracy_is_warned_of() -> None:
-    (note,) = warned(check_penalties(start("rl.shaping.accuracy_margin=0.1")))
+    (note,) = warned(check_penalties(*settings_of("rl.shaping.accuracy_margin=0.1")))
     assert "rl.shaping.penalty_step=1" in note
-    assert warned(check_penalties(start("rl.shaping={accuracy_margin: 0.1, penalty_step: 0.5}"))) == []
+    assert warned(check_penalties(*settings_of("rl.shaping={accuracy_margin: 0.1, penalty_step: 0.5}"))) == []
 
 
 def test_every_row_that_is_read_is_looked_at_for_system_texts(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ from pathlib import Path
 from temper.envs.core.setting import kind_of
 from temper.orchestrator.pipeline.config import KINDS, flat_config, load_config
 from temper.orchestrator.pipeline.data_files import content
-from temper.orchestrator.pipeline.runner import wanted_processes
+from temper.orchestrator.pipeline.prepare import wanted_processes
 from temper.orchestrator.pipeline.start_checks import check_before
 from temper.orchestrator.stages.registry import all_stages
 

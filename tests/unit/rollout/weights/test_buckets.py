@@ -22,7 +22,6 @@ from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.engines.config import SLOWEST_PUSH, EngineConfig
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.buckets import (
-    BUCKET_BYTES,
     Bucket,
     BucketGroup,
     BucketReceiver,
@@ -34,6 +33,7 @@ from temper.rollout.weights.buckets import (
     send_buckets,
     split_push,
 )
+from temper.rollout.weights.config import BUCKET_BYTES
 from temper.rollout.weights.delivery import Delivery, Offered
 from temper.rollout.weights.expert_owners import ExpertOwners
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest

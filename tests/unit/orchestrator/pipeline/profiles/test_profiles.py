@@ -11,12 +11,13 @@ from support.refusals import refuses
 from support.run_folders import with_checkpoint
 
 from temper.envs.core.setting import Kind, kind_of
-from temper.learner.models.config import FreshModelConfig
-from temper.learner.models.fresh import byte_tokenizer, hybrid_config, make_model, parameter_count
-from temper.learner.models.shape import read_shape, shape_of
-from temper.orchestrator.cluster.bundles import build_request
-from temper.orchestrator.cluster.hardware import limit_gpus, parse_gpu_sizes, query_torch, this_machine
+from temper.learner.models.config import VOCABULARY, FreshModelConfig
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config, make_model
+from temper.learner.models.shape import read_shape
+from temper.orchestrator.cluster.cluster_hardware import limit_gpus
+from temper.orchestrator.cluster.hardware import parse_gpu_sizes, query_torch, this_machine
 from temper.orchestrator.cluster.machines import Hardware, Machine
+from temper.orchestrator.cluster.placement import build_request
 from temper.orchestrator.config.run_config import ProfileName
 from temper.orchestrator.config.text import get_value, overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
@@ -57,9 +58,10 @@ def chosen(
     plain = overridden(ENVS | given, list(overrides))
     lora = int(get_value(plain, "learner.lora.rank") or 0)
     planned = public_model(QWEN if model == TINY else model, lora=lora)
-    count = 700_000 if model == TINY else planned.parameters
-    shape = replace(planned.shape, parameters=count)
-    found = choose_settings(plain, name, hardware, shape, count=lambda *_: (planned, 0), refuse=refuse)
+    planned = replace(planned, parameters=700_000) if model == TINY else planned
+    found = choose_settings(
+        plain, name, hardware, size=lambda _: planned.parameters, count=lambda *_: (planned, 0), refuse=refuse
+    )
     return make_config(with_choices(plain, found))
 
 
@@ -358,10 +360,13 @@ def test_what_nvidia_smi_says_counts_where_the_process_may_use_it() -> None:
 
 def test_a_model_s_shape_is_read_from_its_configuration(tmp_path: Path) -> None:
     fresh = FreshModelConfig()
-    hybrid = read_shape(hybrid_config(fresh, byte_tokenizer()), parameters=parameter_count(fresh))
-    assert (hybrid.hidden, hybrid.positions) == (128, 2048)
-    parameters = make_model(tmp_path / "fresh", fresh, seed=1)
-    assert shape_of(tmp_path / "fresh", parameters=parameters) == hybrid
+    hybrid = read_shape(hybrid_config(fresh, byte_tokenizer()), parameters=fresh.parameters)
+    assert (hybrid.hidden, hybrid.positions, hybrid.vocabulary) == (128, 2048, VOCABULARY)
+    assert make_model(tmp_path / "fresh", fresh, seed=1) == fresh.parameters
+    other = FreshModelConfig(
+        pattern="MEM*-", hidden_size=64, mamba_heads=6, state_size=16, key_value_heads=1, experts=5, expert_size=24
+    )
+    assert make_model(tmp_path / "other", other, seed=1) == other.parameters
 
 
 def test_nothing_is_given_over_a_section_that_is_that_of_another_key() -> None:
