@@ -62,9 +62,14 @@ class Sampling:
         """Whether some tokens with nonzero probability can't be sampled."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
+    @property
+    def varies(self) -> bool:
+        """Whether two answers to a task may differ."""
+        return not self.greedy and self.top_k != 1
+
     def require_varied(self, samples: int, *, setting: str, count: str) -> None:
         """Raise `ValueError` if several answers to a task would be equal. `setting` and `count` name both in the message."""
-        if samples > 1 and (self.greedy or self.top_k == 1):
+        if samples > 1 and not self.varies:
             only = f"temperature={self.temperature:g}" if self.greedy else f"top_k={self.top_k}"
             more = "the temperature above 0" if self.greedy else "another top_k"
             raise ValueError(

@@ -15,7 +15,7 @@ class EvalConfig:
     tasks: int | None = scheduled(64)
     """Held-out tasks of each environment. null is all rows of its data in order, and 64 for generated tasks."""
     samples: int = scheduled(4)
-    """Answers to each task: the k of avg@k and pass@k."""
+    """Answers to each task: the k of avg@k and pass@k. One if the sampling is greedy, because all would be the same."""
     sampling: Sampling = field(default_factory=Sampling)
     """Sampling of the answers."""
     timeout_s: float = free(3600.0, unit="seconds")
@@ -39,7 +39,6 @@ class EvalConfig:
             raise ValueError(
                 f"eval.tasks={self.tasks} and eval.samples={self.samples} must be at least 1; eval.tasks=null takes all rows"
             )
-        self.sampling.require_varied(self.samples, setting="eval.sampling", count="eval.samples")
         require_positive("eval.timeout_s", self.timeout_s)
         require_fraction("eval.max_failures", self.max_failures)
         for budget in self.budgets:
@@ -50,6 +49,11 @@ class EvalConfig:
                 raise ValueError(
                     f"eval.budget_shares has {share}: a share of the median reasoning length must be above 0"
                 )
+
+    @property
+    def answers_per_task(self) -> int:
+        """`samples`, or 1 if all answers to a task would be the same."""
+        return self.samples if self.sampling.varies else 1
 
     @property
     def limits_thinking(self) -> bool:

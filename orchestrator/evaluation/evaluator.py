@@ -128,11 +128,11 @@ class Evaluator:
             for task in tasks
         ]
         last = 0.0
-        async with run.supervision.evaluating(self.label, tasks=len(tasks), samples=config.samples) as view:
+        async with run.supervision.evaluating(self.label, tasks=len(tasks), samples=config.answers_per_task) as view:
 
             async def answered(ticket: Ticket) -> Group:
                 nonlocal last
-                group = await self._watch.on(read_group(self._pool.run_group(ticket, config.samples)))
+                group = await self._watch.on(read_group(self._pool.run_group(ticket, config.answers_per_task)))
                 view.add(group)
                 last = monotonic()
                 return group

@@ -129,7 +129,7 @@ async def evaluate_server(
                 order=0,
                 model=name,
                 version=NO_VERSION,
-                samples=settings.samples,
+                samples=settings.answers_per_task,
                 sampling=settings.sampling,
                 seconds=time.monotonic() - began,
                 asked={"rollout.limits.turns": config.rollout.limits.turns} | asked_of_envs(config),
@@ -150,7 +150,7 @@ def _asked(config: RunConfig, settings: EvalConfig, server: ChatServer, model: s
         "format": FORMAT,
         "url": server.url,
         "model": model,
-        "samples": settings.samples,
+        "samples": settings.answers_per_task,
         "sampling": asdict(settings.sampling),
         "seed": config.seed,
         "turns": config.rollout.limits.turns,
@@ -201,12 +201,12 @@ async def _answers(
     ]
     progress.stage(f"eval-{label}", len(tasks))
     done: list[Group] = []
-    count = SamplingCount(f"evaluation of {label}", asked=len(tasks) * settings.samples)
+    count = SamplingCount(f"evaluation of {label}", asked=len(tasks) * settings.answers_per_task)
 
     async def answered(ticket: Ticket) -> Group:
         group = kept.of(ticket)
         if group is None:
-            group = await episodes.run_group(ticket, settings.samples)
+            group = await episodes.run_group(ticket, settings.answers_per_task)
             kept.keep(group)
         watch.add(group)
         done.append(group)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from temper.envs.catalog import env_class
+from temper.orchestrator.config.evaluation import EvalConfig
 from temper.orchestrator.config.loop import LoopConfig, RlConfig
 from temper.orchestrator.loop.config import FASTEST_RISE
 from temper.orchestrator.pipeline.config import Config
@@ -35,6 +36,7 @@ def check_settings(config: Config, ahead: list[StageInstance]) -> Iterator[Findi
     yield from check_turns(config, ahead)
     yield from check_hangs(config, ahead)
     yield from check_penalties(config, ahead)
+    yield from check_samples(config, ahead)
 
 
 def check_turns(config: Config, ahead: list[StageInstance]) -> Iterator[Finding]:
@@ -75,3 +77,12 @@ def check_penalties(config: Config, ahead: list[StageInstance]) -> Iterator[Find
                 f"the penalty may rise by {shaping.penalty_rise:g} a step, before a fall of the accuracy shows"
             )
             yield warning(text, f"lower one of them, so that their product is at most {FASTEST_RISE:g}")
+
+
+def check_samples(config: Config, ahead: list[StageInstance]) -> Iterator[Finding]:
+    """Warn if evaluations answer a task once, because greedy answers are the same."""
+    settings = (config.settings(one) for one in ahead)
+    asked = [one.samples for one in settings if isinstance(one, EvalConfig) and one.answers_per_task < one.samples]
+    if asked:
+        text = f"eval.samples={asked[0]}, but each task is answered once, because all its answers would be the same"
+        yield warning(text, "set eval.samples=1, or eval.sampling.temperature above 0")

@@ -53,7 +53,7 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
         order=next_order(run.folder.evals, label),
         model=state.model,
         version=run.version,
-        samples=config.samples,
+        samples=config.answers_per_task,
         sampling=config.sampling,
         seconds=time.monotonic() - began,
         asked=asked_of_engines(run.config),

@@ -34,8 +34,8 @@ def test_budgets_of_a_range_are_drawn_log_uniformly() -> None:
     [
         ({"budget": 0.7, "no_thinking": 0.4}, "budget"),
         ({"budget": -0.1}, "thinking.budget=-0.1"),
-        ({"budgets": [-1]}, "budgets=-1"),
-        ({"budget_range": [9, 3]}, "budget_range=[9, 3]"),
+        ({"budgets": [-1]}, "thinking.budgets=-1"),
+        ({"budget_range": [9, 3]}, "thinking.budget_range=[9, 3]"),
         ({"budget_range": [1, 2], "budgets": [3]}, "budgets"),
     ],
 )
@@ -45,7 +45,7 @@ def test_impossible_mixes_are_refused(settings: dict[str, object], key: str) -> 
 
 
 def test_a_budget_below_zero_and_one_in_another_mode_are_refused() -> None:
-    with refuses("budget", -3):
+    with refuses("thinking.budget=-3"):
         up_to(-3)
     with refuses("off", 3):
         Thinking(mode=Mode.OFF, budget=3)

@@ -17,13 +17,14 @@ from temper.envs.core.thinking_mode import NestedThinkingMix, ThinkingMix
 from temper.envs.data.config import DataConfig
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.__main__ import main
+from temper.orchestrator.config.evaluation import EvalConfig
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.supervised import DpoConfig, SftConfig, SftDataConfig
 from temper.orchestrator.pipeline.config import Config, load_config, usual_sections
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.finding import Finding, Level
 from temper.orchestrator.pipeline.prepare import wanted_processes
-from temper.orchestrator.pipeline.settings_checks import check_hangs, check_penalties, check_turns
+from temper.orchestrator.pipeline.settings_checks import check_hangs, check_penalties, check_samples, check_turns
 from temper.orchestrator.pipeline.start_checks import (
     Start,
     audit_rewards,
@@ -303,6 +304,19 @@ def test_a_stage_that_gives_up_before_a_hang_is_found_says_so() -> None:
     assert "rl.timeout_s=120" in note
     assert "supervision.stalled_s=180" in note
     assert warned(check_hangs(*settings_of())) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "answers"),
+    [([], 4), (["eval.sampling.temperature=0"], 1), (["eval.sampling.top_k=1"], 1)],
+)
+def test_equal_answers_are_asked_for_once(overrides: list[str], answers: int) -> None:
+    """An interval of four equal answers would be too narrow."""
+    config, ahead = settings_of("eval.samples=4", *overrides)
+    asked = {one.answers_per_task for one in map(config.settings, ahead) if isinstance(one, EvalConfig)}
+    assert asked == {answers}
+    notes = warned(check_samples(config, ahead))
+    assert ["eval.samples=4" in note for note in notes] == [True] * (answers == 1)
 
 
 def test_a_penalty_that_outruns_the_accuracy_is_warned_of() -> None:

@@ -84,7 +84,9 @@ def test_a_taken_port_is_refused_before_anything_starts(served: Served, capsys: 
     port = served.server.rpartition(":")[2]
     began = time.monotonic()
     assert main(["ui", "--runs-dir", str(served.runs), "--port", port]) == 2
-    assert f"--port {port}: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert port in said
+    assert "--port" in said
     assert main(["ui", "--runs-dir", str(served.runs / "none")]) == 2
     assert "--runs-dir" in capsys.readouterr().err
     assert time.monotonic() - began < 5
