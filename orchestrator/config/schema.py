@@ -77,10 +77,10 @@ def _cut_to(given: Any, whole: Any) -> Any:
 def expand(config: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given settings, no others, with a section in place of each shorthand."""
     hints = field_hints(config)
-    return {name: _expanded(hints.get(name, Any), value) for name, value in given.items()}
+    return {name: _expand_section(hints.get(name, Any), value) for name, value in given.items()}
 
 
-def _expanded(hint: Any, value: Any) -> Any:
+def _expand_section(hint: Any, value: Any) -> Any:
     part, shape = part_of(hint)
     if part is None or shape == "each":
         return value

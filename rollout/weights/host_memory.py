@@ -5,10 +5,6 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 GROUPS = Path("/sys/fs/cgroup")
 """Mount point of control groups."""

@@ -79,7 +79,7 @@ def query_hardware() -> Hardware:
     return query_cluster()
 
 
-def count_model(given: RawConfig, settings: ProfiledSettings) -> "tuple[PlannedModel, int]":
+def count_models(given: RawConfig, settings: ProfiledSettings) -> "tuple[PlannedModel, int]":
     """Return the model of a configuration as its learner would have it, and the parameters of its reference or teacher.
 
     Raise as `planned_model`.
@@ -139,7 +139,7 @@ def choose_settings(
     hardware: Hardware,
     *,
     size: Callable[[RawConfig], int] = read_parameter_count,
-    count: "Callable[[RawConfig, ProfiledSettings], tuple[PlannedModel, int]]" = count_model,
+    count: "Callable[[RawConfig, ProfiledSettings], tuple[PlannedModel, int]]" = count_models,
     refuse: bool = False,
 ) -> ResolvedProfile:
     """Return the resolved settings of a profile on this hardware. auto takes the profile of the hardware.

@@ -25,6 +25,7 @@ from temper.orchestrator.config.text import (
 from temper.orchestrator.pipeline.config import KINDS, SCHEMA, as_file, make_config, read_shown_settings, with_presets
 from temper.orchestrator.pipeline.plan import instances
 from temper.orchestrator.pipeline.profiles.inputs import PROFILED
+from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
 from temper.orchestrator.pipeline.reference.settings import Setting, below, named_setting, value_text
 from temper.orchestrator.stages.stage import StageInstance
 
@@ -85,8 +86,6 @@ def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> Resolv
         )
     whole = given
     if settles and not missing:
-        from temper.orchestrator.pipeline.profiles.resolve import resolve_profile  # imports torch
-
         whole = resolve_profile(given)
     layers = tuple((one if is_file(one) else COMMAND_LINE, overridden({}, [one])) for one in overrides)
     return ResolvedFile(path=file, layers=layers, given=given, full=with_presets(whole), note=note)

@@ -142,8 +142,8 @@ def examine(target: CheckTarget) -> Iterator[Finding]:
     return run_check(CHECKS, target)
 
 
-def start_notes(config: Config | None) -> list[str]:
-    """Return a line for each warning and failure of the quick checks at the start of a run. None examines the machine only.
+def start_notes(config: Config) -> list[str]:
+    """Return a line for each warning and failure of the quick checks at the start of a run.
 
     The checks that they depend on report nothing: a run downloads a missing model.
     """
