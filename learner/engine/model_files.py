@@ -1,5 +1,6 @@
-"""The files of a checkpoint: pieces that are copied to main memory and written later, during training, and the files of its
-model in Hugging Face's sharded format, divided among ranks.
+"""The files of a checkpoint, and those of its model in Hugging Face's sharded format, which are divided among ranks.
+
+A rank copies its pieces to main memory and writes them later, so that training continues.
 """
 
 import json

