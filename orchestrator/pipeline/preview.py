@@ -82,11 +82,6 @@ def preview_of(given: RawConfig, *, only: str | None = None) -> Preview:
         return preview(config, only=only, downloads=downloads)
 
 
-def is_here(config: Config, downloads: Sequence[str]) -> bool:
-    """Return whether all models and data can be checked now."""
-    return not downloads and not to_convert(config)
-
-
 def preview_of_fork(source: Path, at: str, overrides: list[str]) -> Preview:
     """Return the effect of a fork. Raise as `checked_fork`."""
     from temper.orchestrator.pipeline.fork import checked_fork  # imports slowly
@@ -113,7 +108,7 @@ def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:
 
 def preview(config: Config, *, only: str | None = None, downloads: Sequence[str] = (), unknown: str = "") -> Preview:
     """Return the effect of a run of all stages, or of the stage `only`. Raise as its start would."""
-    ready = prepare_run(config, only=only, here=is_here(config, downloads))
+    ready = prepare_run(config, only=only, here=not downloads and not to_convert(config))
     done = ready.folder.state().done if only is None else ()
     trained = [one.name for one in config.instances if one.stage.trains]
     after = {name: max(steps_in(ready.folder.checkpoints(name)), default=0) for name in trained}

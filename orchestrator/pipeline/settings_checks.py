@@ -85,4 +85,4 @@ def check_samples(config: Config, ahead: list[StageInstance]) -> Iterator[Findin
     asked = [one.samples for one in settings if isinstance(one, EvalConfig) and one.answers_per_task < one.samples]
     if asked:
         text = f"eval.samples={asked[0]}, but each task is answered once, because all its answers would be the same"
-        yield warning(text, "set eval.samples=1, or eval.sampling.temperature above 0")
+        yield warning(text, "set eval.samples=1, or eval.sampling.temperature above 0 and no top_k=1")
