@@ -45,6 +45,8 @@ def read_parts(returned: Any, name: str, settings: EnvSettings) -> dict[str, flo
         raise GraderError(f"{name} returned the part {LENGTH}, which length_limit sets; rename the part")
     if JUDGE in given and settings.judge is not None:
         raise GraderError(f"{name} returned the part {JUDGE}, which the judge gives; rename the part")
+    if not isinstance(returned, Mapping):
+        return {REWARD: require_number(returned, f"the value that {name} returned")}
     return {
         str(part): require_number(value, f"the part {part!r} that {name} returned") for part, value in given.items()
     }

@@ -36,17 +36,24 @@ from temper.rewards.score import (
 
 MAX_CALLS = 8
 TOO_MANY, UNANSWERED = "error: too many calls", "error: the call was not carried out"
-LONGEST_SAMPLE = 256
+MAX_CHARACTERS, LONGEST_SAMPLE = 65_536, 256
+"""Characters of a text between the processes of a vector environment, and of a sample."""
 
 
 class AnyText(spaces.Text):
     """Texts of any characters and any length. Samples are short and printable ASCII."""
 
     def __init__(self) -> None:
-        super().__init__(LONGEST_SAMPLE, min_length=0, charset=string.printable)
+        super().__init__(MAX_CHARACTERS, min_length=0, charset=string.printable)
 
     def contains(self, x: Any) -> bool:
         return isinstance(x, str)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        if mask is not None or probability is not None:
+            return super().sample(mask, probability)
+        length = int(self.np_random.integers(0, LONGEST_SAMPLE + 1))
+        return "".join(self.np_random.choice(list(self.character_list), size=length).tolist())
 
 
 ANY_TEXT = AnyText()

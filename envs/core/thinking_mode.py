@@ -80,8 +80,9 @@ class ThinkingMix:
             require_not_negative(f"thinking.{name}", share)
         if sum(shares.values()) > 1 + 1e-9:
             raise ValueError(f"the shares of thinking are {shares}: their sum must be at most 1")
-        for value in (*self.budgets, *self.budget_range):
-            require_not_negative("thinking.budgets", value)
+        for name, values in (("budgets", self.budgets), ("budget_range", self.budget_range)):
+            for value in values:
+                require_not_negative(f"thinking.{name}", value)
         if self.budget_range and (len(self.budget_range) != 2 or self.budget_range[0] > self.budget_range[1]):
             raise ValueError(f"thinking.budget_range={self.budget_range}: set the lowest and the highest budget")
         if self.budgets and self.budget_range:

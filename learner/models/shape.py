@@ -46,7 +46,7 @@ def longest_sequence(directory: Path) -> int | None:
     transformers, which imports slowly, is asked only if the file leaves the number to the model's class.
     """
     written = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    stated = written.get("text_config", written).get("max_position_embeddings")
+    stated = (written.get("text_config") or written).get("max_position_embeddings")
     if isinstance(stated, int):
         return stated
     import transformers

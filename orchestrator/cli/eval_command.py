@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from temper.orchestrator.pipeline.eval_config import (
     slug,
     with_evaluation,
 )
+from temper.orchestrator.pipeline.finding import warnings_of
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.registry import all_stages
 
@@ -320,7 +322,10 @@ def _of_server(given: argparse.Namespace, base: RawConfig, asked: EvalRequest) -
     )
     config = make_config(overridden(found, given.overrides))
     from temper.orchestrator.evaluation.remote import evaluate_server  # slow, so after the checks of the settings
+    from temper.orchestrator.pipeline.settings_checks import check_samples
 
+    for note in warnings_of(check_samples(config, config.instances[-1:])):
+        print(note, file=sys.stderr)
     settings = config.settings(config.instances[-1])
     answers = evaluate_server(config, settings, server, model=given.model, label=label, quiet=given.quiet or given.json)
     show(asyncio.run(answers), as_json=given.json)

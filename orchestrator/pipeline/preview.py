@@ -151,7 +151,7 @@ def _preview(
 def _notes(config: Config, ready: Prepared, *, profile_resolved: bool) -> list[str]:
     """Return the notes of the start that need only settings. Raise as the start would for wrong ones."""
     check_stages(config, ready.ahead)
-    found = check_settings(config, ready.ahead) if profile_resolved else ()
+    found = check_settings(config, ready.ahead, profile_resolved=profile_resolved)
     notes = profile_notes(config, {one.stage.name for one in ready.ahead})
     return [*notes, *warnings_of(found), *ready.planned.notes]
 

@@ -31,10 +31,11 @@ def check_entry_points(config: Config) -> None:
             ) from error
 
 
-def check_settings(config: Config, ahead: list[StageInstance]) -> Iterator[Finding]:
-    """Warn of limits, deadlines and penalties that conflict with others."""
-    yield from check_turns(config, ahead)
-    yield from check_hangs(config, ahead)
+def check_settings(config: Config, ahead: list[StageInstance], *, profile_resolved: bool = True) -> Iterator[Finding]:
+    """Warn of limits, deadlines and penalties that conflict with others. The profile may choose limits and deadlines."""
+    if profile_resolved:
+        yield from check_turns(config, ahead)
+        yield from check_hangs(config, ahead)
     yield from check_penalties(config, ahead)
     yield from check_samples(config, ahead)
 

@@ -7,11 +7,12 @@ from typing import Any
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
 import temper.envs.registration
 from temper.envs.catalog import ENVIRONMENTS
 from temper.envs.core.task import EnvRef, Task
-from temper.envs.task_env import TaskEnv
+from temper.envs.task_env import ANY_TEXT, TaskEnv
 from temper.envs.transcript import score_turns
 
 
@@ -69,6 +70,12 @@ def test_gymnasiums_own_check_passes(env_id: str) -> None:
     check_env(env.unwrapped, skip_render_check=True)
     assert env.action_space.contains("\\boxed{\u221a2 \U0001f600}")
     assert "\\" in env.action_space.character_list  # type: ignore[attr-defined]
+
+
+def test_long_texts_pass_between_processes() -> None:
+    memory = create_shared_memory(ANY_TEXT, n=1)
+    write_to_shared_memory(ANY_TEXT, 0, "x" * 5000, memory)  # type: ignore[arg-type]
+    assert read_from_shared_memory(ANY_TEXT, memory, n=1) == ("x" * 5000,)
 
 
 def test_environments_step_side_by_side() -> None:

@@ -8,8 +8,8 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.orchestrator.cluster.machines import GIB
 from temper.orchestrator.cluster.placement import Node, build_request
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.config.text import resolve_values
-from temper.orchestrator.pipeline.config import Config, make_config, read_run_settings
+from temper.orchestrator.config.schema import resolve_given
+from temper.orchestrator.pipeline.config import SCHEMA, Config, make_config, read_run_settings
 from temper.orchestrator.pipeline.estimate.memory import (
     EngineMemory,
     HostMemory,
@@ -263,7 +263,7 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
     if site.named:
         plain = without_resolved(given, read_resolved(given))
         whole = with_choices(
-            plain, choose_settings(resolve_values(plain), "auto", site.hardware, size=plan_parameter_count)
+            plain, choose_settings(resolve_given(SCHEMA, plain), "auto", site.hardware, size=plan_parameter_count)
         )
     else:
         whole = resolve_profile(given, ask=lambda: site.hardware, size=plan_parameter_count, refuse=False)
