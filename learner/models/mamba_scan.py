@@ -34,8 +34,8 @@ def chunk_scan(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute y_t = c_t . h_t + d x_t with h_t = exp(a dt_t) h_(t-1) + dt_t b_t x_t; `dt` is positive.
 
-    Return y and the final h. The first h is `initial_BHPN`, the final one of another scan, or 0. `sequences_BT` has the
-    number of each position's sequence. A new number resets h to 0.
+    Return y and the final h. The first h is `initial_BHPN`, such as the final h of another scan, or 0. `sequences_BT` has
+    the number of each position's sequence, so that a new number resets h to 0.
 
     The state-space duality of Dao and Gu, "Transformers are SSMs" (2024), section 6: a masked matrix product inside a chunk,
     the recurrence between chunks. It is fast because scores are computed once per group, the states of a group's heads are

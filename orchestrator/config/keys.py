@@ -121,7 +121,7 @@ PEER_KEYS = {
 """Settings of other projects with our nearest ones. A key without a section matches in any section."""
 
 
-def require_known(known: Mapping[str, Any], given: Mapping[str, Any], *, under: str = "") -> None:
+def require_known_keys(known: Mapping[str, Any], given: Mapping[str, Any], *, under: str = "") -> None:
     """Raise `SettingError`, with a hint, for the first unknown key. `known` has the type of each setting by its name."""
     for key, value, names in _unknown(known, given, under):
         shown = "..." if isinstance(value, Mapping) else redact({key: value})[key]

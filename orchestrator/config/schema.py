@@ -16,7 +16,7 @@ import pydantic
 from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import bounds_of, field_hints, part_of, unit_of
 from temper.envs.data.config import DataConfig
-from temper.orchestrator.config.keys import require_known
+from temper.orchestrator.config.keys import require_known_keys
 from temper.orchestrator.config.text import flatten, merge, parse_yaml, resolve_values
 from temper.orchestrator.run.redaction import redact
 
@@ -196,7 +196,7 @@ def _defaults(config: type) -> dict[str, Any]:
 def _checked(config: type, whole: Mapping[str, Any], under: str) -> dict[str, Any]:
     """Return whole settings without `${...}`, with values of their types. Raise `SettingError` as `to_settings`."""
     plain = resolve_values(whole, under=under)
-    require_known(field_hints(config), plain, under=under)
+    require_known_keys(field_hints(config), plain, under=under)
     return _validated(config, plain, under)
 
 

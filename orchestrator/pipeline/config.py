@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from temper.envs.core.setting import field_hints, kinds
 from temper.envs.presets.catalog import with_preset
 from temper.orchestrator.config.fitting import check_colocated
-from temper.orchestrator.config.keys import peer_key, require_known
+from temper.orchestrator.config.keys import peer_key, require_known_keys
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
 from temper.orchestrator.config.schema import complete, to_settings
 from temper.orchestrator.config.text import (
@@ -128,14 +128,14 @@ def check_keys(given: Mapping[str, Any], *, is_complete: bool = True) -> None:
         if isinstance(settings, Mapping) and stage in known:
             name = str(settings.get("name", stage))
             known = {name: known[stage]} | known
-            require_known(known, {name: {key: value for key, value in settings.items() if key != "name"}})
+            require_known_keys(known, {name: {key: value for key, value in settings.items() if key != "name"}})
     for name, value in given.items():
         stage = str(name).partition("-")[0]
         if name not in known and stage in all_stages():  # such as rl-2
             known = {name: known.get(stage, Any)} | known
         elif name not in known and not (is_complete or peer_key(str(name), value)):
             known = {name: Any} | known
-    require_known(known, given)
+    require_known_keys(known, given)
 
 
 def load_config(path: Path, overrides: list[str]) -> Config:

