@@ -169,7 +169,7 @@ def samples_from_groups(
 
 
 def _untrained_turns(credit: AnswerCredit, mask_truncated: bool) -> Iterator[tuple[list[int], set[int]]]:
-    """Yield each branch with the turns that it does not train: all of a masked one, else the turns that earlier branches train."""
+    """Yield each branch with its untrained turns: all of a masked branch, else the turns that earlier branches train."""
     masked, seen = _masked_branches(credit, mask_truncated), set[int]()
     for branch in credit.answer.branches:
         if branch in masked:
