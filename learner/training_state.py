@@ -41,7 +41,14 @@ class CheckpointFacts:
 
     @classmethod
     def read(cls, checkpoint: Path) -> "CheckpointFacts":
-        return cls(**json.loads((checkpoint / FACTS).read_text(encoding="ascii")))
+        """Read the facts of a checkpoint. Raise `ValueError` with file and remedy for a damaged one."""
+        file = checkpoint / FACTS
+        try:
+            return cls(**json.loads(file.read_text(encoding="ascii")))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"{file} is damaged ({error}); remove {checkpoint} to resume from the checkpoint before it"
+            ) from error
 
     def write(self, checkpoint: Path) -> None:
         (checkpoint / FACTS).write_text(json.dumps(asdict(self)), encoding="ascii")

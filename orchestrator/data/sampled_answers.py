@@ -102,7 +102,7 @@ def _read(kind: type[T], path: Path) -> list[T]:
     """Return the lines of a file. Raise `ValueError`, with the file and a remedy, for one of another version."""
     try:
         return [from_json(kind, line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path} is damaged or of another version ({error}); resume with the version that wrote it, or remove the file to "
             f"sample these answers again"

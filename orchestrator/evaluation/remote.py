@@ -34,6 +34,13 @@ FORMAT = 2
 """Version of the file of answers. A change that older programs would misread adds one."""
 
 
+def _parse_row(line: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"no row of answers: {line[:80]!r}; remove the file to sample all answers again") from error
+
+
 class KeptAnswers:
     """A file of answered groups, with which an interrupted evaluation resumes. It is removed after the result is written.
 
@@ -44,7 +51,7 @@ class KeptAnswers:
     def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
         """Read the answers in the file. Raise `ValueError` for an unreadable file or other settings than `asked`."""
         self._path = path
-        rows = parse_lines(path.read_text(encoding="utf-8"), path, json.loads) if path.exists() else []
+        rows = parse_lines(path.read_text(encoding="utf-8"), path, _parse_row) if path.exists() else []
         if rows:
             os.truncate(path, sum(len(line.encode()) + 1 for line, _ in rows))  # without a torn last line
             self._require_same(rows[0][1]["asked"], asked)
@@ -61,7 +68,13 @@ class KeptAnswers:
         row = self._groups.get(ticket.number)
         if row is None or row["content"] != content_key(ticket.task):
             return None
-        return from_data(Group, row["group"]).with_task(ticket.task)
+        try:
+            return from_data(Group, row["group"]).with_task(ticket.task)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"{self._path}: the answers of ticket {ticket.number} are damaged or of another version ({error}); remove the "
+                f"file to sample all answers again"
+            ) from error
 
     def keep(self, group: Group) -> None:
         """Keep a group without failed answers. Other groups are requested again."""

@@ -141,7 +141,7 @@ def parse_row(line: str) -> EventRow:
     """Parse one line. Raise `ValueError` for an invalid one."""
     try:
         row = EventRow(**json.loads(line))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"no row of an event log: {line[:80]!r}") from error
     if row.event not in EVENTS:
         raise ValueError(f"no row of an event log: event {row.event!r} is none of {', '.join(EVENTS)}")

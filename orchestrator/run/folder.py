@@ -190,7 +190,7 @@ class RunDir:
         path = self.root / "manifest.json"
         try:
             return RunState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else RunState()
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{path} is damaged or of another version ({describe_error(error)}); restore it, resume with the version that "
                 f"wrote it, or start another run with another name"

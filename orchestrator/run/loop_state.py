@@ -108,7 +108,7 @@ def _text(file: Path) -> Iterator[str]:
     """Yield the text of a file. Raise `ValueError` with name and remedy if it is missing or the block fails on it."""
     try:
         yield file.read_text(encoding="utf-8")
-    except (FileNotFoundError, ValueError, TypeError) as error:
+    except (FileNotFoundError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{file} is missing or damaged ({describe_error(error)}); remove {file.parent} to resume from the checkpoint "
             f"before it, or from the start of the stage"

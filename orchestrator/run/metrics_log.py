@@ -133,6 +133,6 @@ def parse_row(line: str) -> MetricsRow:
         stage, step, when = (fields.pop(name) for name in HEAD)
         event = fields.pop(EVENT, None)
         values = {name: math.nan if value is None else float(value) for name, value in fields.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no metrics row: {line[:80]!r}") from error
     return MetricsRow(stage=stage, step=step, time=when, values=values, event=event)

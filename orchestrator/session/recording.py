@@ -187,7 +187,7 @@ def read_batch(path: Path) -> StepBatch:
         batch = from_data(StepBatch, head, load=parts.load)
         parts.require_read()
         return replace(batch, trained_with=trained_with_from_json(head["trained_with"]))
-    except (SafetensorError, zlib.error, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}; replay a step that does not need it") from error
 
 

@@ -18,7 +18,7 @@ def read_manifest(directory: Path) -> dict[str, dict[str, Any]]:
         return {
             name: {key: entry[key] for key in ("bytes", "sha256")} for name, entry in files.items() if _is_own(name)
         }
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not the manifest of a checkpoint: {type(error).__name__} {error}") from error
 
 

@@ -64,7 +64,7 @@ def test_a_checkpoint_of_another_format_is_named_with_what_to_do(tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", [STATE_FILE, GROUPS_FILE, EPISODES_FILE])
-@pytest.mark.parametrize("text", [None, '{"format": 1', '{"format": 1}[]'])
+@pytest.mark.parametrize("text", [None, '{"format": 1', '{"format": 1}[]', '{"format":' * 3000])
 def test_a_file_that_is_missing_or_damaged_is_named_with_what_to_do(
     tmp_path: Path, name: str, text: str | None
 ) -> None:

@@ -3,8 +3,11 @@
 The values are made from the types of the fields, and none is the field's default.
 """
 
+import json
 import math
 import pickle
+import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import EnumMeta
@@ -13,17 +16,21 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from support.plain_process import PlainResult
 
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import Mode, Thinking, up_to
+from temper.envs.source import content_key
 from temper.learner.token_records import TokenRecord
+from temper.learner.training_state import FACTS, CheckpointFacts
 from temper.orchestrator.data.sampled_answers import answer_lines, read_answers
 from temper.orchestrator.evaluation.remote import KeptAnswers
 from temper.orchestrator.loop.buffer import BufferState, HeldGroup
 from temper.orchestrator.loop.mixture import Draw
 from temper.orchestrator.loop.ticket_log import Totals
 from temper.orchestrator.run.loop_state import STATE_FILE, LoopState, SavedLoop, read_loop, write_groups_of
+from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.session.recording import StepBatch, TrainedWith, read_batch, write_batch
 from temper.rollout.codec import Array
 from temper.rollout.episodes.resume import PartialEpisode, PartialGroup
@@ -161,6 +168,52 @@ def of_another_process(group: Group, place: Path) -> Group:
 @pytest.mark.parametrize("trip", [of_checkpoint, of_batch, of_kept_answers, of_another_process])
 def test_every_field_of_a_group_survives(trip: Callable[[Group, Path], Group], tmp_path: Path) -> None:
     assert content(trip(group(), tmp_path)) == content(group())
+
+
+DEEP = '{"a":' * 3000
+"""More nesting than Python reads. No writer makes it, so the file is damaged or crafted."""
+
+
+def deep_batch(file: Path) -> None:
+    file.write_bytes(save({"head": np.frombuffer(zlib.compress(DEEP.encode()), dtype=np.uint8)}))
+    read_batch(file)
+
+
+def deep_answers(file: Path) -> None:
+    file.write_text(DEEP)
+    read_answers(file, max_tokens=None)
+
+
+def deep_kept_answers(file: Path) -> None:
+    file.write_text(f"{DEEP}\n")
+    KeptAnswers(file, {})
+
+
+def other_kept_answers(file: Path) -> None:
+    ticket = made(Ticket)
+    row = {"content": content_key(ticket.task), "group": {"ticket": {"number": ticket.number}}}
+    file.write_text(f'{{"asked": {{}}}}\n{json.dumps(row)}\n')
+    KeptAnswers(file, {}).of(ticket)
+
+
+def deep_facts(file: Path) -> None:
+    facts = file / FACTS
+    facts.parent.mkdir(parents=True)
+    facts.write_text(DEEP)
+    CheckpointFacts.read(file)
+
+
+def deep_metrics(file: Path) -> None:
+    file.write_text(f"{DEEP}\n")
+    read_metrics(file)
+
+
+@pytest.mark.parametrize(
+    "read", [deep_batch, deep_answers, deep_kept_answers, other_kept_answers, deep_facts, deep_metrics]
+)
+def test_a_crafted_file_is_named(read: Callable[[Path], None], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "crafted"))):
+        read(tmp_path / "crafted")
 
 
 @pytest.mark.parametrize("is_running", [True, False])
