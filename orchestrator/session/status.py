@@ -85,13 +85,14 @@ class RunStatus:
 
 
 def read_status(folder: Path) -> RunStatus | None:
-    """Return the last status of a run; None without one. Raise `ValueError` for an invalid file."""
+    """Return the last status of a run; None without one. Raise `ValueError` with file and remedy for an invalid one."""
+    file = folder / STATUS_FILE
     try:
-        return TypeAdapter(RunStatus).validate_json((folder / STATUS_FILE).read_bytes())
+        return TypeAdapter(RunStatus).validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{folder / STATUS_FILE} is invalid: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{file} is damaged or of another version; remove it, a running run writes it again") from error
 
 
 SCALE_FILE = "scale.json"

@@ -111,6 +111,23 @@ def test_the_state_of_a_run_is_shown_as_json_and_whether_it_is_running(
     assert main(["status", str(tmp_path / "none")]) == 2
 
 
+@pytest.mark.parametrize("text", ["", "{", '{"pid": 1}', "[" * 3000, "\udcff"])
+def test_a_damaged_status_is_one_line_with_its_remedy(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The remedy is a command that works: without the file the state is shown."""
+    folder = RunDir(tmp_path / "job")
+    folder.open()
+    folder.close()
+    file = folder.root / "status.json"
+    file.write_text(text, errors="surrogateescape")
+    assert main(["status", str(folder.root)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(file) in line
+    file.unlink()
+    assert main(["status", str(folder.root)]) == 0
+
+
 def test_a_watch_is_ended_by_ctrl_c(folder: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     STATUS.write(folder.root)
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores SIGINT
