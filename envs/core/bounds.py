@@ -1,12 +1,14 @@
 """Bounds of settings. Each function raises `SettingError` for a value out of bounds."""
 
 import difflib
+import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+TYPES: dict[type, str] = {str: "text", bool: "true or false", float: "a number", list: "a list", Mapping: "a mapping"}
 VARIABLE = re.compile(r"\$\(|\$\{?([A-Za-z_]\w*)")
 
 
@@ -37,17 +39,30 @@ def require_int(name: str, value: object, *, least: int = 0) -> None:
         raise SettingError(name, repr(value), f"must be a whole number, {least} or more")
 
 
+def require_type(name: str, value: object, kind: type) -> None:
+    """Require a value of plain data to be of a type of `TYPES`. A switch is no number."""
+    if kind is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    else:
+        fits = isinstance(value, kind)
+    if not fits:
+        raise SettingError(name, f"{value!r:.80}", f"must be {TYPES[kind]}")
+
+
 def require_positive(name: str, value: float) -> None:
+    require_type(name, value, float)
     if not value > 0:
         raise SettingError(name, value, "must be above 0")
 
 
 def require_not_negative(name: str, value: float) -> None:
+    require_type(name, value, float)
     if not value >= 0:
         raise SettingError(name, value, "must be 0 or more")
 
 
 def require_fraction(name: str, value: float) -> None:
+    require_type(name, value, float)
     if not 0 <= value <= 1:
         raise SettingError(name, value, "must be between 0 and 1")
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from temper.envs.core.bounds import require_type
 from temper.envs.core.task import Message
 
 QUESTION = "question"
@@ -46,8 +47,7 @@ def read_prompts(options: Mapping[str, Any], kinds: Mapping[str, tuple[str, ...]
         given = {kind: given for kind, names in kinds.items() if used <= {*names}}
     if not (isinstance(given, Mapping) and all(isinstance(text, str) for text in given.values())):
         raise ValueError(f"options.prompt is {given!r:.80}; set a text, or a text for each of {', '.join(kinds)}")
-    if not isinstance(system, str):
-        raise ValueError(f"options.system is {system!r:.80}; set a text")
+    require_type("options.system", system, str)
     for kind, text in given.items():
         if kind not in kinds:
             raise ValueError(f"options.prompt has the unknown kind {kind!r}; use {', '.join(kinds)}")

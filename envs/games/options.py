@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from temper.envs.core.bounds import require_int, require_known
+from temper.envs.core.bounds import require_int, require_known, require_type
 from temper.envs.games.actions import describe_space
 from temper.envs.games.known_games import Game, GymGame, known_game
 
@@ -44,17 +44,19 @@ def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"options.actions is {actions!r}; {name} needs {count} different names")
     if frame not in ("text", "ansi") or (frame == "ansi" and "ansi" not in modes):
         raise ValueError(f"options.frame is {frame!r}; {name} has text{', ansi' if 'ansi' in modes else ''}")
+    rules = given.get("rules", about.rules)
+    require_type("options.rules", rules, str)
     require_int("options.max_steps", max_steps, least=1)
-    if not isinstance(success, int | float):
-        raise ValueError(f"options.success is {success!r}; set a number")
-    if not isinstance(idle, int | float) or idle > 0:
+    require_type("options.success", success, float)
+    require_type("options.idle", idle, float)
+    if idle > 0:
         raise ValueError(f"options.idle is {idle!r}; set a number of 0 or less")
     return {
         "id": name,
         "kwargs": dict(kwargs),
         "actions": actions,
         "form": form,
-        "rules": given.get("rules", about.rules),
+        "rules": rules,
         "frame": frame,
         "max_steps": max_steps,
         "success": float(success),
@@ -63,8 +65,7 @@ def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _made(name: str, kwargs: Any) -> GymGame:
-    if not isinstance(kwargs, Mapping):
-        raise ValueError(f"options.kwargs is {kwargs!r}; set a mapping")
+    require_type("options.kwargs", kwargs, Mapping)
     try:
         return gymnasium.make(name, disable_env_checker=True, **kwargs)
     except Exception as error:

@@ -15,7 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from temper.envs.core.bounds import require_known
+from temper.envs.core.bounds import require_known, require_type
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import GraderError
 from temper.envs.core.step_result import StepResult
@@ -124,8 +124,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     names = [named] if isinstance(named, str) else named
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"options.dataset is {named!r}; set the name of a data set, or a list of names")
-    if not isinstance(config, Mapping):
-        raise ValueError(f"options.config is {config!r}; set a mapping")
+    require_type("options.config", config, Mapping)
     if config and len(names) != 1:
         raise ValueError("options.config needs options.dataset to name one data set")
     keys = shared_library("making").datasets()

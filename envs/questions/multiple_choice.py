@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from temper.envs.core.bounds import require_known
+from temper.envs.core.bounds import require_known, require_type
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.row_fields import quote_value
 from temper.envs.core.row_format import Row, RowFormat, field, gold, has_fields
@@ -187,8 +187,7 @@ def _formats(*, shuffle: bool) -> tuple[RowFormat, ...]:
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
     require_known(options, ("shuffle",), "options")
     shuffle = options.get("shuffle", True)
-    if not isinstance(shuffle, bool):
-        raise ValueError(f"options.shuffle is {shuffle!r}; set true or false")
+    require_type("options.shuffle", shuffle, bool)
     return _definition(shuffle=shuffle)
 
 

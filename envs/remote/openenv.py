@@ -22,7 +22,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
-from temper.envs.core.bounds import require_known
+from temper.envs.core.bounds import require_known, require_type
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.http_client import MAX_RESULT_CHARACTERS, Server, read_number
@@ -212,8 +212,8 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     require_known(options, ("prompt", "action", "observation", *SERVER), "options")
     texts = {name: options.get(name) for name in ("prompt", "action", "observation")}
     for name, text in texts.items():
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"options.{name} is {text!r}; set a text")
+        if text is not None:
+            require_type(f"options.{name}", text, str)
     server = {name: options[name] for name in SERVER if name in options}
     Server.from_options(server)
     prompt = texts.pop("prompt")

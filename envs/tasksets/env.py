@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from temper.envs.agents import AgentEpisode
-from temper.envs.core.bounds import require_int, require_known
+from temper.envs.core.bounds import require_int, require_known, require_type
 from temper.envs.core.clock import stop_clock
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault, describe_error
@@ -231,6 +231,13 @@ def configure(options: Options) -> EnvDefinition:
     for name in ("python", "taskset"):
         if not options.get(name):
             raise ValueError(f"options.{name} is missing; set {name} as in docs/agents.md")
+    for name, kind in (("python", str), ("folder", str), ("env", Mapping), ("variables", list)):
+        if name in options:
+            require_type(f"options.{name}", options[name], kind)
+    if not isinstance(options["taskset"], str):
+        require_type("options.taskset", options["taskset"], Mapping)
+    for variable in options.get("variables", ()):
+        require_type("options.variables", variable, str)
     require_int("options.max_tasks", options.get("max_tasks", MAX_TASKS), least=1)
     if "retries" in options.get("env", {}):
         raise ValueError("options.env.retries: turns of a failed attempt would train; Temper retries episodes itself")

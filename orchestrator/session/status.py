@@ -92,7 +92,9 @@ def read_status(folder: Path) -> RunStatus | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{file} is damaged or of another version; remove it, a running run writes it again") from error
+        raise ValueError(
+            f"{file} is damaged or of another version; remove it, a running run writes it again"
+        ) from error
 
 
 SCALE_FILE = "scale.json"

@@ -24,6 +24,9 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"needles": 0}, "options"),
         ({"needles": None}, "options"),
         ({"depth": 1.5}, "options"),
+        ({"depth": "x"}, "options.depth='x'"),
+        ({"depth": [0.5]}, "options.depth"),
+        ({"depth": True}, "options.depth"),
         ({"lenght": 5}, "options"),
     ],
     "search": [
@@ -48,6 +51,12 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"taskset": "t"}, "options"),
         ({"python": "p", "taskset": "t", "max_tasks": 0}, "options"),
         ({"a": 1}, "options"),
+        ({"python": 3, "taskset": "t"}, "options.python"),
+        ({"python": "p", "taskset": 3}, "options.taskset"),
+        ({"python": "p", "taskset": "t", "env": 3}, "options.env"),
+        ({"python": "p", "taskset": "t", "folder": 3}, "options.folder"),
+        ({"python": "p", "taskset": "t", "variables": "HF_TOKEN"}, "options.variables"),
+        ({"python": "p", "taskset": "t", "variables": [3]}, "options.variables"),
     ],
     "workspace": [
         ({"image": ""}, "image"),
@@ -88,6 +97,8 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"id": "Blackjack-v1", "actions": ["a"]}, "options.actions"),
         ({"id": "Blackjack-v1", "max_steps": 0}, "options.max_steps=0"),
         ({"id": "Blackjack-v1", "success": "yes"}, "options.success"),
+        ({"id": "Blackjack-v1", "success": float("nan")}, "options.success"),
+        ({"id": "Blackjack-v1", "rules": 3}, "options.rules"),
     ],
     "nemo_gym": [
         ({}, "options.url"),
