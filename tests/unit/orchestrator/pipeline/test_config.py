@@ -9,7 +9,13 @@ from temper.envs.config import EnvConfig
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.config.supervised import DpoConfig, RftConfig
-from temper.orchestrator.pipeline.config import flat_config, load_config, load_unresolved_config, save_config
+from temper.orchestrator.pipeline.config import (
+    flat_config,
+    load_config,
+    load_unresolved_config,
+    make_config,
+    save_config,
+)
 from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.stages.registry import all_stages
 from temper.rollout.sampling import Sampling
@@ -78,6 +84,17 @@ def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, tmp_path:
         over.write_text(text, encoding="latin-1")
     with pytest.raises((ValueError, FileNotFoundError), match=r"over\.yaml"):
         load_config(DEMO, [str(over)])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a b", " a", "a\n", "a\udcff", "$(id)", "a" * 300])
+def test_a_name_that_is_no_folder_is_refused(name: str) -> None:
+    """A run may have blanks in its name. An environment may not, because its name is a part of keys."""
+    with refuses("envs"):
+        make_config({"name": "mine", "envs": {name: {"kind": "math"}}})
+    if name != "a b":
+        with refuses("name"):
+            make_config({"name": name, "envs": {}})
+    make_config({"name": "a b", "envs": {"package.module-2_\u00e9": {"kind": "math"}}})
 
 
 JUDGED = "envs.math.judge.url=http://127.0.0.1:1/v1 envs.math.judge.model=m"
