@@ -25,7 +25,6 @@ from temper.orchestrator.run.checkpoint import (
 )
 from temper.orchestrator.run.event_log import copy_event_log
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, read_state
 from temper.orchestrator.run.metrics_log import MetricsLog, read_metrics
 from temper.orchestrator.stages.registry import all_stages
 from temper.orchestrator.stages.stage import Role, StageInstance
@@ -169,6 +168,8 @@ def _check_changes(config: Config, instance: StageInstance, step: int, found: di
 
 
 def _make(made: Fork) -> None:
+    from temper.orchestrator.run.loop_state import STATE_FILE, read_state  # imports torch, which a dry run does without
+
     given, target, name = made.source, made.target, made.instance.name
     state, before = given.state(), made.before()
     target.open()
@@ -195,6 +196,8 @@ def _copied(checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: b
 
     Without `keeps_answers` its waiting groups are sampled again.
     """
+    from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE  # as above
+
     facts = CheckpointFacts.read(checkpoint)
     start = (checkpoint.parent / facts.start).resolve()
     if start.is_relative_to(given.root):

@@ -14,6 +14,7 @@ from temper.orchestrator.pipeline.config import Config, make_config, make_unreso
 from temper.orchestrator.pipeline.continuation import Changes, allowed_changes
 from temper.orchestrator.pipeline.data_files import to_convert, to_download
 from temper.orchestrator.pipeline.finding import warnings_of
+from temper.orchestrator.pipeline.fork import checked_fork
 from temper.orchestrator.pipeline.gguf_model import with_converted_model
 from temper.orchestrator.pipeline.plan import plan
 from temper.orchestrator.pipeline.prepare import Prepared, prepare_run, wanted_processes
@@ -84,8 +85,6 @@ def preview_of(given: RawConfig, *, only: str | None = None) -> Preview:
 
 def preview_of_fork(source: Path, at: str, overrides: list[str]) -> Preview:
     """Return the effect of a fork. Raise as `checked_fork`."""
-    from temper.orchestrator.pipeline.fork import checked_fork  # imports slowly
-
     with cache_alone():
         made = checked_fork(source, at, overrides)
         state, config, own = made.state(str(made.checkpoint)), made.config, made.instance.name

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support.run_folders import write_forkable_run
+
 from temper.orchestrator.run.folder import RunDir
 
 HEAVY = (
@@ -80,6 +82,13 @@ def test_a_dry_run_needs_no_heavy_import(tmp_path: Path) -> None:
     found = imported_by([[name, DEMO, "--dry-run", f"runs_dir={tmp_path}"] for name in ("run", "report")])
     assert [status for status, _ in found] == [0, 0]
     assert set(found[-1][1]) <= {"gymnasium", "numpy"}  # environments are gymnasium's
+
+
+def test_a_dry_run_of_a_fork_needs_no_heavy_import(tmp_path: Path) -> None:
+    source = write_forkable_run(tmp_path)
+    ((status, loaded),) = imported_by([["fork", str(source), "--from", "rl/150", "name=new", "--dry-run"]])
+    assert status == 0
+    assert set(loaded) <= {"gymnasium", "numpy"}
 
 
 def test_a_second_driver_is_refused_before_heavy_imports(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import tiny_models
 from support.event_rows import read_event_log
+from support.run_folders import write_forkable_run
 
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.supervised import SftConfig
@@ -28,40 +29,9 @@ from temper.orchestrator.tools.inspect.report.report import summary
 DEMO = Path("configs/demo.yaml")
 
 
-def saved(folder: RunDir, name: str, step: int, *, start: str) -> Path:
-    """Write a checkpoint of a stage that began with the model at `start`, relative to the stage's folder."""
-    directory = begin(folder.checkpoints(name), step, needed_bytes=0)
-    (directory / "learner").mkdir()
-    (directory / "model.safetensors").write_bytes(f"{name} {step}".encode())
-    (directory / "learner" / "facts.json").write_text(json.dumps({"steps": step, "bf16": False, "start": start}))
-    return commit(directory)
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A run with finished init and sft, and 150 of 300 steps of rl."""
-    config = load_config(DEMO, [f"runs_dir={tmp_path}", "name=old", "stages=[init,sft,eval,rl,eval]", "rl.steps=300"])
-    folder = RunDir(tmp_path / "old")
-    folder.open()
-    check_continuation(config, folder)
-    saved(folder, "sft", config.section(SftConfig).steps, start="../init/000000")
-    for step in (100, 150):
-        saved(folder, "rl", step, start=f"../sft/{config.section(SftConfig).steps:06d}")
-    (folder.evals / "sft.json").write_text('{"label": "sft", "order": 0, "k": 4, "seconds": 1, "envs": {}}')
-    sft = f"checkpoints/sft/{config.section(SftConfig).steps:06d}"
-    folder.store(
-        replace(
-            folder.state(),
-            done={"init": 0, "sft": config.section(SftConfig).steps, "eval-sft": 0},
-            began={"sft": "checkpoints/init/000000", "rl": sft},
-            stages={"init": "init", "sft": "sft", "eval-sft": "eval", "rl": "rl"},
-            model=sft,
-            label="sft",
-            version=151,
-        )
-    )
-    folder.close()
-    return folder.root
+    return write_forkable_run(tmp_path)
 
 
 def left(run: Path) -> list[str]:
