@@ -1,6 +1,7 @@
 """Replays of recorded steps without Ray."""
 
 import io
+from typing import TextIO
 
 from rich.console import Console
 from support.plain_rank import plain_ranks
@@ -11,12 +12,12 @@ from temper.orchestrator.tools.debug.replay.page import print_replay
 from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest
 
 
-def replay(run: RunDir, step: str, *sets: str, shown: int = 20) -> Replay:
+def replay(run: RunDir, step: str, *sets: str, shown: int = 20, screen: TextIO | None = None) -> Replay:
     """Replay a step with plain ranks and a new sibling folder of the run."""
     scratch = run.root.parent / f"scratch-{len(list(run.root.parent.iterdir()))}"
     scratch.mkdir()
     asked = ReplayRequest(step=step, sets=sets, shown=shown)
-    return replay_step(run, asked, start=plain_ranks, scratch=scratch, screen=io.StringIO(), deadline_s=60.0)
+    return replay_step(run, asked, start=plain_ranks, scratch=scratch, screen=screen or io.StringIO(), deadline_s=60.0)
 
 
 def page(found: Replay) -> str:

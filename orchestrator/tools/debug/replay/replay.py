@@ -138,7 +138,7 @@ async def replay(run: RunDir, asked: ReplayRequest, ranks: Ranks, *, note: Calla
     kind = run.state().stages[chain.stage]
     settings = change_settings(last.trained_with, asked.sets, stage=chain.stage, kind=kind, has_state=chain.step > 1)
     _require_teacher(batches)
-    note(f"{chain.label}: from {chain.model}, steps {chain.steps[0]} to {chain.step} of {len(chain.steps)}")
+    note(f"{chain.label}: from {chain.model}, steps {chain.steps[0]} to {chain.step} of {last.trained_with.steps}")
     tokenizer = tokenizer_of(chain.model)
     metrics = {row.step: row.values for row in step_rows(read_metrics(run.metrics), chain.stage)}
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import errno
+import io
 import itertools
 import json
 import math
+import re
 import shutil
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
@@ -51,9 +53,11 @@ def content(root: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def test_an_undisturbed_step_differs_by_nothing_and_the_run_is_only_read(run: RunDir) -> None:
-    before = content(run.root)
-    found = replay(run, "8")
+    before, screen = content(run.root), io.StringIO()
+    found = replay(run, "8", screen=screen)
     assert content(run.root) == before
+    (begins,) = (line for line in screen.getvalue().splitlines() if line.startswith("rl/8: "))
+    assert [int(number) for number in re.findall(r"\d+", begins.rpartition(",")[2])] == [7, 8, 8]  # of 8 steps
     assert [one.step for one in found.compared] == [7, 8]
     for one in found.compared:
         assert one.tokens is not None
