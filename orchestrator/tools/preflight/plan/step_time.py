@@ -281,8 +281,6 @@ class StepTime:
     phase_s: float
     """Seconds to hand over shared devices between learner and engines."""
     step_s: float
-    token_s: float
-    """Seconds between two tokens of a sequence."""
 
     @property
     def limited_by(self) -> str:
@@ -308,11 +306,11 @@ class StepTime:
 
 def step_time(fleet: Fleet, *, one_device: bool = False, phase_s: float = 0.0) -> StepTime:
     """Return the seconds of a step. `one_device`: learner and engine are halves of one GPU."""
-    work, token_s = fleet.work, fleet.pass_s(fleet.batch)
-    engine_per_s = 1 / (token_s / fleet.batch + fleet.prompt_s)
+    work, pass_s = fleet.work, fleet.pass_s(fleet.batch)
+    engine_per_s = 1 / (pass_s / fleet.batch + fleet.prompt_s)
     publish_s, load_s = fleet.push_s
     together = work.sampled / fleet.engines / engine_per_s
-    generate_s = together if work.lag else max(together, work.longest_answer * token_s)
+    generate_s = together if work.lag else max(together, work.longest_answer * pass_s)
     learn_s = fleet.learn_s + fleet.updates_s
     first, second = generate_s + load_s, learn_s + publish_s
     overlaps = work.lag and not one_device
@@ -324,5 +322,4 @@ def step_time(fleet: Fleet, *, one_device: bool = False, phase_s: float = 0.0) -
         load_s=load_s,
         phase_s=phase_s,
         step_s=max(first, second) if overlaps else first + second + phase_s,
-        token_s=token_s,
     )
