@@ -67,6 +67,10 @@ class Sampling:
         """Whether two answers to a task may differ."""
         return not self.greedy and self.top_k != 1
 
+    def distinct_answers(self, samples: int) -> int:
+        """Return the answers to ask for: `samples`, or 1 if all would be the same."""
+        return samples if self.varies else 1
+
     def require_varied(self, samples: int, *, setting: str, count: str) -> None:
         """Raise `ValueError` if several answers to a task would be equal. `setting` and `count` name both in the message."""
         if samples > 1 and not self.varies:

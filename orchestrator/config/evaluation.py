@@ -53,7 +53,7 @@ class EvalConfig:
     @property
     def answers_per_task(self) -> int:
         """`samples`, or 1 if all answers to a task would be the same."""
-        return self.samples if self.sampling.varies else 1
+        return self.sampling.distinct_answers(self.samples)
 
     @property
     def limits_thinking(self) -> bool:

@@ -56,7 +56,7 @@ class LoopConfig:
     eval_tasks: int = scheduled(64)
     """Held-out tasks of each environment in these evaluations, always the same ones."""
     eval_samples: int = scheduled(1)
-    """Answers to each of these tasks."""
+    """Answers to each of these tasks. One if the sampling is greedy, because all would be the same."""
     eval_sampling: Sampling = field(default_factory=Sampling)
     """Sampling of these answers."""
     sampling: Sampling = field(default_factory=Sampling)
@@ -98,9 +98,6 @@ class LoopConfig:
                 f"{stage}.eval_every={self.eval_every} must be 0 or more, eval_tasks={self.eval_tasks} and "
                 f"eval_samples={self.eval_samples} at least 1"
             )
-        self.eval_sampling.require_varied(
-            self.eval_samples, setting=f"{stage}.eval_sampling", count=f"{stage}.eval_samples"
-        )
         if self.max_lag < 0 or self.timeout_s <= 0:
             raise ValueError(f"{stage}.max_lag={self.max_lag} must be 0 or more, timeout_s={self.timeout_s} above 0")
         if self.over_sampling is not None and not 0 < self.over_sampling <= self.max_lag:
@@ -108,6 +105,11 @@ class LoopConfig:
                 f"{stage}.over_sampling={self.over_sampling} must be above 0 and at most {stage}.max_lag={self.max_lag}; raise "
                 f"max_lag, or set null"
             )
+
+    @property
+    def eval_answers_per_task(self) -> int:
+        """`eval_samples`, or 1 if all answers to a task would be the same."""
+        return self.eval_sampling.distinct_answers(self.eval_samples)
 
     @property
     def watched_bands(self) -> BandsConfig:

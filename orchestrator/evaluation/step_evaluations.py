@@ -110,7 +110,7 @@ class StepEvaluations(Evaluations):
             )
         self._sign = monotonic()
         self._tasks = self._tasks or await in_thread(heldout_tasks, run.config, config.eval_tasks)
-        name, samples = f"{self._stage} step {step}", config.eval_samples
+        name, samples = f"{self._stage} step {step}", config.eval_answers_per_task
         async with run.supervision.evaluating(name, tasks=len(self._tasks), samples=samples) as view:
             asking = (self._answered(n, task, version, view) for n, task in enumerate(self._tasks))
             groups = await together(asking)
@@ -119,7 +119,7 @@ class StepEvaluations(Evaluations):
     async def _answered(self, number: int, task: Task, version: WeightVersion, view: EvaluationView) -> Group:
         config = self._config
         ticket = Ticket(number=FIRST_TICKET + number, task=task, admitted=version, sampling=config.eval_sampling)
-        group = await self._watch.on(read_group(self._pool.run_group(ticket, config.eval_samples)))
+        group = await self._watch.on(read_group(self._pool.run_group(ticket, config.eval_answers_per_task)))
         self._sign = monotonic()
         view.add(group)
         return group
@@ -138,7 +138,7 @@ class StepEvaluations(Evaluations):
             order=step,
             model=str(place(folder.checkpoints(self._stage), step).relative_to(folder.root)),
             version=version,
-            samples=self._config.eval_samples,
+            samples=self._config.eval_answers_per_task,
             sampling=self._config.eval_sampling,
             seconds=seconds,
             asked=asked_of_engines(run.config),

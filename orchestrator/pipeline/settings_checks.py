@@ -82,8 +82,16 @@ def check_penalties(config: Config, ahead: list[StageInstance]) -> Iterator[Find
 
 def check_samples(config: Config, ahead: list[StageInstance]) -> Iterator[Finding]:
     """Warn if evaluations answer a task once, because greedy answers are the same."""
-    settings = (config.settings(one) for one in ahead)
-    asked = [one.samples for one in settings if isinstance(one, EvalConfig) and one.answers_per_task < one.samples]
-    if asked:
-        text = f"eval.samples={asked[0]}, but each task is answered once, because all its answers would be the same"
-        yield warning(text, "set eval.samples=1, or eval.sampling.temperature above 0 and no top_k=1")
+    warned = set()
+    for one in ahead:
+        settings, name = config.settings(one), one.name if one.overrides else one.stage.name
+        before, asked, answers = "", 0, 0
+        if isinstance(settings, EvalConfig):
+            asked, answers = settings.samples, settings.answers_per_task
+        elif isinstance(settings, LoopConfig) and settings.eval_every:
+            before, asked, answers = "eval_", settings.eval_samples, settings.eval_answers_per_task
+        if answers < asked and name not in warned:
+            warned.add(name)
+            key = f"{name}.{before}samples"
+            text = f"{key}={asked}, but each task is answered once, because all its answers would be the same"
+            yield warning(text, f"set {key}=1, or {name}.{before}sampling.temperature above 0 and no top_k=1")

@@ -61,10 +61,12 @@ class Engines:
             self.released.set()
         self.did: list[str] = []
         self.tickets: list[Ticket] = []
+        self.samples: set[int] = set()
 
     async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None = None) -> Group:
         self.tickets.append(ticket)
         ours, version = ticket.number >= FIRST_TICKET, self.version
+        self.samples |= {samples} if ours else set()
         self.did.append(f"{'asks' if ours else 'trains'} {version}")
         await asyncio.sleep(0)
         if not ours:
@@ -245,13 +247,17 @@ def test_at_lag_0_the_groups_that_are_trained_are_those_of_a_run_without_evaluat
 
 
 def test_each_asks_the_same_once_also_after_an_interruption(tmp_path: Path) -> None:
-    session, engines = Session(tmp_path, "rl.eval_samples=1", "rl.eval_sampling.temperature=0"), Engines()
+    session, engines = (
+        Session(tmp_path, "rl.eval_sampling.temperature=0"),
+        Engines(),
+    )  # of 2 samples, since they are equal
     session.do(lambda run: evaluated(run, session.rl, engines, 0, 2))
     first, second = engines.tickets[:3], engines.tickets[3:]
     assert [one.number for one in first] == [one.number for one in second] == [FIRST_TICKET + n for n in range(3)]
     assert [one.task for one in first] == [one.task for one in second]
     assert all(one.sampling.greedy for one in engines.tickets)
-    assert json.loads(session.folder.step_evaluation("rl", 2).read_text())["sampling"]["temperature"] == 0
+    found = json.loads(session.folder.step_evaluation("rl", 2).read_text())
+    assert (engines.samples, found["k"], found["sampling"]["temperature"]) == ({1}, 1, 0)
 
     async def killed(run: Run) -> None:
         held = Engines(held=True)

@@ -120,7 +120,6 @@ JUDGED = "envs.math.judge.url=http://127.0.0.1:1/v1 envs.math.judge.model=m"
         ("dpo.sampling.temperature=0", "dpo.sampling.temperature=0", ["dpo.samples=8"]),
         ("dpo.sampling.top_p=0.9 dpo.data=pairs.jsonl", "dpo.sampling", ["dpo.data=pairs.jsonl"]),
         ("eval.budgets=[64] eval.sampling.max_tokens=32", "sampling.max_tokens=32", ["64"]),
-        ("rl.eval_samples=2 rl.eval_sampling.temperature=0", "rl.eval_sampling.temperature=0", ["rl.eval_samples=2"]),
         ("eval.sampling.top_p=2", "eval.sampling.top_p=2", []),
         ("stages=[init,sleep]", "stages", ["sleep", "init, sft, rft, dpo, rl, distill, eval, report"]),
         ("envs.maths.share=1", "envs.maths", ["math"]),

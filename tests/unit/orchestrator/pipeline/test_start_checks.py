@@ -306,17 +306,18 @@ def test_a_stage_that_gives_up_before_a_hang_is_found_says_so() -> None:
     assert warned(check_hangs(*settings_of())) == []
 
 
-@pytest.mark.parametrize(
-    ("overrides", "answers"),
-    [([], 4), (["eval.sampling.temperature=0"], 1), (["eval.sampling.top_k=1"], 1)],
-)
-def test_equal_answers_are_asked_for_once(overrides: list[str], answers: int) -> None:
+@pytest.mark.parametrize("key", ["eval.samples", "rl.eval_samples"])
+@pytest.mark.parametrize(("sampling", "answers"), [("temperature=1", 4), ("temperature=0", 1), ("top_k=1", 1)])
+def test_equal_answers_are_asked_for_once(key: str, sampling: str, answers: int) -> None:
     """An interval of four equal answers would be too narrow."""
-    config, ahead = settings_of("eval.samples=4", *overrides)
-    asked = {one.answers_per_task for one in map(config.settings, ahead) if isinstance(one, EvalConfig)}
-    assert asked == {answers}
+    greedy = f"{key.removesuffix('samples')}sampling.{sampling}"
+    config, ahead = settings_of("eval.samples=1", "rl.eval_every=1", f"{key}=4", greedy)
+    settings = list(map(config.settings, ahead))
+    evaluated = {one.answers_per_task for one in settings if isinstance(one, EvalConfig)}
+    between_steps = {one.eval_answers_per_task for one in settings if isinstance(one, RlConfig)}
+    assert (evaluated, between_steps) == (({answers}, {1}) if key == "eval.samples" else ({1}, {answers}))
     notes = warned(check_samples(config, ahead))
-    assert ["eval.samples=4" in note for note in notes] == [True] * (answers == 1)
+    assert [f"{key}=4" in note for note in notes] == [True] * (answers == 1)
 
 
 def test_a_penalty_that_outruns_the_accuracy_is_warned_of() -> None:
