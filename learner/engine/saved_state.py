@@ -54,13 +54,19 @@ class SavedTensor:
 
 
 def open_state(files: Iterable[Path], stack: ExitStack) -> dict[str, SavedTensor]:
-    """Open files of training state until `stack` closes. Returns their tensors by name."""
+    """Open files of training state until `stack` closes. Returns their tensors by name.
+
+    Raises `ValueError`, with the file, for a damaged one.
+    """
     tensors: dict[str, SavedTensor] = {}
     for path in sorted(files):
         file = stack.enter_context(safe_open(path, framework="pt"))
         places = file.metadata() or {}
         for name in file.keys():  # noqa: SIM118 - not a mapping
-            first, shape = json.loads(places[name]) if name in places else (0, file.get_slice(name).get_shape())
+            try:
+                first, shape = json.loads(places[name]) if name in places else (0, file.get_slice(name).get_shape())
+            except (ValueError, TypeError, RecursionError) as error:
+                raise ValueError(f"{path} is damaged: the place of {name} can't be read ({error})") from error
             saved = tensors.setdefault(name, SavedTensor(name=name, shape=torch.Size(shape)))
             saved.parts.append((first, file))
     return tensors

@@ -62,6 +62,6 @@ def _head(path: Path) -> dict[str, Any]:
 def _json(text: bytes, path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); download it again") from error
     return found

@@ -9,6 +9,7 @@ import pickle
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import EnumMeta
 from pathlib import Path
@@ -22,6 +23,7 @@ from support.plain_process import PlainResult
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import Mode, Thinking, up_to
 from temper.envs.source import content_key
+from temper.learner.engine.saved_state import open_state
 from temper.learner.token_records import TokenRecord
 from temper.learner.training_state import FACTS, CheckpointFacts
 from temper.orchestrator.data.sampled_answers import answer_lines, read_answers
@@ -37,6 +39,7 @@ from temper.rollout.episodes.resume import PartialEpisode, PartialGroup
 from temper.rollout.sampling import Sampling
 from temper.rollout.stored_turns import read_all_groups, set_reference, store_turns
 from temper.rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
+from temper.rollout.weights.weight_files import INDEX, tensor_names
 
 TOKENS, IDS = 3, 6
 PLAIN_DATA = {"a": [None, True, -7, 2**70, 0.1, math.nan, "\ud800\u2028"]}
@@ -203,13 +206,29 @@ def deep_facts(file: Path) -> None:
     CheckpointFacts.read(file)
 
 
+def deep_index(file: Path) -> None:
+    file.mkdir()
+    (file / INDEX).write_text(DEEP)
+    tensor_names(file)
+
+
+def deep_state(file: Path) -> None:
+    file.write_bytes(save({"a": np.zeros(1, dtype=np.float32)}, metadata={"a": DEEP}))
+    with ExitStack() as stack:
+        open_state([file], stack)
+
+
 def deep_metrics(file: Path) -> None:
     file.write_text(f"{DEEP}\n")
     read_metrics(file)
 
 
 @pytest.mark.parametrize(
-    "read", [deep_batch, deep_answers, deep_kept_answers, other_kept_answers, deep_facts, deep_metrics]
+    "read",
+    [
+        *(deep_batch, deep_answers, deep_kept_answers, other_kept_answers),
+        *(deep_facts, deep_index, deep_state, deep_metrics),
+    ],
 )
 def test_a_crafted_file_is_named(read: Callable[[Path], None], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(str(tmp_path / "crafted"))):
