@@ -7,11 +7,11 @@ import pytest
 from support.plans import NANO_9B, NANO_30B, hit, known, plan_on, with_learner
 from support.public_models import PUBLIC
 
-from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import CARDS
-from temper.orchestrator.tools.preflight.plan.limits import run_limits
-from temper.orchestrator.tools.preflight.plan.plan import Plan
-from temper.orchestrator.tools.preflight.plan.step_time import work_of
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.cards import CARDS
+from temper.orchestrator.pipeline.estimate.limits import run_limits
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
+from temper.orchestrator.pipeline.estimate.step_time import work_of
 from temper.rollout.config import EpisodeLimits
 
 PROBE = {"name": "probe", "stages": ["init", "rl"], "envs": {"math": {}}}

@@ -9,10 +9,10 @@ from support.public_models import PUBLIC
 from transformers import Qwen3Config
 
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
+from temper.orchestrator.pipeline.estimate.limits import Limit, run_limits
 from temper.orchestrator.pipeline.estimate.memory import copied_bytes, optimizer_bytes, rank_memory
 from temper.orchestrator.pipeline.estimate.model import count_model
-from temper.orchestrator.tools.preflight.plan.limits import Limit, run_limits
-from temper.orchestrator.tools.preflight.plan.plan import Plan
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 
 PARAMETERS, HEAD, STACK = PUBLIC[NANO_30B][1], 131_072 * 2688, 128 * 2688 * 1856
 """Parameters of Nemotron 3 Nano 30B-A3B, of its output layer, and of one of the two stacks of experts of its 23 layers."""

@@ -11,7 +11,7 @@ from typing import Any
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.machines import GIB
 from temper.orchestrator.pipeline.estimate.memory import EngineMemory, received_bytes
-from temper.orchestrator.tools.preflight.plan.plan import Plan
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.rollout.weights.config import AUTO, BROADCAST
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))

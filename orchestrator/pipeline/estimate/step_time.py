@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.cards import Card
 from temper.orchestrator.pipeline.estimate.layers import FLOAT32
 from temper.orchestrator.pipeline.estimate.memory import EngineMemory, PushPlan
 from temper.orchestrator.pipeline.estimate.model import PlannedModel
-from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import Card
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.weights.config import BROADCAST, CUDA_IPC, SHARED_MEMORY
