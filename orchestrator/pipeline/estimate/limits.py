@@ -4,12 +4,13 @@ The remedy for a rank is calculated: the rank fits with it. Other remedies name 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.machines import GIB
+from temper.orchestrator.config.text import get_value
 from temper.orchestrator.pipeline.estimate.memory import EngineMemory, received_bytes
 from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.rollout.weights.config import AUTO, BROADCAST
@@ -19,6 +20,9 @@ LEAST = 0.1
 """Amounts below this many units use the next smaller unit."""
 LEAST_SHM = 2**30
 """Advised size of /dev/shm for Ray's objects and the processes of an engine. A container has 64 MiB."""
+RANK = "a rank's memory"
+BY_HAND = ("learner.zero_stage", "learner.recompute", "learner.micro_batch_tokens")
+"""With these the user takes the risk of a rank that does not fit by the estimate."""
 MOST_SHARE = 0.9
 """Largest sensible `rollout.engine.gpu_memory_utilization`."""
 
@@ -51,6 +55,20 @@ def run_limits(plan: Plan) -> list[Limit]:
     return [*_gpu_limits(plan), *memory_limits(plan), *push_limits(plan)]
 
 
+def lacking(plan: Plan, given: Mapping[str, Any]) -> str:
+    """Return why a run does not fit, with the remedies. Empty if it does, or if a user set a rank by hand."""
+    by_hand = all(get_value(given, key) is not None for key in BY_HAND)
+    failing = [one for one in run_limits(plan) if not one.holds and not (by_hand and one.what == RANK)]
+    further = f", or set {', '.join(BY_HAND)} to try it" if any(one.what == RANK for one in failing) else ""
+    return "; ".join(map(limit_text, failing)) + further
+
+
+def limit_text(limit: Limit) -> str:
+    """Return a limit as text: `a rank's memory: 90.1 GiB of 79.6 GiB: learner.recompute=full`."""
+    has = f" of {limit.has}" if limit.has else ""
+    return f"{limit.what}: {limit.needed}{has}" + (f": {limit.remedy}" if limit.remedy else "")
+
+
 def advised_limits(plan: Plan) -> list[Limit]:
     """Return limits that a run may exceed: the size of /dev/shm if it is known, and the features of a card that lacks some."""
     return [*([] if plan.site.shm_bytes is None else [shm_limit(plan.site.shm_bytes)]), *_card_limits(plan)]
@@ -73,7 +91,7 @@ def memory_limits(plan: Plan) -> list[Limit]:
     if plan.rank is not None and plan.gpu:
         peak, room = plan.rank.peak, plan.rank_free_memory
         remedy = "" if peak <= room else _rank_remedy(plan)
-        limits.append(Limit(what="a rank's memory", needed=size(peak), has=size(room), remedy=remedy))
+        limits.append(Limit(what=RANK, needed=size(peak), has=size(room), remedy=remedy))
     if plan.engine is not None:
         limits += [*_engine_limits(plan, plan.engine), *_bucket_limits(plan, plan.engine), *_position_limits(plan)]
     peak, room = plan.host.peak, plan.host_free_memory

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
-from temper.orchestrator.pipeline.estimate.limits import Limit, advised_limits, run_limits, size
+from temper.orchestrator.pipeline.estimate.limits import Limit, advised_limits, limit_text, run_limits, size
 from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.orchestrator.pipeline.estimate.step_time import StepTime
 
@@ -108,6 +108,4 @@ def _s(seconds: float) -> str:
 
 
 def _limit_line(limit: Limit, mark: str) -> str:
-    has = f" of {limit.has}" if limit.has else ""
-    remedy = f": {limit.remedy}" if limit.remedy else ""
-    return f"{'ok  ' if limit.holds else mark}  {limit.what}: {limit.needed}{has}{remedy}"
+    return f"{'ok  ' if limit.holds else mark}  {limit_text(limit)}"
