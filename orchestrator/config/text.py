@@ -120,6 +120,8 @@ def _loaded(path: Path) -> dict[str, Any]:
         found = OmegaConf.to_container(OmegaConf.load(StringIO(text)))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML: {_first_line(error)}") from error
+    except AssertionError:  # OmegaConf's for a file with a word alone
+        pass
     except OSError as error:
         if error.errno is not None:  # else OmegaConf's error for a file with a number alone
             raise

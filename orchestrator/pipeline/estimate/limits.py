@@ -23,6 +23,8 @@ LEAST_SHM = 2**30
 RANK = "a rank's memory"
 BY_HAND = ("learner.zero_stage", "learner.recompute", "learner.micro_batch_tokens")
 """With these the user takes the risk of a rank that does not fit by the estimate."""
+GRAPH, GRAPHS = 512, {"B200-180G": 1024}
+"""Most sequences that vLLM captures by default, and by card (`VllmConfig._set_cudagraph_sizes`)."""
 MOST_SHARE = 0.9
 """Largest sensible `rollout.engine.gpu_memory_utilization`."""
 
@@ -70,8 +72,9 @@ def limit_text(limit: Limit) -> str:
 
 
 def advised_limits(plan: Plan) -> list[Limit]:
-    """Return limits that a run may exceed: the size of /dev/shm if it is known, and the features of a card that lacks some."""
-    return [*([] if plan.site.shm_bytes is None else [shm_limit(plan.site.shm_bytes)]), *_card_limits(plan)]
+    """Return limits that a run may exceed: the size of /dev/shm if it is known, features of a card, and sizes of graphs."""
+    shm = [] if plan.site.shm_bytes is None else [shm_limit(plan.site.shm_bytes)]
+    return [*shm, *_card_limits(plan), *_graph_limits(plan)]
 
 
 def _card_limits(plan: Plan) -> Iterator[Limit]:
@@ -83,6 +86,15 @@ def _card_limits(plan: Plan) -> Iterator[Limit]:
     elif card is not None and not card.has_bfloat16 and (learner.bf16 or engine.dtype == "bfloat16"):
         remedy = "set learner.bf16=false learner.wire_dtype=float32 rollout.engine.dtype=float32"
         yield Limit(what=card.name, needed="bfloat16", remedy=remedy)
+
+
+def _graph_limits(plan: Plan) -> Iterator[Limit]:
+    """Yield whether CUDA graphs cover all sequences of an engine. Larger batches decode without them."""
+    most, extra = plan.config.rollout.engine.max_sequences, plan.config.rollout.engine.extra
+    largest = GRAPHS.get("" if plan.site.card is None else plan.site.card.name, GRAPH)
+    if plan.gpu and plan.plays and most > largest and not any("cudagraph" in name for name in extra):
+        remedy = f"rollout.engine.extra={{max_cudagraph_capture_size: {most}}}"
+        yield Limit(what="sequences in a CUDA graph", needed=f"{most:,}", has=f"{largest:,}", remedy=remedy)
 
 
 def memory_limits(plan: Plan) -> list[Limit]:
