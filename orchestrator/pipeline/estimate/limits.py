@@ -11,7 +11,7 @@ from typing import Any
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.machines import GIB
 from temper.orchestrator.config.text import get_value
-from temper.orchestrator.pipeline.estimate.memory import EngineMemory, received_bytes
+from temper.orchestrator.pipeline.estimate.memory import HOST_FILL, EngineMemory, received_bytes
 from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.rollout.weights.config import AUTO, BROADCAST
 
@@ -124,7 +124,12 @@ def _rank_remedy(plan: Plan) -> str:
     """Return the first settings with which a rank fits, the fastest first, or else the number of GPUs that fit it."""
     learner, changed = plan.config.learner, dict[str, Any]()
     for changes in _less_memory(learner, longest=plan.longest_shard(learner)):
-        learner = replace(learner, **changes)
+        less = replace(learner, **changes)
+        if less.offload != learner.offload:
+            host = Plan(replace(plan.config, learner=less), plan.model, plan.site, plan.assumptions).host
+            if host.peak > HOST_FILL * plan.host_free_memory:
+                continue
+        learner = less
         changed |= changes
         if plan.rank_with(learner).peak <= plan.rank_free_memory:
             return _settings_text(changed)

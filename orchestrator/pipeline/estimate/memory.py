@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # counting a model imports its classes, which takes seconds
 
 RANK_OVERHEAD_GIB, ENGINE_OVERHEAD_GIB = 3.0, 2.0
 """GiB on a GPU in addition to all counted parts: CUDA's context, NCCL's buffers, fragments, and in an engine graphs."""
+HOST_FILL = 0.9
+"""Share of main memory that offloaded states and pushes may take."""
 STORE_SHARE, STORE_MOST = 0.3, 200_000_000_000
 """Share of main memory that Ray's object store has by default, and its most bytes, in /dev/shm if that has as much."""
 MOMENTS = 8

@@ -14,6 +14,7 @@ from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.text import get_value
 from temper.orchestrator.pipeline.estimate.memory import (
     ENGINE_OVERHEAD_GIB,
+    HOST_FILL,
     RANK_OVERHEAD_GIB,
     EngineMemory,
     PushPlan,
@@ -137,8 +138,6 @@ def _threads(cores: int, inputs: ProfileInputs) -> int:
 
 STATES_FILL = 0.6
 """Most of a rank's memory for its tensors between two passes, if that is possible."""
-HOST_FILL = 0.9
-"""Share of main memory that offloaded states and pushes may take."""
 LOGITS_SHARE = 0.06
 """Share of a rank's memory for logits in float32. Their gradient takes as much."""
 LEAST_PASS, MOST_PASS, LEAST_LOGITS = 1024, 32768, 256

@@ -63,7 +63,7 @@ def test_a_hybrid_caches_prefixes_if_the_plan_is_faster(given: tuple[str, ...], 
     """A cached prefix takes a second state of each sequence. Each turn without it computes the earlier ones again."""
     plan = plan_on("8xH100-80G", NANO_9B, *given, recipe=PROBE)
     assert plan.config.rollout.engine.prefix_caching == chosen
-    if "on" not in given[-1].split("="):
+    if len(given) == 1 or "envs" in given[1]:
         other = plan_on("8xH100-80G", NANO_9B, *given, "rollout.engine.prefix_caching=off", recipe=PROBE)
         assert tokens_per_s(plan) >= tokens_per_s(other)
 
@@ -76,7 +76,7 @@ def test_an_engine_runs_the_sequences_in_flight_that_fit() -> None:
     )
     assert many.config.rollout.engine.max_sequences == 2 * 128 * 16 // many.config.rollout.workers == 512
     assert tokens_per_s(many) > 1.5 * tokens_per_s(few)
-    more = plan_on("4x8xH100-80G", NANO_30B, "rollout.limits.total_tokens=4096", "rl.max_lag=7", recipe=PROBE)
+    more = plan_on("4x8xH100-80G", NANO_30B, "rollout.limits.total_tokens=4096", "rl.group_size=64", recipe=PROBE)
     assert more.config.rollout.engine.max_sequences == 1024
     assert "max_cudagraph_capture_size: 1024" in " ".join(one.remedy for one in advised_limits(more))
 

@@ -58,7 +58,9 @@ def test_prompts_share_whole_units_of_the_cache_alone(usual: Plan, unit: int | N
     """A prompt of 512 tokens for 16 answers. Its last token is always computed."""
     fleet = known(usual.fleet)
     extra = {} if unit is None else {"prefix_match_unit": unit}
-    cached = replace(fleet, engine=replace(fleet.engine, extra=extra))
+    cached = replace(
+        fleet, engine=replace(fleet.engine, extra=extra), memory=replace(fleet.memory, caches_prefixes=True)
+    )
     alone = replace(fleet, memory=replace(fleet.memory, caches_prefixes=False), work=replace(fleet.work, turns=1))
     assert cached.prompt_s == pytest.approx((512 + 15 * (512 - found)) / (16 * 512) * alone.prompt_s)
 
