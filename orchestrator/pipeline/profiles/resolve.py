@@ -200,17 +200,19 @@ def _fastest(
     from temper.orchestrator.pipeline.estimate.limits import lacking
     from temper.orchestrator.pipeline.estimate.run_plan import Plan
 
-    site, rated = Site(hardware=hardware, card=nearest_card(hardware.gpu_gib), shm_bytes=None), []
-    for number, one in enumerate(found):
+    site = Site(hardware=hardware, card=nearest_card(hardware.gpu_gib), shm_bytes=None)
+    rated: list[tuple[tuple[float, ...], ResolvedProfile, str]] = []
+    for one in found:
         try:
             plan = Plan(make_config(with_choices(given, one)), model, site, Assumptions())
         except ValueError:
             continue
         time, learner, lacks = plan.time, plan.config.learner, lacking(plan, given)
         seconds = (0.0, 0.0) if time is None else (time.step_s, time.generate_s + time.load_s)
-        rated.append((bool(lacks), *seconds, learner.offload != "none", learner.zero_stage, number, lacks))
-    *_, best, lacks = min(rated, default=(0, ""))
-    return found[best], lacks
+        rate = (1.0,) if lacks else (0.0, *seconds, learner.offload != "none", learner.zero_stage)
+        rated.append((rate, one, lacks))
+    _, best, lacks = min(rated, key=lambda one: one[0], default=((), found[0], ""))
+    return best, lacks
 
 
 def without_resolved(given: RawConfig, own: ResolvedProfile) -> RawConfig:
