@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.model_loader.reload import initialize_layerwise_reload, record_metadata_for_reloading
 
@@ -46,12 +46,11 @@ def load_part(param: torch.nn.Parameter, loaded: torch.Tensor, part: int) -> Non
     param.data[4 * part : 4 * part + 4].copy_(loaded)
 
 
-@pytest.mark.parametrize(("method", "seen"), [(Quantizing, True), (UnquantizedLinearMethod, True), (FromFiles, False)])
+@pytest.mark.parametrize(("method", "seen"), [(Quantizing, True), (FromFiles, False)])
 def test_a_part_that_a_push_lacks_is_seen_in_quantized_layers_too(method: type[QuantizeMethodBase], seen: bool) -> None:
     model = torch.nn.ModuleDict({"layer": FusedLayer(method())})
     record_metadata_for_reloading(model)
-    if method is not UnquantizedLinearMethod:
-        model["layer"].quant_method.process_weights_after_loading(model["layer"])
+    model["layer"].quant_method.process_weights_after_loading(model["layer"])
     initialize_layerwise_reload(model)
     assert _half_filled(model) == set()  # nothing is loaded: `_require_complete` compares names
     for part, missing in ((0, {"layer"} if seen else set()), (1, set())):
