@@ -67,13 +67,13 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _plan(given: argparse.Namespace) -> int:
-    from temper.orchestrator.tools.preflight.plan.cards import parse_gpus
+    from temper.orchestrator.pipeline.estimate.cards import parse_gpus
 
     if given.gpus is not None:
         parse_gpus(given.gpus)
     check_quickly(given.config, given.overrides, data=False)
-    from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-    from temper.orchestrator.tools.preflight.plan.limits import run_limits
+    from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+    from temper.orchestrator.pipeline.estimate.limits import run_limits
     from temper.orchestrator.tools.preflight.plan.page import as_json, page
     from temper.orchestrator.tools.preflight.plan.plan import plan_of
 

@@ -170,12 +170,14 @@ def _filled(model: torch.nn.Module) -> set[str]:
 def _half_filled(model: torch.nn.Module) -> set[str]:
     """Return the linear layers of which only a part was reloaded.
 
-    Other layers, and quantized ones, may have elements without a source.
+    Other layers, and those of quantized files, may have elements without a source. A layer that vLLM quantizes while it loads
+    (fp8) has whole weights until then.
     """
     layers = [
         (name, get_layerwise_info(layer))
         for name, layer in model.named_modules()
-        if isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod)
+        if isinstance(layer, LinearBase)
+        and (isinstance(layer.quant_method, UnquantizedLinearMethod) or layer.quant_method.uses_meta_device)
     ]
     return {name for name, info in layers if info.can_load() and 0 < info.load_numel < info.load_numel_total}
 

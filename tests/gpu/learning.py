@@ -14,6 +14,8 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
+from temper.orchestrator.pipeline.estimate.memory import rank_memory
+from temper.orchestrator.pipeline.estimate.model import count_model, read_config
 
 
 def run(report: Report, *, small: bool) -> None:
@@ -21,8 +23,11 @@ def run(report: Report, *, small: bool) -> None:
     rows, length = (4, 64) if small else (32, 2048)
     config = LearnerConfig(bf16=True, zero_stage=3, micro_batch_tokens=256 if small else 16384)
     rank = TrainerWorker(0, 1, LOOPBACK, free_port(), config)
+    optim = OptimConfig(learning_rate=1e-3, warmup_steps=0)
     with fresh(SMALL if small else LARGE) as (folder, parameters):
-        loaded = rank.load(str(folder), optim=OptimConfig(learning_rate=1e-3, warmup_steps=0), total_steps=100)
+        loaded = rank.load(str(folder), optim=optim, total_steps=100)
+        model = count_model(read_config(folder), config, name="fresh")
+    planned = rank_memory(model, config, [optim], pass_tokens=config.micro_batch_tokens, gpu=on_gpu())
     ids_BT = torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(0)).tolist()
     samples = [TrainingSample.supervised(ids=tuple(ids), trained_T=[False, *[True] * (length - 1)]) for ids in ids_BT]
     share = build_batch(samples, ranks=1, micro_batch_tokens=config.micro_batch_tokens, pad_id=0).share(0)
@@ -41,6 +46,7 @@ def run(report: Report, *, small: bool) -> None:
     )
     report.figure("tokens a second", tokens / taken)
     report.figure("memory at the most", peak, "GiB")
+    report.figure("memory at the most, planned", planned.peak / 2**30, "GiB")
     flops = 6 * parameters * tokens / taken
     report.figure("model FLOPs", flops / 1e12, "T a second")
     if (most := peak_flops()) is not None:

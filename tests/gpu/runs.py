@@ -15,6 +15,9 @@ from gpu.measure import Report
 
 from temper.learner.models.config import FreshModelConfig
 from temper.orchestrator.cluster.this_machine import PACKAGE
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
+from temper.orchestrator.tools.preflight.plan.plan import plan_of
 
 Rows = list[dict[str, Any]]
 DEMO = PACKAGE / "configs" / "demo.yaml"
@@ -63,7 +66,7 @@ def run(report: Report, *, part: str, small: bool) -> None:
 
 def share_device(report: Report, *, small: bool) -> None:
     """Train two steps in which engine and rank take phases. Report the memory in each."""
-    rl, _, phases = _run(DEMO, (*SHORT, *FEW, *COLOCATED))
+    rl, _, phases, _ = _run(DEMO, (*SHORT, *FEW, *COLOCATED))
     _agrees(report, rl)
     for name in sorted({row["phase"] for row in phases}):
         rows = [row for row in phases if row["phase"] == name]
@@ -77,9 +80,10 @@ def share_device(report: Report, *, small: bool) -> None:
 
 def train_curve(report: Report, *, small: bool) -> None:
     """Train the demo's stages with phases on one device, and report its curve and its speed."""
-    rl, evals, _ = _run(DEMO, (*COLOCATED, *((*BRIEF, *FEW) if small else ())))
+    rl, evals, phases, plan = _run(DEMO, (*COLOCATED, *((*BRIEF, *FEW) if small else ())))
     _agrees(report, rl)
     _report_curve(report, rl, evals, gain=None if small else GAIN)
+    _report_memory(report, phases, plan)
     _speeds(report, rl)
 
 
@@ -88,9 +92,10 @@ def train_pretrained(report: Report, *, small: bool) -> None:
     if find_spec(PRETRAINED) is None:
         report.note(f"the package {PRETRAINED} with the weights is not installed: nothing of it runs here")
         return
-    rl, evals, _ = _run(INSTRUCTIONS, (*COLOCATED, *(TINY if small else ())))
+    rl, evals, phases, plan = _run(INSTRUCTIONS, (*COLOCATED, *(TINY if small else ())))
     _agrees(report, rl, at_most=GAP_IN_BFLOAT16)
     _report_curve(report, rl, evals, gain=None if small else GAIN)
+    _report_memory(report, phases, plan)
     _speeds(report, rl, parameters=PARAMETERS)
 
 
@@ -114,13 +119,28 @@ def push_between_gpus(report: Report, *, small: bool) -> None:
     engines = min(2, cards - 1) if on_gpu() else 2
     report.note(f"{engines} engines, {'NCCL between GPUs' if on_gpu() else 'gloo between CPUs'}")
     workers = (f"rollout.workers={engines}", "placement=dedicated", "learner.transport=broadcast")
-    rl, _, _ = _run(DEMO, (*SHORT, *FEW, *workers, "rl.max_lag=0"))
+    rl, _, _, _ = _run(DEMO, (*SHORT, *FEW, *workers, "rl.max_lag=0"))
     _agrees(report, rl)
     _speeds(report, rl)
 
 
-def _run(config: Path, settings: Iterable[str]) -> tuple[Rows, Rows, Rows]:
-    """Run a file with these settings. Return the rows of RL, of its evaluations, and of its phases."""
+def _report_memory(report: Report, phases: Rows, plan: Plan) -> None:
+    """Report the memory of a rank and of an engine's weights between passes, as measured and as planned."""
+    assert plan.rank is not None
+    assert plan.engine is not None
+    held = [one for row in phases for one in row["memory_usage"].values()]
+    rank = max(one["weights"] + one["states"] for one in held if one["states"])
+    engine = max(one["weights"] for one in held if one["cache"])
+    for what, measured, planned in (
+        ("a rank's weights and states", rank, plan.rank.moved - plan.rank.push),
+        ("an engine's weights", engine, plan.engine.weights),
+    ):
+        report.figure(what, measured / 2**20, "MiB")
+        report.figure(f"{what}, planned", planned / 2**20, "MiB")
+
+
+def _run(config: Path, settings: Iterable[str]) -> tuple[Rows, Rows, Rows, Plan]:
+    """Run a file with these settings. Return the rows of RL, of its evaluations, and of its phases, and the run's plan."""
     folder = tempfile.mkdtemp(prefix="temper-gpu-")  # `run_apart` keeps its charts, then removes it
     command = [sys.executable, "-m", "temper.orchestrator", "run", str(config)]
     # An engine that compiles at its first start may take longer than the default. The part has a deadline.
@@ -135,7 +155,8 @@ def _run(config: Path, settings: Iterable[str]) -> tuple[Rows, Rows, Rows]:
         raise RuntimeError(f"the run ended with status {ran.returncode}:\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}")
     metrics, phases = (_rows(Path(folder) / "check" / f"{name}.jsonl") for name in ("metrics", "phases"))
     rl = [row for row in metrics if row["stage"] == "rl" and "train/mismatch_abs" in row]
-    return rl, [row for row in metrics if row["stage"].startswith("eval-")], phases
+    plan = plan_of(Path(folder) / "check" / "config.yaml", [], gpus=None, assumptions=Assumptions())
+    return rl, [row for row in metrics if row["stage"].startswith("eval-")], phases, plan
 
 
 def _rows(file: Path) -> Rows:

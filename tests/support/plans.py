@@ -13,13 +13,14 @@ from temper.learner.config import LearnerConfig, LoraConfig
 from temper.orchestrator.cluster.machines import Hardware, Machine
 from temper.orchestrator.config.text import get_value, overridden, resolve_values
 from temper.orchestrator.pipeline.config import make_config, read_run_settings
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.cards import Site, named_site
+from temper.orchestrator.pipeline.estimate.limits import Limit, run_limits
 from temper.orchestrator.pipeline.estimate.model import PlannedModel, count_model, frozen_models, reference_parameters
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.orchestrator.pipeline.profiles.inputs import ProfiledSettings
 from temper.orchestrator.pipeline.profiles.resolve import choose_settings, with_choices
-from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import Site, named_site
-from temper.orchestrator.tools.preflight.plan.limits import Limit, run_limits
-from temper.orchestrator.tools.preflight.plan.plan import Plan, planned_config, site_of
+from temper.orchestrator.tools.preflight.plan.plan import planned_config, site_of
 
 EIGHT, TWO = Path("configs/recipes/eight_gpus.yaml"), Path("configs/recipes/two_hosts.yaml")
 NANO_9B, NANO_30B = "nvidia/NVIDIA-Nemotron-Nano-9B-v2", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"

@@ -21,11 +21,12 @@ import yaml
 from support.public_models import PUBLIC
 
 from temper.orchestrator.cluster.machines import Hardware, Machine
-from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import Site
-from temper.orchestrator.tools.preflight.plan.limits import run_limits, size
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.cards import Site
+from temper.orchestrator.pipeline.estimate.limits import run_limits, size
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.orchestrator.tools.preflight.plan.page import hours_text
-from temper.orchestrator.tools.preflight.plan.plan import Plan, planned_config, site_of
+from temper.orchestrator.tools.preflight.plan.plan import planned_config, site_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "recipes.md"

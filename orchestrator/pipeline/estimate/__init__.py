@@ -1,1 +1,1 @@
-"""Estimates of the memory of a run's processes, for profiles and plans."""
+"""Estimates of the memory and the seconds of a run, for profiles and plans."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # counting a model imports its classes, which takes seconds
 
 RANK_OVERHEAD_GIB, ENGINE_OVERHEAD_GIB = 3.0, 2.0
 """GiB on a GPU in addition to all counted parts: CUDA's context, NCCL's buffers, fragments, and in an engine graphs."""
+HOST_FILL = 0.9
+"""Share of main memory that offloaded states and pushes may take."""
 STORE_SHARE, STORE_MOST = 0.3, 200_000_000_000
 """Share of main memory that Ray's object store has by default, and its most bytes, in /dev/shm if that has as much."""
 MOMENTS = 8
@@ -383,6 +385,7 @@ class EngineMemory:
     allowed: int
     """Bytes that it may use on its GPU. 0 on a CPU."""
     pages: Pages
+    caches_prefixes: bool
     state_bytes: int
     """States of a sequence, exact, without the rest of their pages."""
     token_bytes: int
@@ -407,7 +410,8 @@ def engine_memory(
     model: "PlannedModel", engine: EngineConfig, *, gpu_bytes: float, overhead: int, router_replay: bool
 ) -> EngineMemory:
     """Return the memory of an engine's process. `gpu_bytes` is the memory of its GPU, 0 on a CPU."""
-    cached_prefixes = gpu_bytes > 0 and engine.prefix_caching != "off" and not router_replay
+    records = router_replay and (engine.runner == "v1" or engine.pipeline_parallel > 1)  # by our recorder, not by vLLM
+    cached_prefixes = gpu_bytes > 0 and engine.prefix_caching != "off" and not records
     width, tensor = 4 if engine.dtype == "float32" else 2, engine.tensor_parallel
     weights = width * model.parameters // engine.processes
     allowed = int(engine.gpu_memory_utilization * gpu_bytes)
@@ -418,6 +422,7 @@ def engine_memory(
         cache=allowed - weights - overhead if gpu_bytes else engine.memory_gib * 2**30,
         allowed=allowed,
         pages=pages_of(model, width=width, tensor=tensor, gpu=gpu_bytes > 0, cached_prefixes=cached_prefixes),
+        caches_prefixes=cached_prefixes,
         state_bytes=sum(_state_bytes(model, width=width)) // tensor,
         token_bytes=sum(_token_bytes(model, width=width, tensor=tensor)),
     )

@@ -19,6 +19,7 @@ from temper.envs.data.hub import download_snapshot
 from temper.learner.config import LearnerConfig
 from temper.learner.engine.optimizer import freeze, inner_matrices
 from temper.learner.models.adapters import add_adapters, strip_adapters
+from temper.learner.models.expert_parallel import STACKS
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.gguf import gguf_config
 from temper.learner.models.layer_types import types_of_tensors
@@ -63,6 +64,8 @@ class PlannedModel:
     largest_matrix: int
     newton_schulz_entries: int
     """Entries that Muon's Newton-Schulz has at once (`_newton_schulz_entries`)."""
+    experts: int
+    """Experts of a layer, which ranks may share. 0 without expert layers of a known kind."""
     parts: dict[str, int]
     """Parameters by part (`PART`)."""
     layers: tuple[Layer, ...]
@@ -154,6 +157,7 @@ def count_model(config: PretrainedConfig, learner: LearnerConfig, *, name: str, 
         matrices=sum(matrix.numel() for matrix in matrices),
         largest_matrix=max((matrix.numel() for matrix in matrices), default=0),
         newton_schulz_entries=max((_newton_schulz_entries(*matrix) for matrix in matrices), default=0),
+        experts=max((len(one.down_proj) for one in model.modules() if isinstance(one, STACKS)), default=0),
         parts=_parts(sizes),
         layers=layers,
         shape=read_shape(config, parameters=whole),

@@ -10,9 +10,11 @@ from typing import Any
 
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.machines import GIB
+from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.text import get_value
 from temper.orchestrator.pipeline.estimate.memory import (
     ENGINE_OVERHEAD_GIB,
+    HOST_FILL,
     RANK_OVERHEAD_GIB,
     EngineMemory,
     PushPlan,
@@ -36,6 +38,30 @@ ENGINE_FILL = 0.6
 TOY_THREADS = 2
 """Threads beyond which a small model is not faster."""
 MOST_THREADS = 16
+
+
+SHARING = 8
+"""Ranks of a machine that may share the experts of a model."""
+
+
+def alternatives(settings: ProfiledSettings, inputs: ProfileInputs) -> list[dict[str, Any]]:
+    """Return the settings between which the plan decides, the defaults first.
+
+    Experts may be shared if a machine has ranks enough. An engine of a hybrid without cached prefixes has pages for more
+    sequences, but vLLM records experts only with them.
+    """
+    model = inputs.model
+    if model is None:
+        return [{}]
+    shares = (
+        inputs.trains and model.experts and not model.experts % SHARING and inputs.hardware.gpus_together >= SHARING
+    )
+    drops = inputs.plays and any(one.mamba for one in model.layers) and not settings.value("learner.router_replay")
+    return [
+        {"learner.expert_parallel": ranks, "rollout.engine.prefix_caching": caching}
+        for ranks in settings.options("learner.expert_parallel", 1, *((SHARING,) if shares else ()))
+        for caching in settings.options("rollout.engine.prefix_caching", "auto", *(("off",) if drops else ()))
+    ]
 
 
 def choose_processes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
@@ -112,8 +138,6 @@ def _threads(cores: int, inputs: ProfileInputs) -> int:
 
 STATES_FILL = 0.6
 """Most of a rank's memory for its tensors between two passes, if that is possible."""
-HOST_FILL = 0.9
-"""Share of main memory that offloaded states and pushes may take."""
 LOGITS_SHARE = 0.06
 """Share of a rank's memory for logits in float32. Their gradient takes as much."""
 LEAST_PASS, MOST_PASS, LEAST_LOGITS = 1024, 32768, 256
@@ -302,18 +326,25 @@ def choose_sampling(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     total = int(settings.value("rollout.limits.total_tokens"))
     _deadlines(settings, inputs, total=total)
     if inputs.gpu:
-        _engine(settings, inputs, total=total)
         settings.choose("rl.groups_per_step", power_of_two(8 * inputs.hardware.gpus, least=16, most=128))
         settings.choose("rl.group_size", 16 if inputs.hardware.gpus > 1 else 8)
+        _engine(settings, inputs, total=total)
+
+
+USUAL_SEQUENCES, MOST_SEQUENCES = 256, 1024
+"""Most sequences of an engine that are chosen whatever is in flight, and vLLM's default on large GPUs."""
 
 
 def _engine(settings: ProfiledSettings, inputs: ProfileInputs, *, total: int) -> None:
-    """Choose the sequences that fit into an engine at a quarter of their longest length."""
+    """Choose the sequences that fit into an engine at a quarter of their longest length, up to those in flight."""
     settings.choose("rollout.engine.batched_tokens", 8192 if inputs.hardware.gpu_gib < 75 else 16384)
+    loops = [own for _, own in settings.trained() if isinstance(own, LoopConfig)]
+    flying = max((loop.slots * loop.group_size for loop in loops), default=0) / settings.value("rollout.workers")
+    wanted = power_of_two(2 * math.ceil(flying) - 1, least=USUAL_SEQUENCES, most=MOST_SEQUENCES)
     engine = engine_of(settings, inputs)
-    fitting = 256 if engine is None else engine.sequences(total // 4)
-    most = engine.blocks if engine is not None and engine.pages.state_pages else fitting
-    settings.choose("rollout.engine.max_sequences", max(1, min(most, power_of_two(fitting, least=8, most=256))))
+    fitting = wanted if engine is None else max(8, engine.sequences(total // 4) // 8 * 8)
+    pages = engine.blocks if engine is not None and engine.pages.state_pages else wanted
+    settings.choose("rollout.engine.max_sequences", max(1, min(pages, fitting, wanted)))
 
 
 def engine_of(settings: ProfiledSettings, inputs: ProfileInputs) -> EngineMemory | None:
@@ -326,32 +357,6 @@ def engine_of(settings: ProfiledSettings, inputs: ProfileInputs) -> EngineMemory
     replay = bool(settings.value("learner.router_replay"))
     room, overhead = inputs.hardware.gpu_gib * GIB, int(ENGINE_OVERHEAD_GIB * GIB)
     return engine_memory(inputs.model, engine, gpu_bytes=room, overhead=overhead, router_replay=replay)
-
-
-BY_HAND = ("learner.zero_stage", "learner.recompute", "learner.micro_batch_tokens")
-"""With these the user takes the risk of a rank that does not fit by the estimate."""
-
-
-def lacking(settings: ProfiledSettings, inputs: ProfileInputs) -> str:
-    """Return why the run does not fit into its GPUs with any settings of a profile, with remedies. Empty if it does."""
-    learner, gib = _learner(settings, {}), inputs.hardware.gpu_gib
-    if inputs.trains and learner is not None and not all(map(settings.is_set, BY_HAND)):
-        needed, room = rank_of(settings, inputs, learner).peak, rank_room(settings, inputs)
-        if needed > room:
-            return (
-                f"a rank of {learner.ranks} needs {needed / GIB:.1f} GiB, and has {room / GIB:.1f} of a GPU of {gib:.1f} "
-                f"GiB; use more or larger GPUs, more main memory for learner.offload=cpu, learner.lora, or a lower "
-                f"rollout.limits.total_tokens, or set "
-                f"{', '.join(BY_HAND)} to try it"
-            )
-    engine, longest = engine_of(settings, inputs), int(settings.value("rollout.limits.total_tokens"))
-    if inputs.plays and engine is not None and not engine.sequences(longest):
-        return (
-            f"an engine of {engine.processes} GPUs has {max(0, engine.cache) / GIB:.1f} GiB besides its weights, and a "
-            f"sequence of {longest:,} tokens needs {engine.pages.of_sequence(longest) / GIB:.1f}; use larger GPUs, a higher "
-            "rollout.engine.tensor_parallel or a lower rollout.limits.total_tokens"
-        )
-    return ""
 
 
 def _deadlines(settings: ProfiledSettings, inputs: ProfileInputs, *, total: int) -> None:

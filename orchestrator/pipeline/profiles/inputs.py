@@ -50,9 +50,10 @@ def stages_with(setting: str) -> tuple[str, ...]:
 BY_PROFILE = """
     rollout.workers rollout.limits.turn_tokens rollout.limits.total_tokens rollout.limits.timeout_s
     rollout.engine.dtype rollout.engine.max_model_len rollout.engine.max_sequences rollout.engine.batched_tokens
-    rollout.engine.tensor_parallel rollout.engine.threads rollout.engine.memory_gib rollout.engine.gpu_memory_utilization
-    learner.ranks learner.zero_stage learner.bf16 learner.offload learner.micro_batch_tokens learner.logit_tokens
-    learner.recompute learner.threads learner.threads_during_generation learner.wire_dtype
+    rollout.engine.prefix_caching rollout.engine.tensor_parallel rollout.engine.threads rollout.engine.memory_gib
+    rollout.engine.gpu_memory_utilization learner.ranks learner.expert_parallel learner.zero_stage learner.bf16
+    learner.offload learner.micro_batch_tokens learner.logit_tokens learner.recompute learner.threads
+    learner.threads_during_generation learner.wire_dtype
 """
 PROFILED = (
     *BY_PROFILE.split(),
@@ -136,9 +137,7 @@ class ProfiledSettings:
     def _settings(self, stage: Stage[Any], own: Mapping[str, Any]) -> Any:
         if stage.settings is None:
             return None
-        given = self._user_set.get(stage.name)
-        section = to_settings(stage.settings, given if isinstance(given, Mapping) else {}, under=f"{stage.name}.")
-        return to_settings(section, own, under=f"{stage.name}.")
+        return to_settings(self.section(stage.name, stage.settings, {}), own, under=f"{stage.name}.")
 
 
 def has_type_of(given: object, value: object) -> bool:

@@ -8,7 +8,7 @@ Another named profile (`profile=gpu80`) or another placement is resolved again.
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -20,14 +20,16 @@ from temper.orchestrator.config.run_config import ModelConfig, ProfileName, Reso
 from temper.orchestrator.config.schema import resolve_given, to_settings
 from temper.orchestrator.config.text import RawConfig, get_value, read_value, with_value, without_key
 from temper.orchestrator.pipeline.config import SCHEMA, Config, make_config, make_unresolved_config, read_run_settings
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.cards import Site, nearest_card
 from temper.orchestrator.pipeline.gguf_model import with_converted_model
 from temper.orchestrator.pipeline.profiles.choices import (
+    alternatives,
     choose_learning,
     choose_limits,
     choose_processes,
     choose_sampling,
     idle_gpus,
-    lacking,
 )
 from temper.orchestrator.pipeline.profiles.inputs import (
     ProfiledSettings,
@@ -162,17 +164,55 @@ def choose_settings(
         reference=reference,
         optims=tuple(own.optim for _, own in settings.trained()) or (OptimConfig(),),
     )
+    found = [_resolved_with(given, inputs, changes) for changes in alternatives(settings, inputs)]
+    if model is None:
+        return found[0]
+    best, lacks = _fastest(given, found, model, has)
+    if refuse and lacks:
+        raise ValueError(f"profile={best.profile}: {lacks}")
+    return best
+
+
+def _resolved_with(given: RawConfig, inputs: ProfileInputs, changes: Mapping[str, Any]) -> ResolvedProfile:
+    """Return the settings that the rules choose after these changes."""
+    settings = ProfiledSettings(given)
+    for key, value in changes.items():
+        settings.choose(key, value)
     for choose in CHOICES:
         choose(settings, inputs)
-    if refuse and inputs.gpu and (lacks := lacking(settings, inputs)):
-        raise ValueError(f"profile={profile_name(has)}: {lacks}")
     return ResolvedProfile(
-        profile=profile_name(has),
-        hardware=has.describe(),
+        profile=profile_name(inputs.hardware),
+        hardware=inputs.hardware.describe(),
         placement="colocated" if inputs.colocated else "dedicated",
         idle_gpus=idle_gpus(settings, inputs),
         settings=settings.resolved,
     )
+
+
+def _fastest(
+    given: RawConfig, found: Sequence[ResolvedProfile], model: "PlannedModel", hardware: Hardware
+) -> tuple[ResolvedProfile, str]:
+    """Return the profile whose step is the shortest by the plan, among those that fit if any does, and what it lacks.
+
+    Without a loop it is the one with the lowest ZeRO stage. Settings that a run refuses have no plan.
+    """
+    # Imported for a GPU only, because the classes of models take seconds.
+    from temper.orchestrator.pipeline.estimate.limits import lacking
+    from temper.orchestrator.pipeline.estimate.run_plan import Plan
+
+    site = Site(hardware=hardware, card=nearest_card(hardware.gpu_gib), shm_bytes=None)
+    rated: list[tuple[tuple[float, ...], ResolvedProfile, str]] = []
+    for one in found:
+        try:
+            plan = Plan(make_config(with_choices(given, one)), model, site, Assumptions())
+        except ValueError:
+            continue
+        time, learner, lacks = plan.time, plan.config.learner, lacking(plan, given)
+        seconds = (0.0, 0.0) if time is None else (time.step_s, time.generate_s + time.load_s)
+        rate = (1.0,) if lacks else (0.0, *seconds, learner.offload != "none", learner.zero_stage)
+        rated.append((rate, one, lacks))
+    _, best, lacks = min(rated, key=lambda one: one[0], default=((), found[0], ""))
+    return best, lacks
 
 
 def without_resolved(given: RawConfig, own: ResolvedProfile) -> RawConfig:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from temper.orchestrator.cluster.machines import SHM, Hardware
+from temper.orchestrator.pipeline.estimate.limits import Limit, memory_limits, push_limits, shm_limit, size
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import require_disk
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.preflight.doctor.nodes import check_temporary_disk
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
-from temper.orchestrator.tools.preflight.plan.limits import Limit, memory_limits, push_limits, shm_limit, size
-from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.rollout.weights.host_memory import available_bytes
 
 MARGIN = 0.15

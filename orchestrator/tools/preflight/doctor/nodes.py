@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from temper.orchestrator.cluster.node_facts import NodeReport, query_nodes
 from temper.orchestrator.cluster.this_machine import PACKAGE, PORTS
+from temper.orchestrator.pipeline.estimate.limits import LEAST_SHM, size
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
-from temper.orchestrator.tools.preflight.plan.limits import LEAST_SHM, size
 
 LEAST_DISK = 0.05
 """Free share of a disk below which Ray stores no objects on it. Objects that exceed its memory are then lost."""

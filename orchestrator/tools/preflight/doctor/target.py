@@ -18,12 +18,12 @@ from temper.orchestrator.cluster.machines import Hardware
 from temper.orchestrator.config.text import config_file
 from temper.orchestrator.pipeline.config import Config, load_unresolved_config
 from temper.orchestrator.pipeline.data_files import has_files, is_complete
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.cards import found_site
 from temper.orchestrator.pipeline.estimate.model import planned_model
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.pipeline.start_checks import Start
-from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import found_site
-from temper.orchestrator.tools.preflight.plan.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

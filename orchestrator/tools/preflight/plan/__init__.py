@@ -1,1 +1,1 @@
-"""The resources of a run before it starts: memory, seconds, tokens and cost, and the limits that it would exceed."""
+"""The command `doctor --plan`: the plan of a run as a page or as JSON."""

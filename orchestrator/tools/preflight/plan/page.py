@@ -6,9 +6,9 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import Any
 
-from temper.orchestrator.tools.preflight.plan.limits import Limit, advised_limits, run_limits, size
-from temper.orchestrator.tools.preflight.plan.plan import Plan
-from temper.orchestrator.tools.preflight.plan.step_time import StepTime
+from temper.orchestrator.pipeline.estimate.limits import Limit, advised_limits, limit_text, run_limits, size
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
+from temper.orchestrator.pipeline.estimate.step_time import StepTime
 
 PARTS = (
     *("hardware", "gpus", "model", "rank", "rank_free_memory", "engine", "longest", "sequences", "mean_length", "host"),
@@ -108,6 +108,4 @@ def _s(seconds: float) -> str:
 
 
 def _limit_line(limit: Limit, mark: str) -> str:
-    has = f" of {limit.has}" if limit.has else ""
-    remedy = f": {limit.remedy}" if limit.remedy else ""
-    return f"{'ok  ' if limit.holds else mark}  {limit.what}: {limit.needed}{has}{remedy}"
+    return f"{'ok  ' if limit.holds else mark}  {limit_text(limit)}"

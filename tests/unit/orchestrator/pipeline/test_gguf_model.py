@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.pipeline.config import read_run_settings
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
 from temper.orchestrator.pipeline.finding import Level
 from temper.orchestrator.pipeline.gguf_model import with_converted_model
 from temper.orchestrator.pipeline.preview import preview_of
@@ -19,7 +20,6 @@ from temper.orchestrator.pipeline.profiles.resolve import load_resolved_config
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.preflight.doctor.checks import examine
 from temper.orchestrator.tools.preflight.doctor.target import read_target
-from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.plan import plan_of
 
 pytest.importorskip("gguf")

@@ -27,16 +27,16 @@ from temper.orchestrator.cluster.placement import PlacementRequest
 from temper.orchestrator.cluster.ray_cluster import ray
 from temper.orchestrator.cluster.this_machine import PACKAGE, free_port
 from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.cards import Site
+from temper.orchestrator.pipeline.estimate.limits import push_limits
 from temper.orchestrator.pipeline.estimate.model import planned_model
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.orchestrator.pipeline.finding import Finding, Level, ok
 from temper.orchestrator.tools.preflight.doctor import gpus, machine, memory, nodes, store
 from temper.orchestrator.tools.preflight.doctor.check import Check, run_check
 from temper.orchestrator.tools.preflight.doctor.checks import CHECKS, examine, start_notes
 from temper.orchestrator.tools.preflight.doctor.target import CheckTarget, read_target
-from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import Site
-from temper.orchestrator.tools.preflight.plan.limits import push_limits
-from temper.orchestrator.tools.preflight.plan.plan import Plan
 
 DEMO = Path("configs/demo.yaml")
 GIB = 2**30

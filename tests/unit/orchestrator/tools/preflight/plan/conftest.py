@@ -4,7 +4,7 @@ import pytest
 from support.plans import NANO_9B, plan_on
 from support.recipe_pages import models_in
 
-from temper.orchestrator.tools.preflight.plan.plan import Plan
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 
 
 @pytest.fixture(scope="session")

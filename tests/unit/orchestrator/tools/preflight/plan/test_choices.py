@@ -1,5 +1,6 @@
 """`temper doctor --plan`: figures for unusual settings, placements and rates."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,11 +8,11 @@ import pytest
 from support.plans import NANO_9B, NANO_30B, hit, known, plan_on, with_learner
 from support.public_models import PUBLIC
 
-from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import CARDS
-from temper.orchestrator.tools.preflight.plan.limits import run_limits
-from temper.orchestrator.tools.preflight.plan.plan import Plan
-from temper.orchestrator.tools.preflight.plan.step_time import work_of
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.cards import CARDS
+from temper.orchestrator.pipeline.estimate.limits import advised_limits, run_limits
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
+from temper.orchestrator.pipeline.estimate.step_time import work_of
 from temper.rollout.config import EpisodeLimits
 
 PROBE = {"name": "probe", "stages": ["init", "rl"], "envs": {"math": {}}}
@@ -21,16 +22,76 @@ PROBE = {"name": "probe", "stages": ["init", "rl"], "envs": {"math": {}}}
 FEW = ("T4-16G", "L40S-48G", "H100-80G")
 
 
+EXPERTS = ("Qwen/Qwen3-30B-A3B", NANO_30B)
+
+
 @pytest.mark.parametrize(
-    "card",
-    [pytest.param(card.name, marks=[] if card.name in FEW else [pytest.mark.slow]) for card in CARDS],
+    ("form", "card"),
+    [
+        pytest.param(form, card.name, marks=[] if form == "8x" and card.name in FEW else [pytest.mark.slow])
+        for form in ("1x", "2x", "8x", "4x8x")
+        for card in CARDS
+    ],
 )
-def test_a_profile_fits_or_is_refused_on_every_card(card: str) -> None:
+def test_a_profile_fits_or_is_refused_on_every_card(form: str, card: str) -> None:
+    """A refusal has the plan's remedy, and for a rank this is no setting that the profile could have taken."""
     for name in PUBLIC:
-        plan = plan_on(f"8x{card}", name, recipe=PROBE)
-        if not all(limit.holds for limit in run_limits(plan)):
-            with pytest.raises(ValueError, match="GiB"):
-                plan_on(f"8x{card}", name, recipe=PROBE, refuse=True)
+        plan = plan_on(f"{form}{card}", name, recipe=PROBE)
+        failing = [limit for limit in run_limits(plan) if not limit.holds]
+        assert all(one.remedy.startswith("GPUs of ") for one in failing if one.what == "a rank's memory"), name
+        if failing:
+            with pytest.raises(ValueError, match=re.escape(failing[0].remedy)):
+                plan_on(f"{form}{card}", name, recipe=PROBE, refuse=True)
+
+
+def tokens_per_s(plan: Plan) -> float:
+    fleet = known(plan.fleet)
+    return 1 / (fleet.pass_s(fleet.batch) / fleet.batch + fleet.prompt_s)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        (("rollout.limits.total_tokens=4096",), "off"),
+        (("rollout.limits.total_tokens=4096", "envs={tool_use: {max_turns: 8}}"), "auto"),
+        (("rollout.limits.total_tokens=4096", "rollout.engine.prefix_caching=on"), "on"),
+        (("rollout.limits.total_tokens=4096", "learner.router_replay=true"), "auto"),
+    ],
+    ids=["short prompts", "several turns", "as set", "recorded experts"],
+)
+def test_a_hybrid_caches_prefixes_if_the_plan_is_faster(given: tuple[str, ...], chosen: str) -> None:
+    """A cached prefix takes a second state of each sequence. Each turn without it computes the earlier ones again."""
+    plan = plan_on("8xH100-80G", NANO_9B, *given, recipe=PROBE)
+    assert plan.config.rollout.engine.prefix_caching == chosen
+    if len(given) == 1 or "envs" in given[1]:
+        other = plan_on("8xH100-80G", NANO_9B, *given, "rollout.engine.prefix_caching=off", recipe=PROBE)
+        assert tokens_per_s(plan) >= tokens_per_s(other)
+
+
+def test_an_engine_runs_the_sequences_in_flight_that_fit() -> None:
+    """128 groups of 16 answers and as many for the next step are in flight over 8 engines."""
+    few, many = (
+        plan_on("4x8xH100-80G", NANO_30B, "rollout.limits.total_tokens=4096", *given, recipe=PROBE)
+        for given in (("rollout.engine.max_sequences=256",), ())
+    )
+    assert many.config.rollout.engine.max_sequences == 2 * 128 * 16 // many.config.rollout.workers == 512
+    assert tokens_per_s(many) > 1.5 * tokens_per_s(few)
+    more = plan_on("4x8xH100-80G", NANO_30B, "rollout.limits.total_tokens=4096", "rl.group_size=64", recipe=PROBE)
+    assert more.config.rollout.engine.max_sequences == 1024
+    assert "max_cudagraph_capture_size: 1024" in " ".join(one.remedy for one in advised_limits(more))
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_are_shared_if_the_plan_is_faster(name: str) -> None:
+    times = {
+        ranks: known(plan_on("4x8xH100-80G", name, "rollout.limits.total_tokens=4096", *given, recipe=PROBE).time)
+        for ranks, given in ((0, ()), (1, ("learner.expert_parallel=1",)), (8, ("learner.expert_parallel=8",)))
+    }
+    assert times[0].step_s == min(times[1].step_s, times[8].step_s)
+    if name == NANO_30B:
+        assert times[0].step_s < times[1].step_s
+    alone = plan_on("4x8xH100-80G", name, "learner.lora={rank: 16}", recipe=PROBE)
+    assert alone.config.learner.expert_parallel == 1, "adapters of shared experts are not supported"
 
 
 @pytest.mark.parametrize(

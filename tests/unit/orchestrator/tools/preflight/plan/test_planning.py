@@ -25,16 +25,16 @@ from temper.learner.models.fresh import byte_tokenizer, hybrid_config, make_mode
 from temper.learner.models.loading import read_model
 from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
 from temper.orchestrator.__main__ import main
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.cards import named_site
 from temper.orchestrator.pipeline.estimate.layers import layers_of
+from temper.orchestrator.pipeline.estimate.limits import advised_limits, run_limits
 from temper.orchestrator.pipeline.estimate.model import count_model, read_config
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.orchestrator.pipeline.finding import Level
 from temper.orchestrator.pipeline.start_checks import checkpoint_size
 from temper.orchestrator.tools.preflight.doctor.memory import check_shm
-from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import named_site
-from temper.orchestrator.tools.preflight.plan.limits import advised_limits, run_limits
 from temper.orchestrator.tools.preflight.plan.page import page
-from temper.orchestrator.tools.preflight.plan.plan import Plan
 
 BF16 = LearnerConfig(zero_stage=1, bf16=True)
 

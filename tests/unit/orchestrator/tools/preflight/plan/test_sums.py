@@ -9,10 +9,10 @@ from support.public_models import PUBLIC
 from transformers import Qwen3Config
 
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
+from temper.orchestrator.pipeline.estimate.limits import Limit, run_limits
 from temper.orchestrator.pipeline.estimate.memory import copied_bytes, optimizer_bytes, rank_memory
 from temper.orchestrator.pipeline.estimate.model import count_model
-from temper.orchestrator.tools.preflight.plan.limits import Limit, run_limits
-from temper.orchestrator.tools.preflight.plan.plan import Plan
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 
 PARAMETERS, HEAD, STACK = PUBLIC[NANO_30B][1], 131_072 * 2688, 128 * 2688 * 1856
 """Parameters of Nemotron 3 Nano 30B-A3B, of its output layer, and of one of the two stacks of experts of its 23 layers."""
@@ -58,9 +58,37 @@ def test_prompts_share_whole_units_of_the_cache_alone(usual: Plan, unit: int | N
     """A prompt of 512 tokens for 16 answers. Its last token is always computed."""
     fleet = known(usual.fleet)
     extra = {} if unit is None else {"prefix_match_unit": unit}
-    cached = replace(fleet, engine=replace(fleet.engine, extra=extra))
-    alone = replace(fleet, engine=replace(fleet.engine, prefix_caching="off"))
+    cached = replace(
+        fleet, engine=replace(fleet.engine, extra=extra), memory=replace(fleet.memory, caches_prefixes=True)
+    )
+    alone = replace(fleet, memory=replace(fleet.memory, caches_prefixes=False), work=replace(fleet.work, turns=1))
     assert cached.prompt_s == pytest.approx((512 + 15 * (512 - found)) / (16 * 512) * alone.prompt_s)
+
+
+def test_without_cached_prefixes_each_turn_computes_the_earlier_ones_again(usual: Plan) -> None:
+    """Four turns of 100 tokens after a prompt of 50: 50 + 150 + 250 + 350 tokens for 400 sampled ones."""
+    fleet = known(usual.fleet)
+    work = replace(fleet.work, turns=4, prompt_tokens=50, answer_tokens=400)
+    alone = replace(fleet, memory=replace(fleet.memory, caches_prefixes=False), work=work)
+    once = replace(alone, work=replace(work, turns=1))
+    assert alone.prompt_s == pytest.approx((50 + 150 + 250 + 350) / 50 * once.prompt_s)
+
+
+def test_shared_experts_are_sent_to_those_with_the_same_and_tokens_to_their_owners() -> None:
+    """16 ranks on two hosts. All-reduces at 280 GB/s have 15/16 of a tensor, or half of an expert that two ranks have.
+
+    Each of 48 layers sends a token's 2,048 numbers to 8 experts and back, in three passes, 7/8 of them to other ranks.
+    """
+    settings = ("ranks=16", "zero_stage=2", "expert_parallel=8", "recompute=full", "offload=none")
+    plan = plan_on("4x8xH100-80G", "Qwen/Qwen3-30B-A3B", *(f"learner.{one}" for one in settings))
+    shared = known(plan.fleet)
+    alone = replace(shared, learner=replace(shared.learner, expert_parallel=1))
+    work, routed = shared.work, plan.model.parts["routed experts"]
+    tokens = work.groups * (work.prompt_tokens + work.group_size * work.answer_tokens) / 16
+    passes = tokens / shared.learner.micro_batch_tokens
+    spared = routed * (15 / 16 - 1 / 2) * (2 + 2 * 4 * passes) / (0.7 * 400e9)
+    brought = 48 * 2048 * 8 * 2 * 2 * 3 * 7 / 8 * tokens / (0.7 * 450e9)
+    assert alone.learn_s - shared.learn_s == pytest.approx(spared - brought, rel=1e-6)
 
 
 def test_muon_and_averages_are_counted_if_any_stage_uses_them() -> None:

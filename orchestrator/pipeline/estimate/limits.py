@@ -4,14 +4,15 @@ The remedy for a rank is calculated: the rank fits with it. Other remedies name 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.machines import GIB
-from temper.orchestrator.pipeline.estimate.memory import EngineMemory, received_bytes
-from temper.orchestrator.tools.preflight.plan.plan import Plan
+from temper.orchestrator.config.text import get_value
+from temper.orchestrator.pipeline.estimate.memory import HOST_FILL, EngineMemory, received_bytes
+from temper.orchestrator.pipeline.estimate.run_plan import Plan
 from temper.rollout.weights.config import AUTO, BROADCAST
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -19,6 +20,11 @@ LEAST = 0.1
 """Amounts below this many units use the next smaller unit."""
 LEAST_SHM = 2**30
 """Advised size of /dev/shm for Ray's objects and the processes of an engine. A container has 64 MiB."""
+RANK = "a rank's memory"
+BY_HAND = ("learner.zero_stage", "learner.recompute", "learner.micro_batch_tokens")
+"""With these the user takes the risk of a rank that does not fit by the estimate."""
+GRAPH, GRAPHS = 512, {"B200-180G": 1024}
+"""Most sequences that vLLM captures by default, and by card (`VllmConfig._set_cudagraph_sizes`)."""
 MOST_SHARE = 0.9
 """Largest sensible `rollout.engine.gpu_memory_utilization`."""
 
@@ -51,9 +57,24 @@ def run_limits(plan: Plan) -> list[Limit]:
     return [*_gpu_limits(plan), *memory_limits(plan), *push_limits(plan)]
 
 
+def lacking(plan: Plan, given: Mapping[str, Any]) -> str:
+    """Return why a run does not fit, with the remedies. Empty if it does, or if a user set a rank by hand."""
+    by_hand = all(get_value(given, key) is not None for key in BY_HAND)
+    failing = [one for one in run_limits(plan) if not one.holds and not (by_hand and one.what == RANK)]
+    further = f", or set {', '.join(BY_HAND)} to try it" if any(one.what == RANK for one in failing) else ""
+    return "; ".join(map(limit_text, failing)) + further
+
+
+def limit_text(limit: Limit) -> str:
+    """Return a limit as text: `a rank's memory: 90.1 GiB of 79.6 GiB: learner.recompute=full`."""
+    has = f" of {limit.has}" if limit.has else ""
+    return f"{limit.what}: {limit.needed}{has}" + (f": {limit.remedy}" if limit.remedy else "")
+
+
 def advised_limits(plan: Plan) -> list[Limit]:
-    """Return limits that a run may exceed: the size of /dev/shm if it is known, and the features of a card that lacks some."""
-    return [*([] if plan.site.shm_bytes is None else [shm_limit(plan.site.shm_bytes)]), *_card_limits(plan)]
+    """Return limits that a run may exceed: the size of /dev/shm if it is known, features of a card, and sizes of graphs."""
+    shm = [] if plan.site.shm_bytes is None else [shm_limit(plan.site.shm_bytes)]
+    return [*shm, *_card_limits(plan), *_graph_limits(plan)]
 
 
 def _card_limits(plan: Plan) -> Iterator[Limit]:
@@ -67,13 +88,22 @@ def _card_limits(plan: Plan) -> Iterator[Limit]:
         yield Limit(what=card.name, needed="bfloat16", remedy=remedy)
 
 
+def _graph_limits(plan: Plan) -> Iterator[Limit]:
+    """Yield whether CUDA graphs cover all sequences of an engine. Larger batches decode without them."""
+    most, extra = plan.config.rollout.engine.max_sequences, plan.config.rollout.engine.extra
+    largest = GRAPHS.get("" if plan.site.card is None else plan.site.card.name, GRAPH)
+    if plan.gpu and plan.plays and most > largest and not any("cudagraph" in name for name in extra):
+        remedy = f"rollout.engine.extra={{max_cudagraph_capture_size: {most}}}"
+        yield Limit(what="sequences in a CUDA graph", needed=f"{most:,}", has=f"{largest:,}", remedy=remedy)
+
+
 def memory_limits(plan: Plan) -> list[Limit]:
     """Return the limits of the memory of ranks and engines, of positions, and of the main memory of a machine."""
     limits = []
     if plan.rank is not None and plan.gpu:
         peak, room = plan.rank.peak, plan.rank_free_memory
         remedy = "" if peak <= room else _rank_remedy(plan)
-        limits.append(Limit(what="a rank's memory", needed=size(peak), has=size(room), remedy=remedy))
+        limits.append(Limit(what=RANK, needed=size(peak), has=size(room), remedy=remedy))
     if plan.engine is not None:
         limits += [*_engine_limits(plan, plan.engine), *_bucket_limits(plan, plan.engine), *_position_limits(plan)]
     peak, room = plan.host.peak, plan.host_free_memory
@@ -94,7 +124,12 @@ def _rank_remedy(plan: Plan) -> str:
     """Return the first settings with which a rank fits, the fastest first, or else the number of GPUs that fit it."""
     learner, changed = plan.config.learner, dict[str, Any]()
     for changes in _less_memory(learner, longest=plan.longest_shard(learner)):
-        learner = replace(learner, **changes)
+        less = replace(learner, **changes)
+        if less.offload != learner.offload:
+            host = Plan(replace(plan.config, learner=less), plan.model, plan.site, plan.assumptions).host
+            if host.peak > HOST_FILL * plan.host_free_memory:
+                continue
+        learner = less
         changed |= changes
         if plan.rank_with(learner).peak <= plan.rank_free_memory:
             return _settings_text(changed)

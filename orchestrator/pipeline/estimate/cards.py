@@ -58,6 +58,11 @@ CARDS = (
 )
 
 
+def nearest_card(gib: float) -> Card:
+    """Return the card whose memory is nearest, for the speed of GPUs without a name."""
+    return min((card for card in CARDS if card.has_cuda_13), key=lambda card: abs(card.memory_mib / 1024 - gib))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """The machines of a plan, and the kind of their GPUs if it is known."""

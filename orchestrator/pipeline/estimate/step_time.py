@@ -11,17 +11,20 @@ Above it both sides overlap: max(G + D, L). Halves of one GPU alternate, so both
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.pipeline.estimate.assumptions import Assumptions
+from temper.orchestrator.pipeline.estimate.cards import Card
 from temper.orchestrator.pipeline.estimate.layers import FLOAT32
 from temper.orchestrator.pipeline.estimate.memory import EngineMemory, PushPlan
-from temper.orchestrator.pipeline.estimate.model import PlannedModel
-from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import Card
 from temper.rollout.config import EpisodeLimits
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.weights.config import BROADCAST, CUDA_IPC, SHARED_MEMORY
+
+if TYPE_CHECKING:  # counting a model imports its classes, which takes seconds
+    from temper.orchestrator.pipeline.estimate.model import PlannedModel
 
 DENSE, HYBRID, EXPERTS = 0.3, 0.18, 0.1
 """Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5
@@ -54,6 +57,8 @@ class Work:
     lag: float
     """Most versions that a group is behind, in the mean, when it is trained on."""
     epochs: int = 1
+    turns: int = 1
+    """Turns of an answer."""
 
     @property
     def answers(self) -> int:
@@ -91,6 +96,7 @@ def work_of(name: str, loop: LoopConfig, limits: EpisodeLimits, assumed: Assumpt
         kept=assumed.kept_groups,
         lag=float(loop.max_lag if loop.over_sampling is None else loop.over_sampling),
         epochs=loop.epochs,
+        turns=math.ceil(most / limits.turn_tokens),
     )
 
 
@@ -107,7 +113,7 @@ class Fleet:
     """The hardware, the model, the settings and the work of a step, from which its seconds follow."""
 
     card: Card
-    model: PlannedModel
+    model: "PlannedModel"
     learner: LearnerConfig
     engine: EngineConfig
     memory: EngineMemory
@@ -134,14 +140,16 @@ class Fleet:
         """Seconds that an engine computes prompts, per sampled token.
 
         With prefix caching, only the first answer of a group computes the whole prompt. The others compute the tokens after its
-        last whole unit, at least one.
+        last whole unit, at least one. Without it, each further turn computes the prompt and all earlier turns again.
         """
-        cached = self.engine.prefix_caching != "off" and not self.learner.router_replay
-        unit = int(self.engine.extra.get("prefix_match_unit") or PREFIX_UNIT)
-        work = self.work
-        found = max(0, math.ceil(work.prompt_tokens) - 1) // unit * unit if cached else 0
-        prompts = (work.prompt_tokens - found * (1 - 1 / work.group_size)) / work.answer_tokens
-        return prompts * 2 * self.model.active / self._flops(self.assumed.flops_prefill, self.engine.processes)
+        unit, work = int(self.engine.extra.get("prefix_match_unit") or PREFIX_UNIT), self.work
+        if self.memory.caches_prefixes:
+            found = max(0, math.ceil(work.prompt_tokens) - 1) // unit * unit
+            prompts = work.prompt_tokens - found * (1 - 1 / work.group_size)
+        else:
+            prompts = work.turns * work.prompt_tokens + (work.turns - 1) / 2 * work.answer_tokens
+        operations = 2 * self.model.active * prompts / work.answer_tokens
+        return operations / self._flops(self.assumed.flops_prefill, self.engine.processes)
 
     @property
     def places(self) -> int:
@@ -176,7 +184,7 @@ class Fleet:
     @property
     def learn_s(self) -> float:
         """Seconds of the passes over a step's sequences, and of transfers between ranks and to main memory."""
-        return self._products_s + self._sending_s + self._offloading_s
+        return self._products_s + self._sending_s + self._dispatch_s + self._offloading_s
 
     @property
     def _pass_tokens(self) -> float:
@@ -221,22 +229,37 @@ class Fleet:
 
         Each rank sends and receives a whole tensor minus its share: once to gather, once for a reduce-scatter, twice for an
         all-reduce. DeepSpeed uses an all-reduce at stages 1 and 2 too. These stages gather the updated weights once per update.
-        Stage 3 gathers them for each forward and backward pass, and reduces after each pass.
+        Stage 3 gathers them for each forward and backward pass, and reduces after each pass. Ranks that share experts each send
+        their own to the ranks with the same ones. The ranks of a machine have all experts together, and share its network.
         """
         learner, model, epochs = self.learner, self.model, self.work.epochs
         if learner.ranks == 1:
             return 0.0
-        stage, once = learner.zero_stage, self._micro_batches
-        width = 2 if learner.bf16 else FLOAT32
-        if stage == 3:
-            gathered = once * width * (2 * epochs * model.parameters + self.scored)
-        else:
-            gathered = self.updates * width * model.trained if stage else 0.0
-        times = epochs * once if stage >= 2 else self.updates
-        added = FLOAT32 * model.trained * times * (1 if stage == 3 else 2)
+        stage, once, shared = learner.zero_stage, self._micro_batches, learner.expert_parallel
+        width, adapters = 2 if learner.bf16 else FLOAT32, self.together if learner.ranks > self.together else 0
         others = (learner.ranks - 1) / learner.ranks
-        adapters = self.together if learner.ranks > self.together else 0
-        return (gathered + added) * others / (self._link_gbs(adapters) * 1e9)
+        sent = model.trained * others
+        if shared > 1:
+            alike = (1 - shared / learner.ranks) / (1 if adapters else shared)
+            sent -= model.parts.get("routed experts", 0) * (others - alike)
+        if stage == 3:
+            gathered = once * width * (2 * epochs * model.parameters + self.scored) * others
+        else:
+            gathered = self.updates * width * sent if stage else 0.0
+        times = epochs * once if stage >= 2 else self.updates
+        added = FLOAT32 * sent * times * (1 if stage == 3 else 2)
+        return (gathered + added) / (self._link_gbs(adapters) * 1e9)
+
+    @property
+    def _dispatch_s(self) -> float:
+        """Seconds of the all-to-alls of shared experts: tokens to the owners of their experts and back, in each direction of a
+        pass.
+        """
+        learner, shared = self.learner, self.learner.expert_parallel
+        passes = self.work.epochs * (3 if learner.recompute == "full" else 2) + self.scores
+        copies = sum(layer.copies * layer.hidden for layer in self.model.layers) * (shared - 1) / shared
+        sent = 2 * (2 if learner.bf16 else FLOAT32) * copies * passes * self._pass_tokens / learner.ranks
+        return sent / (self._link_gbs(int(shared > self.together)) * 1e9)
 
     def _link_gbs(self, adapters: int) -> float:
         """Return the GB/s between GPUs: over so many network adapters of a machine, or over its internal links with 0.
