@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from temper.envs.core.process import StoredResult
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.loop.buffer import Buffer, HeldGroup, VersionCell
-from temper.orchestrator.loop.deadline import Deadline, in_thread, within
+from temper.orchestrator.loop.deadline import Deadline, StuckError, in_thread, within
 from temper.orchestrator.loop.length_penalty import AdaptivePenalty
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step import StepReport
@@ -21,7 +22,12 @@ from temper.orchestrator.run.loop_state import STATE_FILE, LoopState, SavedLoop,
 from temper.orchestrator.session.recording import BatchKeeper, StepBatch, TrainedWith, packages_here
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import BackgroundWriter
-from temper.orchestrator.stages.step_metrics import records_of_step, write_stored_batch, write_stored_groups
+from temper.orchestrator.stages.step_metrics import (
+    begin_writing,
+    records_of_step,
+    write_stored_batch,
+    write_stored_groups,
+)
 from temper.rollout.episodes.resume import PartialGroup, PartialGroups, describe_groups
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.stored_turns import GroupsLost
@@ -66,6 +72,7 @@ class LoopRecords:
 
     async def restore(self, saved: SavedLoop | None) -> None:
         """Resume from the checkpoint. Truncate event log, metrics and trajectories to it."""
+        self._writer.start(self._start_process(), what=f"{self.stage}: an import")
         cut = partial(self.event_log.cut, 0 if saved is None else saved.state.event_rows)
         missing = await self._in_thread("the event log to be cut back", cut)
         # Without a pause, so that an audit finds the same steps in both.
@@ -235,6 +242,11 @@ class LoopRecords:
         """Run a function that reads stored turns in another process, one at a time. Messages call its result `name`."""
         async with self._one_process:  # another one would take seconds to import torch
             return await within(self.limit, self.run.in_process(function, *args), stage=self.stage, waiting_for=name)
+
+    async def _start_process(self) -> None:
+        """Let the other process import its modules, which takes seconds, before the first step needs it."""
+        with suppress(OSError, StuckError):  # then the first batch is late or reported
+            await self._in_process("the process of records to start", begin_writing)
 
     async def _in_thread(self, name: str, function: Callable[[], T]) -> T:
         """Run a function in a thread. Messages call its result `name`."""
