@@ -36,8 +36,8 @@ class Hooks:
     """The callbacks of a stage.
 
     `on_group` checks a finished group and adds rewards that depend on the whole group. `on_step` writes metrics. `save`
-    writes a checkpoint if one is due. The buffer's state is consistent in these two calls. `on_fault` gets the stop or the
-    error that ends the loop, before the groups in flight end.
+    begins to write the records and the checkpoint that are due. The buffer's state is consistent in these two calls.
+    `on_fault` gets the stop or the error that ends the loop, before the groups in flight end.
     """
 
     build_batches: Callable[[list[Group]], Awaitable[None]]

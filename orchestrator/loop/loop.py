@@ -9,13 +9,14 @@
                           |                          v
                           |             advantages -> mini-batches -> learner.step
                           |                          v
-                          |                  learner.publish --> on_step: metrics --> save: a checkpoint, then trajectories
+                          |                  learner.publish --> on_step: metrics --> save: copies for records and checkpoint
                           |                          v
                           +-- buffer.release <- rollouts.load_weights --> evaluations.begin: held-out tasks, on the same engines
 
 Who waits for whom: `produce` waits for a free slot, and `learn` for finished groups. A push waits for the load of the push
 before it, because the engines load one at a time, and for a running evaluation, because that must end under its own weights.
-Nothing else waits.
+A save waits for the records of the step before and for the checkpoint before, because both are written during the loop. Nothing
+else waits.
 
 There are `(max_lag + 1) * groups_per_step` slots, or fewer with `over_sampling`. Each is held until the engines serve the
 weights that its group trained. `max_lag = 0` is synchronous training: sampling and learning alternate. With 1 or more,

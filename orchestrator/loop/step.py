@@ -28,7 +28,7 @@ class StepPart(Enum):
     EVAL = "eval"  # wait for an evaluation of the weights that the engines still serve
     LOAD = "load"  # the engines load the weights
     LOG = "log"  # metrics and the progress panel
-    SAVE = "save"  # a checkpoint, then trajectories
+    SAVE = "save"  # copies for records and checkpoint, which are written later
     PHASE = "phase"  # phase changes of colocated devices, before `WAIT`, `BATCH` and `PUBLISH`
 
 

@@ -71,8 +71,11 @@ SCORED_OVER = 10
 """Steps in the mean that scores a checkpoint, since a single step is noisy."""
 
 
-class CheckpointWriter:
-    """The checkpoint write in progress. An error is logged at once and raised to the next waiter."""
+class BackgroundWriter:
+    """The write in progress of a checkpoint or of a step's records, during the loop.
+
+    An error is logged at once and raised to the next waiter.
+    """
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._notify = notify
@@ -85,7 +88,7 @@ class CheckpointWriter:
         """Bytes that the current checkpoint may still need."""
         return 0 if self._writing is None or self._writing.done() else self._needed
 
-    def start(self, writing: Coroutine[Any, Any, None], *, what: str, needed: int) -> None:
+    def start(self, writing: Coroutine[Any, Any, None], *, what: str, needed: int = 0) -> None:
         """Write during the loop. `writing` has its own deadline and needs up to `needed` bytes. `what` names it in messages."""
         assert self._writing is None, "wait for the previous write"
         self._needed, self._kept = needed, False
@@ -101,11 +104,15 @@ class CheckpointWriter:
         if error:
             self._notify(f"{what} was not written: {error}")
 
-    async def wait_written(self) -> None:
-        """Wait for the current write and raise its error."""
+    async def wait_ended(self) -> None:
+        """Wait for the current write. Leave its error to the next waiter."""
         if self._writing is not None:
             await asyncio.wait({self._writing})  # cancelling the waiter does not cancel the write
-            self.raise_failed()
+
+    async def wait_written(self) -> None:
+        """Wait for the current write and raise its error."""
+        await self.wait_ended()
+        self.raise_failed()
 
     def raise_failed(self) -> None:
         """Raise the error of a failed write."""
@@ -171,7 +178,7 @@ class Trainer:
         self.renewals = 0
         self._logged: dict[str, str] = {}
         """Last logged text about the transport of weights, adapters and passes."""
-        self._writer = CheckpointWriter(lambda text: run.progress.note(text))
+        self._writer = BackgroundWriter(lambda text: run.progress.note(text))
         self._next_bytes = 0
         self._unscored: set[str] = set()
         self._turn_ends: dict[str, str] = {}
@@ -291,10 +298,11 @@ class Trainer:
     async def save(
         self, name: str, step: int, files: dict[str, str], *, write: Callable[[Path], Awaitable[None]] = write_nothing
     ) -> None:
-        """Copy the learner's state. It is committed as checkpoint `step` while the learner continues (`wait_written`).
+        """Copy the learner's state. It is committed as checkpoint `step` while the loop continues (`wait_written`).
 
-        `files` are further text files by name. `write` writes more into the checkpoint's folder. Raise the error of the
-        previous checkpoint. Raise `OSError` if the disk is full even without recorded batches. Earlier checkpoints stay.
+        `files` are further text files by name. Afterwards `write` writes more into the checkpoint's folder, with its own
+        deadline, from data that the loop does not change. Raise the error of the previous checkpoint. Raise `OSError` if the
+        disk is full even without recorded batches. Earlier checkpoints stay.
         """
         assert self.learner is not None
         began = monotonic()
@@ -307,20 +315,28 @@ class Trainer:
         if await in_thread(is_complete, place(folder.checkpoints(name), step)):
             return  # saved already, without training since
         await self._phases.begin(LEARNING)
-        needed = await self._answer(self.learner.checkpoint_bytes(), name)
+        needed = self._next_bytes
         directory = await in_thread(partial(begin_with_room, folder, name, step, needed=needed, notify=notify))
         limit, what = self._limits.files(needed), f"checkpoint {directory}"
         with discard_on_failure(directory, needed_bytes=needed):
             copying = self.learner.save(directory)
             held = await within(limit, copying, stage=name, waiting_for=f"{what} to be copied")
-            await within(limit, write(directory), stage=name, waiting_for=f"the groups of {what} to be written")
         if not held:
             self._run.progress.note(
                 f"{name}: main memory has no room for all copies of step {step}, so some ranks wrote at once"
             )
-        writing = self._write(self.learner, directory, self._turn_ends | files, needed=needed, name=name)
-        waiting = within(limit, writing, stage=name, waiting_for=f"{what} to be written")
-        self._writer.start(waiting, what=what, needed=needed)
+
+        async def wait(writing: Awaitable[T]) -> T:
+            return await within(limit, writing, stage=name, waiting_for=f"{what} to be written")
+
+        async def write_all(learner: TrainerGroup) -> None:
+            with discard_on_failure(directory, needed_bytes=needed):
+                await wait(learner.write())
+                self._writer.keep()
+                await write(directory)
+            await wait(self._commit(directory, self._turn_ends | files, needed=needed, name=name))
+
+        self._writer.start(write_all(self.learner), what=what, needed=needed)
 
     def reserved_bytes(self, folder: Path) -> int:
         """Return the bytes of a folder's disk reserved for the current checkpoint, or the next."""
@@ -347,12 +363,7 @@ class Trainer:
                 raise
             self._run.progress.note(f"{name}: its last steps could not be saved: {error}")
 
-    async def _write(
-        self, learner: TrainerGroup, directory: Path, files: dict[str, str], *, needed: int, name: str
-    ) -> None:
-        with discard_on_failure(directory, needed_bytes=needed):
-            await learner.write()
-        self._writer.keep()
+    async def _commit(self, directory: Path, files: dict[str, str], *, needed: int, name: str) -> None:
         await in_thread(self._run.metrics.sync)  # a checkpoint needs the rows of its steps, also after a power cut
         retention = await in_thread(self._retention, name)
         await in_thread(partial(_commit, directory, files, needed=needed, retention=retention))

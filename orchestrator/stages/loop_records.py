@@ -1,15 +1,18 @@
 """The records of a loop: batches for replay, trajectories, and checkpoints from which the loop resumes."""
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from temper.envs.core.process import StoredResult
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.loop.buffer import Buffer, HeldGroup, VersionCell
-from temper.orchestrator.loop.deadline import Deadline, in_thread, within
+from temper.orchestrator.loop.deadline import Deadline, StuckError, in_thread, within
 from temper.orchestrator.loop.length_penalty import AdaptivePenalty
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step import StepReport
@@ -18,7 +21,13 @@ from temper.orchestrator.run.event_log import EventLog
 from temper.orchestrator.run.loop_state import STATE_FILE, LoopState, SavedLoop, write_groups_of
 from temper.orchestrator.session.recording import BatchKeeper, StepBatch, TrainedWith, packages_here
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.step_metrics import records_of_step, write_stored_batch, write_stored_groups
+from temper.orchestrator.session.trainer import BackgroundWriter
+from temper.orchestrator.stages.step_metrics import (
+    begin_writing,
+    records_of_step,
+    write_stored_batch,
+    write_stored_groups,
+)
 from temper.rollout.episodes.resume import PartialGroup, PartialGroups, describe_groups
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.stored_turns import GroupsLost
@@ -54,12 +63,16 @@ class LoopRecords:
     report: StepReport | None = None
     alarms: dict[str, str] = field(default_factory=dict)
     _partial_groups: PartialGroups = field(init=False)
+    _writer: BackgroundWriter = field(init=False)
+    _one_process: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self._partial_groups = PartialGroups(note=self.run.progress.note)
+        self._writer = BackgroundWriter(self.run.progress.note)
 
     async def restore(self, saved: SavedLoop | None) -> None:
         """Resume from the checkpoint. Truncate event log, metrics and trajectories to it."""
+        self._writer.start(self._start_process(), what=f"{self.stage}: an import")
         cut = partial(self.event_log.cut, 0 if saved is None else saved.state.event_rows)
         missing = await self._in_thread("the event log to be cut back", cut)
         # Without a pause, so that an audit finds the same steps in both.
@@ -92,29 +105,66 @@ class LoopRecords:
         return self._partial_groups.take(ticket)
 
     async def write_due(self) -> None:
-        """Write the records of the last step that are due: its batch, a checkpoint, and then its trajectories."""
+        """Begin to write the records of the last step that are due: its batch, its trajectories, and a checkpoint.
+
+        The loop waits for the records of the step before, and for the copies of these. Raise an unexpected error of the former.
+        """
+        await self._writer.wait_written()
         assert self.report is not None
         step = self.report.step
-        await self._record_batch(self.report)
+        await self._begin_records(self.report, self._batch_due() + self._trajectories_due())
         if step == self.config.steps or step % self.config.checkpoint_every == 0:
             await self._save(step)
-        await self._write_trajectories(self.report)
 
     async def write_before_end(self, fault: Exception) -> None:
         """Save before a stop or an error ends the stage. The learner's step must be complete."""
         self.buffer.return_taken()
+        await self._writer.drain()
         await self.run.trainer.save_before_end(self.stage, fault, self._save_last)
+        await self._writer.drain()
         if self.report is not None:
-            await self._write_trajectories(self.report)
+            await self._begin_records(self.report, self._trajectories_due())
 
-    async def remove_old_batches(self) -> None:
+    async def finish(self) -> None:
+        """Wait for the last records, and remove the batches that no checkpoint needs. Raise as `write_due`."""
+        await self._writer.wait_written()
         await self._in_thread("old batches to be removed", self.keeper.remove_old)
 
-    async def _record_batch(self, report: StepReport) -> None:
-        """Record the batch of a step if it is due and not recorded."""
-        if not self.keeper.due(report.step) or self.run.folder.batch_file(self.stage, report.step).exists():
-            return
-        records = await records_of_step(self.learner, limit=self.limit, stage=self.stage)
+    async def drain(self, *, at_most_s: float | None = None) -> None:
+        """Wait for the last records, or cancel them after that time. Raise nothing."""
+        await self._writer.drain(at_most_s=at_most_s)
+
+    def _batch_due(self) -> list[Path]:
+        """Return the file of the last step's batch if it is due and not recorded."""
+        if self.report is None or not self.keeper.due(self.report.step):
+            return []
+        path = self.run.folder.batch_file(self.stage, self.report.step)
+        return [] if path.exists() else [path]
+
+    def _trajectories_due(self) -> list[Path]:
+        """Return the file of the last step's trajectories if they are due and not written."""
+        assert self.report is not None
+        step = self.report.step
+        path = self.run.folder.trajectory_file(self.stage, step)
+        due = step % self.run.config.checkpoints.trajectories_every == 0 or step == self.config.steps
+        due = due or self.report.learner["skipped"] > 0 or bool(self.alarms)
+        return [path] if due and not path.exists() else []
+
+    async def _begin_records(self, report: StepReport, due: list[Path]) -> None:
+        """Fetch the learner's records of a step, and begin to write its files that are `due`."""
+        if due:
+            records = await records_of_step(self.learner, limit=self.limit, stage=self.stage)
+            writing = self._write_records(report, due, records)
+            self._writer.start(writing, what=f"{self.stage} step {report.step}: {', '.join(path.name for path in due)}")
+
+    async def _write_records(self, report: StepReport, due: list[Path], records: list[StoredResult]) -> None:
+        for path in due:
+            if path.parent == self.run.folder.batches:
+                await self._record_batch(report, records)
+            else:
+                await self._write_trajectories(path, report, records)
+
+    async def _record_batch(self, report: StepReport, records: list[StoredResult]) -> None:
         batch = StepBatch(
             stage=self.stage,
             step=report.step,
@@ -133,22 +183,17 @@ class LoopRecords:
             lambda path: self._in_process("the batch to be recorded", write_stored_batch, path, batch, records, leave),
         )
 
-    async def _write_trajectories(self, report: StepReport) -> None:
-        """Write the trajectories of a step if they are due and not written."""
-        path = self.run.folder.trajectory_file(self.stage, report.step)
-        due = report.step % self.run.config.checkpoints.trajectories_every == 0 or report.step == self.config.steps
-        if (due or report.learner["skipped"] > 0 or self.alarms) and not path.exists():
-            leave, groups = self.run.trainer.reserved_bytes(path.parent), report.groups
-            records = await records_of_step(self.learner, limit=self.limit, stage=self.stage)
-            args = (path, groups, records, report.version, self.config.loss.mask_truncated, leave)
-            writing = self._in_process("the trajectories to be written", write_stored_groups, *args)
-            await self.run.write_trajectory_file(path, self.stage, report.step, writing)
+    async def _write_trajectories(self, path: Path, report: StepReport, records: list[StoredResult]) -> None:
+        leave = self.run.trainer.reserved_bytes(path.parent)
+        args = (path, report.groups, records, report.version, self.config.loss.mask_truncated, leave)
+        writing = self._in_process("the trajectories to be written", write_stored_groups, *args)
+        await self.run.write_trajectory_file(path, self.stage, report.step, writing)
 
     async def _save_last(self) -> None:
         """Record the batch of the last step, then save."""
         try:
             if self.report is not None:
-                await self._record_batch(self.report)
+                await self._begin_records(self.report, self._batch_due())
         except Exception as error:
             self.run.progress.note(f"{self.stage}: the batch of step {self.done} is not recorded: {error}")
         await self._save(self.done)
@@ -170,13 +215,14 @@ class LoopRecords:
         )
 
         async def write(directory: Path) -> None:
-            if lost := await self.run.in_process(
-                write_groups_of, directory, buffer.groups, waiting, running, unfinished
-            ):
+            await self._writer.wait_ended()  # a replay to this checkpoint needs the batch
+            args = (directory, buffer.groups, waiting, running, unfinished)
+            if lost := await self._in_process("the groups of a checkpoint to be written", write_groups_of, *args):
                 self.run.progress.note(f"{self.stage}: {GroupsLost(lost)}; a resumed run samples them again")
+            await self._in_thread("the event log to be written", self.event_log.sync)
+            saved = replace(self.run.folder.state(), version=version)
+            await self._in_thread("the run's state to be written", partial(self.run.folder.store, saved))
 
-        await self._in_thread("the event log to be written", self.event_log.sync)
-        self.run.folder.store(replace(self.run.folder.state(), version=version))
         await self.run.trainer.save(self.stage, step, {STATE_FILE: state.to_text()}, write=write)
         self.keeper.saved(step)
 
@@ -193,8 +239,14 @@ class LoopRecords:
         return replace(held, group=held.group.with_task(task))
 
     async def _in_process(self, name: str, function: Callable[..., T], *args: object) -> T:
-        """Run a function that reads stored turns in another process. Messages call its result `name`."""
-        return await within(self.limit, self.run.in_process(function, *args), stage=self.stage, waiting_for=name)
+        """Run a function that reads stored turns in another process, one at a time. Messages call its result `name`."""
+        async with self._one_process:  # another one would take seconds to import torch
+            return await within(self.limit, self.run.in_process(function, *args), stage=self.stage, waiting_for=name)
+
+    async def _start_process(self) -> None:
+        """Let the other process import its modules, which takes seconds, before the first step needs it."""
+        with suppress(OSError, StuckError):  # then the first batch is late or reported
+            await self._in_process("the process of records to start", begin_writing)
 
     async def _in_thread(self, name: str, function: Callable[[], T]) -> T:
         """Run a function in a thread. Messages call its result `name`."""

@@ -115,11 +115,13 @@ class LoopStage:
             async with run.supervision.sampling(stage, asked=self._answers, look=partial(self._look, loop)):
                 await loop.run(done + 1, config.steps)
             model = await run.trainer.wait_for_model(stage)
-            await records.remove_old_batches()
+            await records.finish()
         except Exception:
             run.engines.forget_served()  # also if the last checkpoint failed: the stage resumes from an earlier one
+            await records.drain()
             raise
         finally:
+            await records.drain(at_most_s=0)  # a second signal
             pool.on_reissue = ignore_reissue
         run.engines.set_served(model)
         return model

@@ -17,7 +17,7 @@ from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.engine_process import EngineProcess
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest, cut_at_stop
 from temper.rollout.engines.scratch_folder import ScratchFolder
-from temper.rollout.engines.vllm_settings import limit_cpu, prepare_environment
+from temper.rollout.engines.vllm_settings import ON_CPU, limit_cpu, prepare_environment
 from temper.rollout.expert_choices import Choices, pad_choices
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.buckets import BucketGroup, IncomingWeights
@@ -172,6 +172,8 @@ class VllmEngine:
         await self._llm.update_weight_version(str(self._initial.step))
         await self._llm.get_supported_tasks()  # vLLM caches it: later requests are registered without a wait
         second = self._llm.vllm_config.use_v2_model_runner
+        if ON_CPU and not second:
+            await self._llm.collective_rpc("sample_seeded")
         if self._config.speculation != "off" and not second:
             await self._llm.collective_rpc("sample_drafts", args=(self._tags is not None,))
         if self._record_experts and second:

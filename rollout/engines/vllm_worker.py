@@ -35,6 +35,7 @@ from temper.rollout.engines.expert_stacks import has_stackable_experts, join_exp
 from temper.rollout.engines.runners.draft_sampler import DraftSampler
 from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
 from temper.rollout.engines.runners.layer_recorder import LayerRecorder
+from temper.rollout.engines.runners.seeded_sampler import SeededSampler
 from temper.rollout.engines.runners.thinking_processor import ThinkingProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU
 from temper.rollout.weights.buckets import BucketReceiver, IncomingWeights
@@ -234,6 +235,10 @@ class WorkerExtension:
     def weight_failure(self) -> str:
         """Return the error of the last buckets, or ""."""
         return str(self.weight_transfer_engine.failure)  # type: ignore[attr-defined]
+
+    def sample_seeded(self) -> None:
+        sampler = self.model_runner.sampler  # type: ignore[attr-defined]
+        sampler.topk_topp_sampler = SeededSampler(sampler.topk_topp_sampler)
 
     def sample_drafts(self, limited: bool) -> None:
         DraftSampler(self.model_runner, [ThinkingProcessor] if limited else [])  # type: ignore[attr-defined]

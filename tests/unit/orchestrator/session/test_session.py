@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import io
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +22,13 @@ from temper.orchestrator.loop.deadline import StopFlag, StopRequested, StuckErro
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.pipeline.runner import finish, run_with_restart
-from temper.orchestrator.run.checkpoint import DamagedCheckpointError, place, steps
+from temper.orchestrator.run.checkpoint import DamagedCheckpointError, latest, place, steps
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.engines import Engines as HeldEngines
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.session.trainer import CheckpointWriter, Trainer
+from temper.orchestrator.session.trainer import BackgroundWriter, Trainer
 from temper.orchestrator.stages.registry import all_stages
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.pool.restarts import TooManyRestarts
@@ -137,7 +138,7 @@ def test_a_step_that_is_saved_already_is_not_saved_again_and_is_continued_from(t
 
     learner = Learner()
     on_a_run(tmp_path, learner, saved)
-    assert learner.calls == ["use_threads", "load", "checkpoint_bytes", "checkpoint_bytes", "save", "write"]
+    assert learner.calls == ["use_threads", "load", "checkpoint_bytes", "save", "write"]
     later = Learner()
     near = LossConfig(kl_coefficient=0.1)
     assert on_a_run(tmp_path, later, lambda run: begun(run, near)) == 5
@@ -253,7 +254,7 @@ def test_a_stage_whose_learner_dies_goes_on_from_its_newest_checkpoint_with_new_
     result, calls, said = healed_run(tmp_path, 2, saved=5)
     assert result == Path("[0, 5, 5]")
     assert calls == [
-        ["use_threads", "load", "checkpoint_bytes", "checkpoint_bytes", "save", "write", "kill"],
+        ["use_threads", "load", "checkpoint_bytes", "save", "write", "kill"],
         ["use_threads", "load", "restore", "checkpoint_bytes", "kill"],
         ["use_threads", "load", "restore", "checkpoint_bytes"],
     ]
@@ -290,7 +291,7 @@ def test_what_was_learnt_is_saved_before_a_fault_or_a_stop_ends_the_run(
         await run.trainer.save_before_end("rl", fault, lambda: run.trainer.save("rl", 7, {}))
 
     on_a_run(tmp_path, learner, work)
-    assert learner.calls == (["checkpoint_bytes", "save", "write"] if saves else [])
+    assert learner.calls == (["save", "write"] if saves else [])
 
 
 @pytest.mark.parametrize(("fault", "raised"), [(ValueError("a row"), None), (StopRequested(), OSError)])
@@ -338,6 +339,50 @@ def test_a_checkpoint_is_written_while_the_learner_goes_on_and_waited_for_by_who
         assert steps(run.folder.checkpoints("rl")) == [5, 6]
 
     on_a_run(tmp_path, learner, work)
+
+
+@pytest.mark.parametrize("ends", ["stop", "full disk", "deadline"])
+def test_the_loop_goes_on_while_its_groups_are_written(tmp_path: Path, ends: str) -> None:
+    """`save` returns after the copy. Until the rename, a kill leaves the old checkpoint, and a stop waits for the new one."""
+    begun_writing, may_end = asyncio.Event(), asyncio.Event()
+
+    async def write_groups(directory: Path) -> None:
+        begun_writing.set()
+        await may_end.wait()
+        (directory / "groups.jsonl").write_text("{}")
+        if ends == "full disk":
+            raise OSError(errno.ENOSPC, "No space left")
+        if ends == "deadline":
+            raise StuckError("rl: nothing for 1 s; rerun with a longer rl.timeout_s")
+
+    async def work(run: Run) -> None:
+        await begun(run, LossConfig())
+        checkpoints = run.folder.checkpoints("rl")
+        await run.trainer.save("rl", 5, {})
+        await run.trainer.wait_written()
+        await run.trainer.save("rl", 6, {"loop.json": "{}"}, write=write_groups)
+        await begun_writing.wait()
+        shutil.copytree(checkpoints, tmp_path / "killed")
+        assert latest(tmp_path / "killed") == place(tmp_path / "killed", 5)
+        assert run.trainer.reserved_bytes(run.folder.root) == 1000
+        asyncio.get_running_loop().call_later(0.05, may_end.set)
+        if ends == "stop":
+            saved: list[int] = []
+
+            async def save_again() -> None:
+                saved.extend(steps(checkpoints))
+                await run.trainer.save("rl", 6, {})
+
+            await run.trainer.save_before_end("rl", StopRequested(), save_again)
+            assert saved == [5, 6]
+            assert (place(checkpoints, 6) / "groups.jsonl").read_text() == "{}"
+        else:
+            with pytest.raises(OSError if ends == "full disk" else StuckError):
+                await run.trainer.wait_written()
+            assert latest(checkpoints) == place(checkpoints, 5)
+
+    on_a_run(tmp_path, Learner(), work)
+    assert not list((tmp_path / "run").rglob("*.unfinished"))
 
 
 def test_a_checkpoint_that_could_not_be_written_is_told_at_once_and_raised_at_the_next_step(tmp_path: Path) -> None:
@@ -466,7 +511,7 @@ def test_a_hung_rank_is_given_up_and_a_checkpoint_that_is_being_committed_is_not
     ended: list[str] = []
 
     async def work() -> None:
-        writer, needed = CheckpointWriter(lambda text: None), asyncio.Event()
+        writer, needed = BackgroundWriter(lambda text: None), asyncio.Event()
 
         async def write() -> None:
             try:
@@ -478,14 +523,14 @@ def test_a_hung_rank_is_given_up_and_a_checkpoint_that_is_being_committed_is_not
                 ended.append("given up")
                 raise
 
-        writer.start(write(), what="checkpoint 5", needed=0)
+        writer.start(write(), what="checkpoint 5")
         if committing:
             asyncio.get_running_loop().call_later(0.2, needed.set)
         await writer.drain(at_most_s=0.01)
         if committing:
             assert ended == ["committed"]
         await asyncio.sleep(0.01)
-        writer.start(asyncio.sleep(0), what="checkpoint 6", needed=0)  # the next write may begin
+        writer.start(asyncio.sleep(0), what="checkpoint 6")  # the next write may begin
         await writer.wait_written()
 
     asyncio.run(work())
