@@ -134,8 +134,9 @@ def uncomputed(rank: int, port: int, folder: str, config: LearnerConfig) -> dict
     """Steps in which half, all, almost all and none of the sequences have no advantage, with these computed and without."""
     learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
     found: dict[str, Any] = {}
+    optim = replace(OPTIM, eps=1e-4)  # with a small eps Adam would turn rounding of a gradient near 0 into a whole step
     for name, needs_all in (("computed", True), ("left out", False)):
-        learner.load(f"{folder}/model", optim=OPTIM, total_steps=STEPS)
+        learner.load(f"{folder}/model", optim=optim, total_steps=STEPS)
         metrics, records = [], []
         for seed, zero in enumerate((range(4), range(8), range(1, 8), range(0))):
             batches = partly_zero(ranks=config.ranks, seed=seed, zero=zero, needs_all=needs_all)
