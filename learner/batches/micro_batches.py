@@ -240,7 +240,7 @@ def build_batch(
         denominator=float(denominators[aggregation]),
         pad_id=pad_id,
         row_weights=[weight for _, weight in computed] if aggregation == "sequence" else (),
-        uncomputed=UncomputedRows.of(*zip(*others, strict=True)) if others else UncomputedRows(),
+        uncomputed=UncomputedRows.of([sample for sample, _ in others], [weight for _, weight in others]),
     )
 
 
