@@ -18,6 +18,8 @@ from temper.learner.losses.corrections import MaskReason
 from temper.learner.losses.policy import TokenTerms
 from temper.rollout.token_arrays import Floats
 
+ZERO_ADVANTAGE = "zero_advantage"
+"""Reason for an answer that was not computed, because none of its tokens has an advantage."""
 DIGITS = 5
 """Decimal places of log-probabilities. Smaller differences are float32 rounding."""
 FACTOR_DIGITS = 3
@@ -28,7 +30,7 @@ class TokenRecord:
     """The tokens of one answer in the first update of a step that includes it. `place`: see `TrainingSample`.
 
     `logprobs_T` are the trainer's before the step's first update, at the sampling temperature. `factors_T` are loss factors,
-    0 if masked, and `mask_reasons_T` the `MaskReason` of each token.
+    0 if masked, and `mask_reasons_T` the `MaskReason` of each token. An answer that was not computed has no tokens here.
     """
 
     place: int
@@ -37,8 +39,22 @@ class TokenRecord:
     factors_T: Floats
     mask_reasons_T: NDArray[np.int8]
 
+    @classmethod
+    def without_advantage(cls, place: int) -> "TokenRecord":
+        """Return the record of an answer that was not computed."""
+        nothing_T = np.zeros(0, dtype=np.float32)
+        return cls(
+            place=place,
+            logprobs_T=nothing_T,
+            advantages_T=nothing_T,
+            factors_T=nothing_T,
+            mask_reasons_T=np.zeros(0, dtype=np.int8),
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the record as JSON data. Equal values become one value; mask reasons are runs of [first, count]."""
+        if not len(self.logprobs_T):
+            return {"untrained": ZERO_ADVANTAGE}
         runs: dict[str, list[list[int]]] = {}
         first = 0
         for reason, members in groupby(self.mask_reasons_T.tolist()):

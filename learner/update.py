@@ -11,7 +11,7 @@ from statistics import fmean
 import torch
 import torch.distributed
 
-from temper.learner.batches.micro_batches import MicroBatch
+from temper.learner.batches.micro_batches import MicroBatch, UncomputedRows
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine
 from temper.learner.engine.frozen_model import Reference
 from temper.learner.losses.advantages import EPSILON
@@ -36,6 +36,7 @@ class FixedValues:
 
 
 NO_FIXED_VALUES = FixedValues()
+NOTHING_UNCOMPUTED = UncomputedRows()
 MAX_LOGPROB_DIFF, MAX_LOGPROB_DIFF_ON_CPU = 0.05, 0.001
 """Maximum mean difference in nats per token between kernels at equal weights. On a GPU bfloat16 rounding causes 0.01 to
 0.02. On a CPU a layer that runs a single token causes 1e-6 in float32."""
@@ -190,10 +191,22 @@ def subtract_divergence(
     ]
 
 
-def normalise_sums(sums: dict[str, float], *, denominator: float) -> dict[str, float]:
-    """Divide the loss by the batch's denominator, all other sums by the weight of its tokens."""
+def normalise_sums(
+    sums: dict[str, float], *, denominator: float, uncomputed: UncomputedRows = NOTHING_UNCOMPUTED
+) -> dict[str, float]:
+    """Divide the loss by the batch's denominator, all other sums by the weight of their tokens.
+
+    The mean surprise (`entropy`) and the mean advantage include uncomputed tokens, with the engine's log-probabilities. The
+    others leave them out, and are missing if no token was computed.
+    """
     weight = sums.pop("weight")
-    return {name: value / (denominator if name == "loss" else weight) for name, value in sums.items()}
+    added = {"entropy": uncomputed.surprise, "advantage_abs": 0.0}
+    means = {"loss": sums.pop("loss") / denominator}
+    for name, value in sums.items():
+        total = weight + (uncomputed.weight if name in added else 0.0)
+        if total:
+            means[name] = (value + added.get(name, 0.0)) / total
+    return means
 
 
 def average_updates(updates: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -205,6 +205,8 @@ class TrainerWorker:
         starts = self.steps == 0 and self.teacher_dir is None and reference is not None
         totals: dict[str, torch.Tensor] = {}
         own = share.micro_batches
+        if record and self.rank == 0:
+            self._records += [TokenRecord.without_advantage(place) for place in share.uncomputed.places]
         for micro_batch, known in zip(own, fixed or [NO_FIXED_VALUES] * len(own), strict=True):
             model = engine, replay
             result = compute_loss(*model, micro_batch, config=loss, reference=reference, fixed=known, starts=starts)
@@ -217,8 +219,9 @@ class TrainerWorker:
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
-        denominator = share.denominator * self.config.sequence_parallel  # each rank of a group has the same sums
-        metrics = normalise_sums(sum_over_ranks(totals), denominator=denominator) | replay.metrics()
+        same = self.config.sequence_parallel  # each rank of a group has the same sums
+        sums = {name: value / same for name, value in sum_over_ranks(totals).items()}
+        metrics = normalise_sums(sums, denominator=share.denominator, uncomputed=share.uncomputed) | replay.metrics()
         return metrics | {"grad_norm": norm, "learning_rate": rate, "skipped": float(not applied)}
 
     def token_records(self) -> tuple[int, list[TokenRecord]]:

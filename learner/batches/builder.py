@@ -9,12 +9,13 @@ from temper.learner.batches.packing import ON_CPU, PassCosts
 from temper.learner.batches.pairs import Pair, build_pair_batch
 from temper.learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
 from temper.learner.config import LearnerConfig
-from temper.learner.losses.config import Aggregation, LossConfig
+from temper.learner.losses.config import LossConfig
 from temper.rollout.stored_turns import read_groups
 from temper.rollout.trajectory import Group
 
 BuildBatches = Callable[[list[Group]], list[TrainBatch]]
 """Returns the batches of a step's groups, the same in each process."""
+SUPERVISED = LossConfig(objective="nll")
 
 
 def build_shares(
@@ -46,18 +47,17 @@ class BatchBuilder:
     pad_id: int
     costs: PassCosts = ON_CPU
 
-    def build_from_samples(
-        self, samples: Sequence[TrainingSample], *, aggregation: Aggregation = "token", constant_length: int = 0
-    ) -> TrainBatch:
+    def build_from_samples(self, samples: Sequence[TrainingSample], loss: LossConfig = SUPERVISED) -> TrainBatch:
         return build_batch(
             samples,
             ranks=self.config.data_parallel,
             micro_batch_tokens=self.config.micro_batch_tokens * self.config.sequence_parallel,
             pad_id=self.pad_id,
-            aggregation=aggregation,
-            constant_length=constant_length,
+            aggregation=loss.aggregation,
+            constant_length=loss.constant_length,
             shared_prompts=self.config.shared_prompts,
             costs=self.costs,
+            needs_all=loss.needs_all_tokens,
         )
 
     def build_from_groups(
@@ -67,7 +67,7 @@ class BatchBuilder:
         samples = build_samples(loss, groups)
         splits = epochs if updates > 1 else 1  # a single batch is the same in each epoch
         batches = [
-            self.build_from_samples(part, aggregation=loss.aggregation, constant_length=loss.constant_length)
+            self.build_from_samples(part, loss)
             for epoch in range(splits)
             for part in mini_batches(samples, count=updates, epoch=epoch)
         ]

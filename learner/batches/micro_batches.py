@@ -72,18 +72,48 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UncomputedRows:
+    """The samples of a batch that no pass computes, because all of their advantages are 0 and nothing else trains them.
+
+    `weight` is the sum of their loss weights, and `surprise` of their weights times -log mu. `places` are as in `MicroBatch`.
+    """
+
+    weight: float = 0.0
+    surprise: float = 0.0
+    tokens: int = 0
+    places: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Sequence[TrainingSample], weights: Sequence[float]) -> "UncomputedRows":
+        sums = [
+            (weight * row.trained_tokens, -weight * float(row.behaviour_T[row.trained_T].sum(dtype=np.float64)))
+            for row, weight in zip(rows, weights, strict=True)
+        ]
+        return cls(
+            weight=sum(weight for weight, _ in sums),
+            surprise=sum(surprise for _, surprise in sums),
+            tokens=sum(row.trained_tokens for row in rows),
+            places=tuple(row.place for row in rows if row.place is not None),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShare:
-    """One rank's micro-batches of an optimiser step, and the numbers of the whole batch."""
+    """One rank's micro-batches of an optimiser step, and the numbers of the whole batch.
+
+    `tokens` are those that passes compute. `trained_tokens` include those of `uncomputed`.
+    """
 
     micro_batches: tuple[MicroBatch, ...]
     denominator: float
     tokens: int
     trained_tokens: int
+    uncomputed: UncomputedRows = UncomputedRows()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainBatch:
-    """One optimiser step: a plan over the trained sequences, `rows`. The arrays of a rank are built when it needs them.
+    """One optimiser step: a plan over the computed sequences, `rows`. The arrays of a rank are built when it needs them.
 
     A rank here is also a group of ranks that share sequences. The sum of the loss over all ranks is divided by `denominator`.
     If no token is trained, there are no micro-batches. `row_weights` are the loss weights of a row's tokens, 1 if there are
@@ -96,6 +126,7 @@ class TrainBatch:
     pad_id: int
     row_weights: Sequence[float] = ()
     filler_rows: int = 1
+    uncomputed: UncomputedRows = UncomputedRows()
     _built: dict[int, BatchShare] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -109,7 +140,7 @@ class TrainBatch:
 
     @property
     def trained_tokens(self) -> int:
-        return sum(row.trained_tokens for row in self.rows)
+        return sum(row.trained_tokens for row in self.rows) + self.uncomputed.tokens
 
     @property
     def oldest(self) -> WeightVersion | None:
@@ -135,7 +166,7 @@ class TrainBatch:
 
         Each rank has the same number of micro-batches with prompts, then the same number without. Fillers of weight 0 replace
         missing ones. Ranks must call the model's modules in the same order, because under ZeRO-3 each call gathers parameters
-        from all ranks.
+        from all ranks. If no row is computed, a filler gives the gradient of 0 that the optimiser's step still needs.
         """
         if rank not in self._built:
             micro_batches = list[MicroBatch]()
@@ -147,12 +178,14 @@ class TrainBatch:
                     for items in own
                 ]
                 filler = build_filler(rows=self.filler_rows, pad_id=self.pad_id, shared=shared)
-                micro_batches += [filler] * (max(counts) - len(own))
+                fewest = 0 if shared or self.rows else bool(self.trained_tokens)
+                micro_batches += [filler] * (max(fewest, *counts) - len(own))
             self._built[rank] = BatchShare(
                 micro_batches=tuple(micro_batches),
                 denominator=self.denominator,
                 tokens=self.tokens,
                 trained_tokens=self.trained_tokens,
+                uncomputed=self.uncomputed,
             )
         return self._built[rank]
 
@@ -167,13 +200,15 @@ def build_batch(
     constant_length: int = 0,
     shared_prompts: bool = False,
     costs: PassCosts = ON_CPU,
+    needs_all: bool = True,
 ) -> TrainBatch:
     """Build one step's batch of at most `micro_batch_tokens` tokens, padding included, per micro-batch.
 
     Samples of similar length run together. Samples without a trained token are dropped. If none remains, ranks have no
-    micro-batch. A sample over the budget runs alone. A rank with too few micro-batches gets some of weight 0, because every
-    rank takes part in each collective. With `shared_prompts` the prompt of a group, or the common beginning of
-    samples without a group, runs once if that is cheaper (`learner/batches/packing.py`).
+    micro-batch. Unless the loss `needs_all`, samples without an advantage count in the denominator but are not computed.
+    A sample over the budget runs alone. A rank with too few micro-batches gets some of weight 0, because every rank takes
+    part in each collective. With `shared_prompts` the prompt of a group, or the common beginning of samples without a
+    group, runs once if that is cheaper (`learner/batches/packing.py`).
 
     aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025), sequence (mean over the tokens
     of each episode, then over episodes; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens, divided by
@@ -181,10 +216,6 @@ def build_batch(
     Perspective", 2025).
     """
     trained = [sample for sample in samples if sample.trained_tokens]
-    ids = [sample.ids for sample in trained]
-    groups, starts = [sample.group for sample in trained], [sample.first_trained for sample in trained]
-    prefixes = find_prefixes(groups, ids, starts) if shared_prompts else []
-    plan = cheapest_plan([len(own) for own in ids], prefixes, ranks=ranks, budget=micro_batch_tokens, costs=costs)
     episodes, tokens = episodes_of(trained), Counter[int]()
     for episode, sample in zip(episodes, trained, strict=True):
         tokens[episode] += sample.trained_tokens
@@ -193,12 +224,23 @@ def build_batch(
         "sequence": len(tokens),
         "constant": len(set(episodes_of(samples))) * constant_length,
     }
+    weighed = [
+        (sample, 1 / tokens[episode] if aggregation == "sequence" else 1.0)
+        for episode, sample in zip(episodes, trained, strict=True)
+    ]
+    computed = [(sample, weight) for sample, weight in weighed if needs_all or sample.has_advantage]
+    others = [(sample, weight) for sample, weight in weighed if not (needs_all or sample.has_advantage)]
+    rows = [sample for sample, _ in computed]
+    ids = [sample.ids for sample in rows]
+    groups, starts = [sample.group for sample in rows], [sample.first_trained for sample in rows]
+    prefixes = find_prefixes(groups, ids, starts) if shared_prompts else []
     return TrainBatch(
-        plan=plan,
-        rows=trained,
+        plan=cheapest_plan([len(own) for own in ids], prefixes, ranks=ranks, budget=micro_batch_tokens, costs=costs),
+        rows=rows,
         denominator=float(denominators[aggregation]),
         pad_id=pad_id,
-        row_weights=[1 / tokens[episode] for episode in episodes] if aggregation == "sequence" else (),
+        row_weights=[weight for _, weight in computed] if aggregation == "sequence" else (),
+        uncomputed=UncomputedRows.of([sample for sample, _ in others], [weight for _, weight in others]),
     )
 
 

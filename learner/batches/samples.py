@@ -95,6 +95,11 @@ class TrainingSample:
         return int(self.trained_T.sum())
 
     @property
+    def has_advantage(self) -> bool:
+        """Whether a trained token has a nonzero advantage."""
+        return bool(self.advantages_T[self.trained_T].any())
+
+    @property
     def first_trained(self) -> int:
         """Index of the first token with loss. There must be one."""
         return int(self.trained_T.argmax())

@@ -188,6 +188,11 @@ class LossConfig:
         return self.kl_coefficient > 0 or self.objective in ("distill", "dpo")
 
     @property
+    def needs_all_tokens(self) -> bool:
+        """Whether a token of advantage 0 can change the loss: by its divergence, its entropy or a custom surrogate."""
+        return self.objective != "policy" or self.needs_reference or self.entropy_bonus > 0 or is_custom(self.surrogate)
+
+    @property
     def is_sampled(self) -> bool:
         """Whether the loss trains sampled answers, so that the sampling policy matters."""
         return self.objective in ("policy", "distill")

@@ -163,7 +163,7 @@ class ExpertReplay:
         self._queued_passes = list(passes)
 
     def metrics(self) -> dict[str, float]:
-        """Return the load since the last call, over all ranks; empty without expert layers. Collective.
+        """Return the load since the last call, over all ranks; empty without expert layers or counted tokens. Collective.
 
         `experts/rerouted` is the share of replayed choices that the router would not have made.
         """
@@ -173,6 +173,8 @@ class ExpertReplay:
         torch.distributed.all_reduce(totals)
         counts_LE = totals[:-2].view(len(self._routers), self._experts).cpu()
         moved, replayed = totals[-2:].tolist()
+        if not counts_LE.any():
+            return {}
         metrics = {
             "experts/load_max": load_max(counts_LE),
             "experts/unused": unused_share(counts_LE),

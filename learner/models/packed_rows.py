@@ -3,6 +3,7 @@
 Suffixes: `_B` row, `_BT` row and token, `_N` token of the pass, `_1N` the pass as one row.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +12,14 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from temper.learner.batches.packing import packed_cost
 from temper.learner.models import mamba_scan
-from temper.learner.models.borders import attend, border_mask, lengths_in
+from temper.learner.models.borders import KERNEL_ARGUMENTS, attend, border_mask, lengths_in
 from temper.learner.models.sequence_parallel import SequenceGroup, install_mixers
 from temper.learner.models.shape import LAYER_TYPES, RECURRENT
 
@@ -93,7 +95,7 @@ def install(forward: Callable[..., Any], model: PreTrainedModel, group: Sequence
     if packed equals alone.
     """
     text = model.config.get_text_config(decoder=True)
-    if reason := _unsupported(text):
+    if reason := _unsupported(model, text):
         return reason
     ALL_ATTENTION_FUNCTIONS.register("sdpa", attend if group is None else partial(attend, group=group))
     if group is not None:
@@ -111,7 +113,7 @@ def install(forward: Callable[..., Any], model: PreTrainedModel, group: Sequence
             packed_1NV = forward(input_ids=rows.pack(ids_BT), use_cache=False, **rows.arguments).logits.float()
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, TypeError, ValueError) as error:  # its attention takes no borders
+        except (RuntimeError, ValueError) as error:  # its attention takes no borders
             return f"attention refuses their borders: {str(error).partition(chr(10))[0]}"
     alone, continued, packed = continued_BTV[1, :after], continued_BTV[0, before:], packed_1NV[0, before:]
     share = LEAK if model.dtype == torch.float32 else LEAK_IN_HALF
@@ -119,8 +121,14 @@ def install(forward: Callable[..., Any], model: PreTrainedModel, group: Sequence
     return "" if apart else f"model type {text.model_type} mixes them"
 
 
-def _unsupported(text: PreTrainedConfig) -> str:
-    """Return the part of a model's configuration, or of this installation, that excludes packed rows, or ""."""
+def _unsupported(model: PreTrainedModel, text: PreTrainedConfig) -> str:
+    """Return the part of a model, or of this installation, that excludes packed rows, or ""."""
+    taken = inspect.signature(model.forward).parameters.values()
+    if not any(one.name == "seq_idx" or one.kind is one.VAR_KEYWORD for one in taken):
+        return f"model type {text.model_type} takes no seq_idx"
+    lacking = KERNEL_ARGUMENTS - inspect.signature(varlen_attn).parameters.keys()
+    if model.device.type == "cuda" and lacking:
+        return f"varlen_attn of torch {torch.__version__} lacks {', '.join(sorted(lacking))}"
     layers = set(get_layer_types_and_kwargs(text)[0])
     recurrent = RECURRENT.get(text.model_type)
     if text._attn_implementation != "sdpa" or not layers <= LAYER_TYPES | {recurrent}:

@@ -65,7 +65,7 @@ def causal_logits(
         input_ids=torch.tensor(prompts.ids_PS, device=device),
         past_key_values=cache,
         use_cache=False,
-        logits_to_keep=1,
+        logits_to_keep=torch.zeros(0, dtype=torch.long, device=device),  # none are read
         **before,
     )
     cache.expand(torch.tensor(prompts.of_B, device=device))

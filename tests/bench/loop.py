@@ -18,7 +18,6 @@ from bench.processes import first_model, sample_groups, started
 
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.batches.micro_batches import TrainBatch
-from temper.learner.batches.samples import samples_from_groups
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import LoopConfig, RlConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
@@ -140,7 +139,7 @@ async def run_steps(
 
 def batch_of(groups: Sequence[Group], rl: LoopConfig, builder: BatchBuilder) -> TrainBatch:
     """Return the batch of a step's groups."""
-    return builder.build_from_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
+    return builder.build_from_groups(groups, rl.loss, updates=1)[0]
 
 
 async def _alone(

@@ -22,6 +22,7 @@ from temper.learner.models import mamba_scan
 from temper.learner.models.config import FreshModelConfig
 from temper.learner.models.kernels import Device, find_kernel
 from temper.learner.models.loading import read_model
+from temper.learner.models.logprobs import vocabulary_scores
 
 BOUNDS = {torch.float32: 5e-3, torch.bfloat16: 5e-2}
 """Largest permitted error, as a share of the largest value: Triton multiplies float32 in TF32."""
@@ -86,6 +87,7 @@ def run(report: Report, *, small: bool) -> None:
     for name, function in (("what transformers calls", scan), ("the plain one", mamba_scan.scan)):
         taken = seconds(partial(scan_and_gradients, function, shape, inputs), repeats=3)
         report.figure(f"scan forward and backward, {name}", 1000 * taken, "ms")
+    compare_head(report, shape=(7, 16, 300) if small else (4096, 2048, 151936))
     compare_whole(report, SMALL if small else MIDDLE, tokens=(2, 100), at_most=2e-2)
 
 
@@ -155,6 +157,36 @@ def _with_gradients(y: torch.Tensor, final: torch.Tensor, own: dict[str, torch.T
 def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:
     """Return the largest difference as a share of the largest value."""
     return ((found.double().cpu() - wanted).abs().max() / wanted.abs().max()).item()
+
+
+def compare_head(report: Report, *, shape: tuple[int, int, int]) -> None:
+    """Compare the output layer in float32 of a bfloat16 model with double precision, and measure it. `shape` is N, D and V."""
+    rows, width, vocabulary = shape
+    draw = torch.Generator().manual_seed(0)
+    hidden_ND, weight_VD = torch.randn(rows, width, generator=draw), torch.randn(vocabulary, width, generator=draw)
+    targets_N = torch.randint(0, vocabulary, (rows,), generator=draw)
+    own = [value.bfloat16().to(device()).requires_grad_() for value in (hidden_ND, weight_VD / width**0.5)]
+    exact = [value.detach()[:7].double().cpu().requires_grad_() if not at else value.detach().double().cpu()
+             for at, value in enumerate(own)]  # fmt: skip
+
+    def scored(*, float32: bool) -> torch.Tensor:
+        score = partial(vocabulary_scores, *own, None, targets_N.to(device()), entropy=False, tokens=rows)
+        logprobs_N, _ = score(float32=float32)
+        own[0].grad = own[1].grad = None
+        logprobs_N.sum().backward()
+        return logprobs_N.detach()
+
+    wanted_N = (exact[0] @ exact[1].T).log_softmax(-1).gather(-1, targets_N[:7, None])[:, 0]
+    wanted_N.sum().backward()
+    error = (scored(float32=True)[:7].double().cpu() - wanted_N.detach()).abs().max().item()
+    report.figure("output layer in float32: error of a log-probability", error, at_most=1e-4)
+    assert exact[0].grad is not None
+    assert own[0].grad is not None
+    difference = (own[0].grad[:7].double().cpu() - exact[0].grad).norm() / exact[0].grad.norm()
+    report.figure("output layer in float32: error of the hidden states' gradient", difference.item(), at_most=1e-2)
+    for name, float32 in (("float32", True), ("bfloat16", False)):
+        taken = seconds(partial(scored, float32=float32), repeats=3)
+        report.figure(f"output layer forward and backward, {name}", 1000 * taken, "ms")
 
 
 def compare_whole(

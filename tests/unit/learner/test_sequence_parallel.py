@@ -145,7 +145,7 @@ def batches(learner: LearnerConfig, loss: LossConfig, folder: str) -> list[Train
     if loss.objective == "dpo":
         pairs = [Pair(chosen=one, rejected=other) for one, other in zip(samples[::2], samples[1::2], strict=True)]
         return [builder.build_from_pairs(pairs)]
-    return [builder.build_from_samples(part, aggregation=loss.aggregation) for part in (samples[:4], samples[4:])]
+    return [builder.build_from_samples(part, loss) for part in (samples[:4], samples[4:])]
 
 
 Results = list[dict[str, Any]]

@@ -121,6 +121,32 @@ def few_sequences() -> list[list[TrainingSample]]:
     return [[first], [TrainingSample.supervised(ids=first.ids, trained_T=[False] * len(first.ids))]]
 
 
+def partly_zero(*, ranks: int, seed: int, zero: range, needs_all: bool) -> TrainBatch:
+    """A batch in which the sequences `zero` have no advantage."""
+    rows = [
+        replace(row, place=n, advantages_T=as_floats((0.0,) * len(row.ids)) if n in zero else row.advantages_T)
+        for n, row in enumerate(policy_sequences(seed=seed))
+    ]
+    return build_batch(rows, ranks=ranks, micro_batch_tokens=70, pad_id=0, aggregation="sequence", needs_all=needs_all)
+
+
+def uncomputed(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[str, Any]:
+    """Steps in which half, all, almost all and none of the sequences have no advantage, with these computed and without."""
+    learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
+    found: dict[str, Any] = {}
+    optim = replace(OPTIM, eps=1e-4)  # with a small eps Adam would turn rounding of a gradient near 0 into a whole step
+    for name, needs_all in (("computed", True), ("left out", False)):
+        learner.load(f"{folder}/model", optim=optim, total_steps=STEPS)
+        metrics, records = [], []
+        for seed, zero in enumerate((range(4), range(8), range(1, 8), range(0))):
+            batches = partly_zero(ranks=config.ranks, seed=seed, zero=zero, needs_all=needs_all)
+            metrics.append(learner.train([batches.share(rank)], loss=POLICY))
+            records.append(learner.token_records()[1])
+        found[name] = {"metrics": metrics, "weights": weights_of(learner), "records": records, "steps": learner.steps}
+    learner.close()
+    return found
+
+
 def tensor_bytes() -> int:
     """Memory of all tensors that are alive in this process."""
     gc.collect()
@@ -270,6 +296,29 @@ def test_a_lone_sequence_trains_alike_on_two_ranks(alone, shared):
             {name: one[name] for name in ("loss", "grad_norm")}, abs=1e-4
         )
         assert (none, nothing) == ({"skipped": 1.0}, {"skipped": 1.0})
+
+
+@pytest.mark.parametrize("config", [LearnerConfig(), LearnerConfig(ranks=2, zero_stage=3)], ids=["one", "two, stage 3"])
+def test_sequences_without_an_advantage_need_no_pass(folder: Path, config: LearnerConfig) -> None:
+    """Loss, gradient, optimiser steps and weights are as if they were computed, also if no sequence has an advantage."""
+    results = in_processes(uncomputed, ranks=config.ranks, arguments=(str(folder), config))
+    computed, left_out = results[0]["computed"], results[0]["left out"]
+    exact = ("learning_rate", "skipped", "updates")
+    for all_ones, few in zip(computed["metrics"], left_out["metrics"], strict=True):
+        assert {name: few[name] for name in exact} == {name: all_ones[name] for name in exact}
+        assert few["loss"] == pytest.approx(all_ones["loss"], abs=1e-6)
+        assert few["grad_norm"] == pytest.approx(all_ones["grad_norm"], rel=1e-5, abs=1e-7)
+        assert few["advantage_abs"] == pytest.approx(all_ones["advantage_abs"], rel=1e-5, abs=1e-7)
+        assert few["entropy"] == pytest.approx(all_ones["entropy"], abs=0.3)  # of the engine for some tokens
+    for name, tensor in computed["weights"].items():
+        assert torch.allclose(left_out["weights"][name], tensor, atol=1e-6), name
+    assert (computed["steps"], left_out["steps"]) == (STEPS, STEPS)
+    assert "mismatch_abs" not in left_out["metrics"][1]
+    surprises = [-row.behaviour_T[row.trained_T].astype(float).mean() for row in policy_sequences(seed=1)]
+    assert left_out["metrics"][1]["entropy"] == pytest.approx(sum(surprises) / len(surprises), rel=1e-6)
+    places = [sorted(record.place for result in results for record in result["left out"]["records"][1])]
+    assert places == [list(range(8))]
+    assert [record.as_json() for record in left_out["records"][1]] == [{"untrained": "zero_advantage"}] * 8
 
 
 def test_a_restored_run_continues_bit_for_bit(alone, shared):

@@ -104,7 +104,7 @@ def _by_place(batch: StepBatch, records: Sequence[TokenRecord], loss: LossConfig
     """Return by answer the values of a record at the tokens that a loss trains."""
     samples = {sample.place: sample for sample in build_samples(loss, batch.groups)}
     found = {}
-    for record in records:
+    for record in (one for one in records if len(one.logprobs_T)):  # answers without an advantage have no values
         trained_T = samples[record.place].trained_T
         if int(trained_T.sum()) != len(record.logprobs_T):
             raise ValueError(

@@ -12,7 +12,7 @@ from support.turns import turn_of
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.micro_batches import MicroBatch, build_batch
 from temper.learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
-from temper.learner.losses.config import Aggregation
+from temper.learner.losses.config import Aggregation, LossConfig
 from temper.rollout.sampling import Sampling
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
@@ -226,6 +226,40 @@ def test_a_rank_without_a_sequence_gets_weightless_micro_batches():
     batch = build_batch([supervised(3), untrained], ranks=3, micro_batch_tokens=99, pad_id=0)
     assert [[float(m.weights_BT.sum()) for m in share] for share in batch.micro_batches] == [[2.0], [0.0], [0.0]]
     assert (batch.denominator, batch.samples, batch.trained_tokens) == (2.0, 1, 2)
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+def test_rows_without_an_advantage_count_but_are_not_computed(aggregation: Aggregation) -> None:
+    samples = samples_from_groups(
+        [group(trajectory(FIRST, reward=1.0), trajectory(SECOND, reward=0.0)), group(trajectory(FIRST, reward=1.0))],
+        advantage="rloo",
+    )
+    every, few = (
+        build_batch(
+            samples,
+            ranks=2,
+            micro_batch_tokens=99,
+            pad_id=0,
+            aggregation=aggregation,
+            constant_length=7,
+            needs_all=all_,
+        )
+        for all_ in (True, False)
+    )
+    assert (few.denominator, few.trained_tokens) == (every.denominator, every.trained_tokens)
+    assert (every.samples, few.samples) == (3, 2)
+    weights = [
+        sum(float(one.weights_BT.sum()) for share in made.micro_batches for one in share) for made in (every, few)
+    ]
+    assert weights[0] - weights[1] == pytest.approx(few.uncomputed.weight)
+    none = build_batch(samples[2:], ranks=2, micro_batch_tokens=99, pad_id=0, needs_all=False)
+    assert [[float(one.weights_BT.sum()) for one in share] for share in none.micro_batches] == [[0.0], [0.0]]
+
+
+def test_a_loss_that_needs_all_tokens_says_so() -> None:
+    assert not any(one.needs_all_tokens for one in (LossConfig(), LossConfig(surrogate="cispo")))
+    for settings in ({"kl_coefficient": 0.1}, {"entropy_bonus": 0.1}, {"objective": "nll"}, {"objective": "distill"}):
+        assert LossConfig(**settings).needs_all_tokens, settings
 
 
 def test_a_batch_without_a_trained_token_has_no_micro_batches():

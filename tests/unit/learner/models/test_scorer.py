@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.refusals import refuses
 from support.tiny_models import gemma2, llama, nemotron_h, qwen3, qwen3_tied
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
@@ -29,7 +30,7 @@ from temper.learner.batches.micro_batches import Prompts
 from temper.learner.config import Recomputed
 from temper.learner.models import mamba_scan
 from temper.learner.models.loading import read_model, recompute
-from temper.learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
+from temper.learner.models.logprobs import float32_logits, token_entropies, token_logprobs, vocabulary_scores
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.shared_prompt import causal_logits, require_recomputable
 
@@ -116,6 +117,28 @@ def test_a_float32_head_of_a_bfloat16_model_is_exact(family: Callable[[Path], Pa
         found = Scorer(model, model, tokens=8, float32_head=True)(ids_BT, wanted_BT).logprobs_BT
     expected_BT = logits_BTV[:, :-1].log_softmax(-1).gather(-1, ids_BT[:, 1:, None])[..., 0]
     assert torch.allclose(found[:, 1:].double(), expected_BT * wanted_BT[:, 1:], atol=1e-5)
+
+
+class Calls(TorchDispatchMode):
+    """Remembers the operators that were called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_gpu_multiplies_half_precision_with_a_float32_result() -> None:
+    with FakeTensorMode():
+        hidden_ND, weight_VD = (torch.empty(rows, D, dtype=torch.bfloat16, device="cuda") for rows in (N, V))
+        with Calls() as calls:
+            logits_NV = float32_logits(hidden_ND, weight_VD, None)
+    assert (logits_NV.shape, logits_NV.dtype) == ((N, V), torch.float32)
+    assert "aten.mm.dtype" in calls.names
+    assert not any("_to_copy" in name for name in calls.names)
 
 
 def test_frozen_weights_get_no_gradient():
