@@ -12,6 +12,7 @@ import psutil
 import torch
 from transformers import logging as transformers_logging
 
+import temper.rollout.deferred_imports  # noqa: F401
 from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter
 from temper.learner.batches.builder import BuildBatches, build_shares
 from temper.learner.batches.micro_batches import BatchShare
