@@ -9,12 +9,14 @@ import ctypes
 import gc
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkContext, ForkProcess
 
 import torch
 from torch._dynamo import config as dynamo
+from vllm import envs
 from vllm.v1.engine import utils
 
 from temper.rollout.engines.vllm_settings import MMAP_THRESHOLD, ON_CPU
@@ -42,6 +44,9 @@ class CoreProcess(ForkProcess):
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
         dynamo.disable = os.environ["TORCHDYNAMO_DISABLE"] == "1"
         _keep_freed()
+        if (raylet := sys.modules.get("ray._raylet")) is not None:
+            # vLLM can't set the title, because Ray has overwritten the arguments that it looks for.
+            raylet.setproctitle(f"{envs.VLLM_PROCESS_NAME_PREFIX}::{self.name}")
         super().run()
 
 
