@@ -10,8 +10,9 @@ import gc
 import os
 import stat
 import sys
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from multiprocessing.context import ForkContext, ForkProcess
 
 import torch
@@ -35,8 +36,16 @@ class CoreProcess(ForkProcess):
 
         A thread that has run parallel code would wait for its OpenMP threads, which a fork does not copy.
         """
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(super().start).result()
+        started: Future[None] = Future()
+
+        def fork() -> None:
+            try:
+                started.set_result(ForkProcess.start(self))
+            except Exception as error:
+                started.set_exception(error)
+
+        threading.Thread(target=fork).start()
+        started.result()
 
     def run(self) -> None:
         gc.freeze()  # the parent's garbage, such as references of Ray, is the parent's to free
