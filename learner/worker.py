@@ -8,11 +8,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import temper.rollout.deferred_imports  # noqa: F401
+
 import psutil
 import torch
 from transformers import logging as transformers_logging
 
-import temper.rollout.deferred_imports  # noqa: F401
 from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter
 from temper.learner.batches.builder import BuildBatches, build_shares
 from temper.learner.batches.micro_batches import BatchShare

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import temper.rollout.deferred_imports  # noqa: F401
 from temper.envs.core.process import LearnerDied
 from temper.orchestrator.cluster.actors import run_in_task
 from temper.orchestrator.cluster.bundles import reserve

@@ -8,9 +8,10 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import temper.rollout.deferred_imports  # noqa: F401
+
 import numpy as np
 
-import temper.rollout.deferred_imports  # noqa: F401
 from temper.envs.core.errors import describe_error
 from temper.envs.core.process import MemoryUsage, WorkerDied
 from temper.rollout.budget.rule import ThinkingTags, extra_args
