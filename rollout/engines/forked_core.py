@@ -40,7 +40,8 @@ class CoreProcess(ForkProcess):
 
         def fork() -> None:
             try:
-                started.set_result(ForkProcess.start(self))
+                ForkProcess.start(self)
+                started.set_result(None)
             except Exception as error:
                 started.set_exception(error)
 
