@@ -72,8 +72,9 @@ check: setup  ## ruff (rules and format), imports and mypy
 	@MYPYPATH=.types:tests .venv/bin/mypy $(PACKAGES)
 	@MYPYPATH=.types:tests .venv/bin/mypy --explicit-package-bases requirements tests
 
-bench: setup  ## measure rollout, learner, its memory, weight push and loop with the model of CONFIG, the driver, and the loop beside TRL
+bench: setup  ## measure the start, rollout, learner, its memory, weight push and loop with the model of CONFIG, the driver, and the loop beside TRL
 	@PYTHONPATH=tests $(PY) -m bench $(CONFIG) $(ARGS)
+	@PYTHONPATH=tests $(PY) -m bench.start $(CONFIG) $(ARGS)
 	@PYTHONPATH=tests $(PY) -m bench.driver
 	@PYTHONPATH=tests $(PY) -m bench.memory
 	@PYTHONPATH=tests $(PY) -m bench.beside_trl

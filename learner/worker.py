@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import temper.rollout.deferred_imports  # noqa: F401
+
 import psutil
 import torch
 from transformers import logging as transformers_logging

@@ -147,8 +147,8 @@ install_torch() {
 # What no run imports is left out: tests, other model families, Ray's libraries above its core.
 compile_bytecode() {
     local site unused
-    unused='tests?/|transformers/models/(?!auto|mamba|nemotron|qwen3/|llama/)|ray/(rllib|data|tune|train|serve)/'
-    unused+='|(anthropic|databricks|fontTools|networkx|pip|sklearn)/'
+    unused='tests?/|transformers/models/(?!auto|gemma/|gpt2/|llama/|mamba|nemotron|qwen|t5/|zamba2/)|ray/(rllib|data|tune|train|serve)/'
+    unused+='|(anthropic|databricks|fontTools|pip|sklearn)/'
     site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     "$python" -W ignore -m compileall -q -j 0 -x "site-packages/(.*/)?($unused)" "$site" >/dev/null ||
         true # some packages ship templates that are no valid Python

@@ -110,6 +110,8 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Its head would store 100,000 calls at 2 kB each. Without a dashboard nobody reads them.
     os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
+    # Ray would start an idle worker for each CPU beforehand, at a CPU second each.
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     address = os.environ.get("RAY_ADDRESS", "local")
     require_head(address)
     variables = worker_variables() | {MIN_LEVEL_VARIABLE: str(min_sandbox_level)} | _driver_variables()

@@ -8,6 +8,8 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import temper.rollout.deferred_imports  # noqa: F401
+
 import numpy as np
 
 from temper.envs.core.errors import describe_error
@@ -36,6 +38,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from temper.rollout.engines.forked_core import forked_core
 from temper.rollout.engines.rollout_arguments import rollout_arguments
 from temper.rollout.engines.vllm_stats import StatsRecorder, TurnClocks
 
@@ -144,7 +147,7 @@ class VllmEngine:
         self._served = 0
         """Number of weight loads. Only prompts of the same weights share cached blocks."""
         self._scratch = ScratchFolder()
-        with self._scratch.use():
+        with self._scratch.use(), forked_core():
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda _config, _index: self._stats])
         assert self._llm.logger_manager is not None
         self._process = EngineProcess(lambda: self._llm.errored, raised=EngineDeadError)
