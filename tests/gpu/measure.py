@@ -7,12 +7,12 @@ shares one (`SHARED`). It runs in a separate process with a deadline: a fault in
 import argparse
 import importlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +44,10 @@ SHARED = {
 """The parts that have no file of their name: their file and their arguments."""
 PART_S = 1200.0
 """Time of a part without `--within`, in seconds."""
+FINDINGS, LOG = "findings.md", "parts.log"
+"""Files of `--out` for all parts: their findings, each as soon as it is known, and their output."""
 KEPT = ("metrics.jsonl", "result.svg", "report.html")
-"""Files of a part's run that `--out` keeps."""
+"""Files of a part's run that `--out` keeps in a zip archive, because few files may come back from a borrowed machine."""
 ENDS = {0: "all holds", 3: "a figure does not hold", 4: "nothing measured"}
 """The end of a part by its exit status."""
 TAIL = 25
@@ -94,8 +96,6 @@ class Report:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self.folder = file.parent
-        """Folder for the files of a part."""
         self.holds = True
         self.figures = 0
 
@@ -140,15 +140,15 @@ def run_part(name: str, file: Path, *, small: bool) -> int:
 def run_apart(name: str, *, folder: Path, small: bool, limit_s: float) -> Outcome:
     """Run a part in a separate process, which is killed with its children at the deadline.
 
-    `folder` gets its findings, each as soon as it is known, its output, and the `KEPT` files of its run.
+    `folder` gets its findings, its output, and the `KEPT` files of its run.
     """
     began = time.monotonic()
-    found, log = folder / f"{name}.md", folder / f"{name}.log"
-    found.write_text("", encoding="utf-8")
+    found, log = folder / FINDINGS, folder / LOG
+    of_findings, of_log = (_begin(file, f"## {PARTS[name]}\n\n") for file in (found, log))
     command = [sys.executable, "-m", "gpu.measure", "--part", name, "--found", str(found)]
     with (
         tempfile.TemporaryDirectory(prefix="temper-gpu-", ignore_cleanup_errors=True) as scratch,
-        log.open("w") as output,
+        log.open("ab") as output,
     ):
         tuning = {"TRITON_PRINT_AUTOTUNING": "1", "TRITON_CACHE_AUTOTUNING": "1"}  # the next run tunes nothing again
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": scratch} | tuning
@@ -166,15 +166,24 @@ def run_apart(name: str, *, folder: Path, small: bool, limit_s: float) -> Outcom
             word, status = f"ran out of its time of {limit_s:.0f} s", 1
         finally:
             _end(process)
-            for kept in (path for file in KEPT for path in Path(scratch).rglob(file)):
-                shutil.copyfile(kept, folder / f"{name}-{kept.name}")
+            if kept := [path for file in KEPT for path in Path(scratch).rglob(file)]:
+                with zipfile.ZipFile(folder / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+                    for path in kept:
+                        archive.write(path, path.name)
     where = f"{machine_words()}{', small form' if small else ''}"
     lines = [f"## {PARTS[name]}", "", f"`{name}`, {time.monotonic() - began:.0f} s: {word}. {where}.", ""]
-    lines.append(found.read_text(encoding="utf-8"))
+    lines.append(found.read_bytes()[of_findings:].decode())
     if status not in ENDS:
-        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
+        tail = log.read_bytes()[of_log:].decode(errors="replace").splitlines()[-TAIL:]
         lines += ["```", *tail, "```", ""]
     return Outcome(section="\n".join(lines), holds=status in (0, 4))
+
+
+def _begin(file: Path, heading: str) -> int:
+    """Append a heading to a file. Return the size of both."""
+    with file.open("a", encoding="utf-8") as out:
+        out.write(heading)
+    return file.stat().st_size
 
 
 def _end(leader: subprocess.Popen[bytes]) -> None:
@@ -220,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--within", type=float, metavar="SECONDS", help=f"time that the parts share (default: {PART_S:.0f} each)"
     )
-    parser.add_argument("--out", type=Path, help="folder for each part's findings, output and charts, and for the page")
+    parser.add_argument("--out", type=Path, help="folder for findings, output, archives of charts, and the page")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument(
         "--page", type=Path, help="the page (default: gpu.md of --out, else docs/gpu.md, with --only none)"
