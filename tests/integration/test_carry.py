@@ -44,10 +44,10 @@ IMPORTS = """
 import importlib, sys
 from importlib.machinery import PathFinder
 
-class Finder:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        return None if name.partition(".")[0] in absent else PathFinder.find_spec(name, path, target)
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in absent else super().find_spec(name, path, target)
 
 absent, modules = (set(words.split(",")) for words in sys.argv[1:])
 sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
