@@ -196,8 +196,8 @@ def _install(packages: Sequence[str], site: Path, python: str) -> None:
 
     Raise `ValueError` with the end of uv's errors if one can't be had.
     """
-    command = [Path(sys.executable).with_name("uv"), "pip", "install", "--no-deps", "--no-build-isolation"]
-    there = ["--target", site, "--python-version", python, "--python-platform", PLATFORM]
+    command = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--no-deps", "--no-build-isolation"]
+    there = ["--target", str(site), "--python-version", python, "--python-platform", PLATFORM]
     variables = {"DS_BUILD_OPS": "0", "DS_IGNORE_CUDA_DETECTION": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
     env = os.environ | variables
     ran = subprocess.run([*command, *there, *packages], capture_output=True, text=True, check=False, env=env, cwd=ROOT)

@@ -12,11 +12,14 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from requirements.carry import (
+    CALL_S,
     LOCK,
     PARTS,
     SCRIPT,
     UNUSED,
+    WITHIN_S,
     closure,
+    command,
     for_one_gpu,
     main,
     names_in,
@@ -104,11 +107,15 @@ def test_each_part_runs_in_the_call_that_completes_what_it_needs(tmp_path: Path)
     made = [tmp_path / f"{need}.tar.xz" for need in PARTS]
     for archive in made:
         archive.write_bytes(bytes(10))
-    assert [parts_of(pieces) for pieces in packed(made, limit=15)] == [
+    calls = packed(made, limit=15)
+    assert [parts_of(pieces) for pieces in calls] == [
         list(PARTS["deepspeed"]),
         [*PARTS["vllm"], *PARTS["ray"]],
         [*PARTS["also"]],
     ]
+    shared = [int(command(tmp_path, pieces).split("--within ")[1].split()[0]) for pieces in calls]
+    assert shared == [WITHIN_S["deepspeed"], CALL_S, WITHIN_S["also"]]
+    assert sum(WITHIN_S.values()) <= 25 * 60
 
 
 def fat_binary(*entries: tuple[int, int, bytes]) -> bytes:
