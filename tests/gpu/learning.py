@@ -4,9 +4,12 @@ FLOPs are 6 a parameter and token (Kaplan et al., "Scaling Laws for Neural Langu
 attention's scores and the scan.
 """
 
+from inspect import signature
+
 import torch
 from gpu.machine import LARGE, SMALL, fresh, on_gpu, peak_flops, peak_gib, seconds
 from gpu.measure import Report
+from torch.nn.attention.varlen import varlen_attn
 
 from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import TrainingSample
@@ -28,6 +31,10 @@ def run(report: Report, *, small: bool) -> None:
         loaded = rank.load(str(folder), optim=optim, total_steps=100)
         model = count_model(read_config(folder), config, name="fresh")
     planned = rank_memory(model, config, [optim], pass_tokens=config.micro_batch_tokens, gpu=on_gpu())
+    report.note(f"torch's kernel for packed rows takes {', '.join(signature(varlen_attn).parameters)}")
+    report.note(loaded.note)
+    report.figure("rows are packed", float(not loaded.padded_because), at_least=1.0)
+    report.note(f"a hybrid of {parameters:,} parameters, {rows} sequences of {length} tokens an update")
     ids_BT = torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(0)).tolist()
     samples = [TrainingSample.supervised(ids=tuple(ids), trained_T=[False, *[True] * (length - 1)]) for ids in ids_BT]
     share = build_batch(samples, ranks=1, micro_batch_tokens=config.micro_batch_tokens, pad_id=0).share(0)
@@ -38,9 +45,6 @@ def run(report: Report, *, small: bool) -> None:
     last = rank.train_step(share, loss=loss)
     rank.close()
     tokens = rows * length
-    report.note(loaded.note)
-    report.figure("rows are packed", float(not loaded.padded_because), at_least=1.0)
-    report.note(f"a hybrid of {parameters:,} parameters, {rows} sequences of {length} tokens an update")
     report.figure(
         "loss after six updates on the same batch, over the first", last["loss"] / first["loss"], at_most=0.99
     )

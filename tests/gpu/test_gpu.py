@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from gpu.kernels import largest
 from gpu.machine import on_gpu
-from gpu.measure import HEAD, PAGE, PART_S, PARTS, Report, check, run_apart
+from gpu.measure import FINDINGS, HEAD, LOG, PAGE, PART_S, PARTS, Report, check, run_apart
 
 from requirements.carry import PARTS as CARRIED
 
@@ -34,7 +34,8 @@ def test_parts_share_the_time_and_leave_their_files(tmp_path: Path) -> None:
     assert not check(["learning", "kernels"], folder=tmp_path, page=page, small=True, within_s=1.0)
     assert time.monotonic() - began < 10
     assert page.read_text(encoding="utf-8").count("ran out of its time") == 2
-    assert {"learning.md", "learning.log", "kernels.md", "kernels.log"} < {path.name for path in tmp_path.iterdir()}
+    assert {path.name for path in tmp_path.iterdir()} == {"gpu.md", FINDINGS, LOG}
+    assert (tmp_path / FINDINGS).read_text().count("## ") == 2
 
 
 @pytest.mark.parametrize(

