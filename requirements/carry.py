@@ -197,6 +197,7 @@ def _install(packages: Sequence[str], site: Path, python: str) -> None:
     Raise `ValueError` with the end of uv's errors if one can't be had.
     """
     command = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--no-deps", "--no-build-isolation"]
+    command += ["--link-mode", "copy"]  # files are changed in place, and uv's cache must keep its own
     there = ["--target", str(site), "--python-version", python, "--python-platform", PLATFORM]
     variables = {"DS_BUILD_OPS": "0", "DS_IGNORE_CUDA_DETECTION": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
     env = os.environ | variables

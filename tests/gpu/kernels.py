@@ -170,8 +170,8 @@ def compare_head(report: Report, *, shape: tuple[int, int, int]) -> None:
              for at, value in enumerate(own)]  # fmt: skip
 
     def scored(*, float32: bool) -> torch.Tensor:
-        score = partial(vocabulary_scores, *own, None, targets_N.to(device()), entropy=False, tokens=rows)
-        logprobs_N, _ = score(float32=float32)
+        targets = targets_N.to(device())
+        logprobs_N, _ = vocabulary_scores(own[0], own[1], None, targets, entropy=False, tokens=rows, float32=float32)
         own[0].grad = own[1].grad = None
         logprobs_N.sum().backward()
         return logprobs_N.detach()

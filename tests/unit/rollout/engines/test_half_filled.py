@@ -21,7 +21,7 @@ class Quantizing(QuantizeMethodBase):
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Make the weight what the kernel reads: another type, and a scale beside it."""
-        weight = layer.weight.data
+        weight = layer.get_parameter("weight").data
         layer.weight = torch.nn.Parameter(weight.to(torch.float8_e4m3fn), requires_grad=False)
         layer.weight_scale = torch.nn.Parameter(weight.abs().max().reshape(1), requires_grad=False)
 
@@ -48,11 +48,12 @@ def load_part(param: torch.nn.Parameter, loaded: torch.Tensor, part: int) -> Non
 
 @pytest.mark.parametrize(("method", "seen"), [(Quantizing, True), (FromFiles, False)])
 def test_a_part_that_a_push_lacks_is_seen_in_quantized_layers_too(method: type[QuantizeMethodBase], seen: bool) -> None:
-    model = torch.nn.ModuleDict({"layer": FusedLayer(method())})
+    layer = FusedLayer(method())
+    model = torch.nn.ModuleDict({"layer": layer})
     record_metadata_for_reloading(model)
-    model["layer"].quant_method.process_weights_after_loading(model["layer"])
+    layer.quant_method.process_weights_after_loading(layer)
     initialize_layerwise_reload(model)
     assert _half_filled(model) == set()  # nothing is loaded: `_require_complete` compares names
     for part, missing in ((0, {"layer"} if seen else set()), (1, set())):
-        model["layer"].weight.weight_loader(model["layer"].weight, torch.ones(4, 8), part)
+        layer.weight.weight_loader(layer.weight, torch.ones(4, 8), part)  # type: ignore[attr-defined]
         assert _half_filled(model) == missing
