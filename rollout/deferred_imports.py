@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 FUNCTIONS = {"sklearn.metrics": "roc_curve", "scipy.optimize": "linear_sum_assignment"}
-USERS = ("transformers.generation.candidate_generator", "transformers.loss.loss_for_object_detection")
+USERS = ("transformers.generation.candidate_generator", "transformers.loss.loss_utils")
 
 
 class _Deferred(ModuleType):

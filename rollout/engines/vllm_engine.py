@@ -38,7 +38,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from temper.rollout.engines.forked_core import forked_core
+from temper.rollout.engines.core_process import light_core
 from temper.rollout.engines.rollout_arguments import rollout_arguments
 from temper.rollout.engines.vllm_stats import StatsRecorder, TurnClocks
 
@@ -147,7 +147,7 @@ class VllmEngine:
         self._served = 0
         """Number of weight loads. Only prompts of the same weights share cached blocks."""
         self._scratch = ScratchFolder()
-        with self._scratch.use(), forked_core():
+        with self._scratch.use(), light_core():
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda _config, _index: self._stats])
         assert self._llm.logger_manager is not None
         self._process = EngineProcess(lambda: self._llm.errored, raised=EngineDeadError)

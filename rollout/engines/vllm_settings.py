@@ -10,8 +10,7 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 ON_CPU = not torch.cuda.is_available()
-MMAP_THRESHOLD = 2**30
-KEEP_FREED = f"glibc.malloc.mmap_threshold={MMAP_THRESHOLD}:glibc.malloc.trim_threshold={2**32}"
+KEEP_FREED = f"glibc.malloc.mmap_threshold={2**30}:glibc.malloc.trim_threshold={2**32}"
 """Lets malloc reuse freed memory, in processes that start with it."""
 
 

@@ -1,0 +1,30 @@
+"""Starts vLLM's engine process without imports that no run calls."""
+
+import contextlib
+from collections.abc import Iterator
+from multiprocessing.context import SpawnContext, SpawnProcess
+
+import temper.rollout.deferred_imports  # noqa: F401
+
+# A fork of the front end would save its imports too, but it hung in 9 of 108 starts beside busy threads of Ray.
+
+
+class CoreProcess(SpawnProcess):
+    """A spawned process that imports this module before vLLM, because its class is unpickled first."""
+
+
+class _CoreContext(SpawnContext):
+    Process = CoreProcess
+
+
+@contextlib.contextmanager
+def light_core() -> Iterator[None]:
+    """Let an engine that is made in this block spawn its process as a `CoreProcess`."""
+    from vllm.v1.engine import utils  # the engine's process need not import it here
+
+    spawn = utils.get_mp_context
+    utils.get_mp_context = _CoreContext
+    try:
+        yield
+    finally:
+        utils.get_mp_context = spawn
