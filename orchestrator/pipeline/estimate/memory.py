@@ -407,7 +407,7 @@ def engine_memory(
     model: "PlannedModel", engine: EngineConfig, *, gpu_bytes: float, overhead: int, router_replay: bool
 ) -> EngineMemory:
     """Return the memory of an engine's process. `gpu_bytes` is the memory of its GPU, 0 on a CPU."""
-    cached_prefixes = gpu_bytes > 0 and engine.prefix_caching != "off" and not router_replay
+    cached_prefixes = engine.prefix_caching != "off" and not router_replay
     width, tensor = 4 if engine.dtype == "float32" else 2, engine.tensor_parallel
     weights = width * model.parameters // engine.processes
     allowed = int(engine.gpu_memory_utilization * gpu_bytes)
