@@ -9,6 +9,7 @@ from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
@@ -35,6 +36,23 @@ if ON_CPU:
 
 class PromptScheduler(Scheduler):
     """Computes a prompt in two passes, and lets requests with the same prompt wait for the first."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._allocate = self.kv_cache_manager.allocate_slots
+        self.kv_cache_manager.allocate_slots = self._allocate_slots
+
+    def _allocate_slots(self, request: Request, num_new_tokens: int, **given: Any) -> KVCacheBlocks | None:
+        """Return new cache blocks. Inside a block a sampled token needs none, and vLLM's search for them costs more than
+        its cache saves with short prompts.
+
+        The first two tokens of a block release the block before, and the last one makes it a prefix.
+        """
+        computed = request.num_computed_tokens
+        samples = num_new_tokens == 1 and computed >= request.num_prompt_tokens
+        if samples and 2 <= computed % self.block_size < self.block_size - 1:
+            return self.kv_cache_manager.empty_kv_cache_blocks
+        return self._allocate(request, num_new_tokens, **given)
 
     def _shared_end(self, request: Request) -> int:
         """Return how many tokens of a prompt its requests share: 0 if it is short, or needs all log-probabilities."""
