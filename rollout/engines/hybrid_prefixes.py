@@ -18,7 +18,7 @@ from vllm.v1.request import Request
 
 from temper.rollout.engines.vllm_settings import ON_CPU
 
-SHORTEST = 64
+SHORTEST = 128
 """Tokens of the shortest prompt that is shared. A wait costs a pass, which is as long as the computation of short ones."""
 
 
@@ -97,11 +97,14 @@ class PromptScheduler(Scheduler):
         )
 
 
-def keep_draws(model_runner: Any) -> None:
-    """Let requests draw no random number in a pass that ends inside their prompt, so that their seeds hold.
+def share_prompts(model_runner: Any) -> None:
+    """Let a runner copy whole blocks of cached prompts, and draw no random number in a pass that ends inside a prompt.
 
-    vLLM draws one and undoes it with `Generator.set_offset`, which a CPU's generator lacks.
+    Mamba and attention layers have views of the same blocks. vLLM copies the first view that begins at an address, so the
+    view of a whole block must come first. It also undoes such a draw with `Generator.set_offset`, which a CPU's generator
+    lacks, so seeds would not hold.
     """
+    model_runner.kv_caches.sort(key=lambda cache_B: -cache_B[0].nbytes)
     sample = model_runner.sample_tokens
 
     def sample_tokens(grammar_output: Any) -> Any:

@@ -176,7 +176,7 @@ class VllmEngine:
         if self._config.speculation != "off" and not second:
             await self._llm.collective_rpc("sample_drafts", args=(self._tags is not None,))
         if self._llm.vllm_config.scheduler_config.scheduler_cls is PromptScheduler:
-            await self._llm.collective_rpc("keep_draws")
+            await self._llm.collective_rpc("share_prompts")
         if self._record_experts and second:
             self._expert_layers = (await self._llm.collective_rpc("expert_layers"))[0]
         elif self._record_experts:
