@@ -61,7 +61,8 @@ class EngineConfig:
     """Most tokens in one forward pass, prompts included; on a CPU at least `max_model_len`, as a prompt is one pass."""
     prefix_caching: PrefixCaching = free("auto")
     """Whether to cache common prefixes while the weights stay the same: a group's prompt, earlier turns of an episode. auto
-    is on, except for hybrid models and router replay on a CPU. A profile turns it off on GPUs if the plan is faster so.
+    is on, except on a CPU with router replay or a hybrid model other than Nemotron-H. A profile turns it off on GPUs if the
+    plan is faster so.
     """
     runner: Runner = free("auto")
     """vLLM's model runner. auto is v2, or v1 on a CPU, where v2 does not run."""

@@ -11,6 +11,7 @@ from vllm.triton_utils import HAS_TRITON
 from temper.envs.core.bounds import suggest_name
 from temper.rollout.budget.rule import CLOSING
 from temper.rollout.engines.config import OURS, SET_BY, EngineConfig
+from temper.rollout.engines.hybrid_prefixes import PromptScheduler
 from temper.rollout.engines.runners.batch_thinking_processor import BatchThinkingProcessor
 from temper.rollout.engines.runners.choice import RunnerName, choose_runner, set_runner, speculative_config
 from temper.rollout.engines.runners.thinking_processor import ThinkingProcessor
@@ -21,6 +22,8 @@ WHOLE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """Unquantized cache types, by their names in `kv_cache_dtype`."""
 HYBRID_MATCH = 16
 """Cached prefixes of a hybrid model end at multiples of this many tokens. vLLM's default is a block of over a thousand."""
+CACHED_ON_CPU = ("NemotronHForCausalLM",)
+"""Hybrid models whose states can be cached on a CPU: tested ones, with Mamba 2."""
 THINKING_PROCESSORS: dict[RunnerName, type] = {"v1": ThinkingProcessor, "v2": BatchThinkingProcessor}
 """Logits processors of thinking limits, by model runner."""
 
@@ -94,8 +97,11 @@ def rollout_arguments(
     if why_not and config.prefix_caching == "on":
         raise ValueError(f"rollout.engine.prefix_caching=on, but {why_not}; leave it at auto")
     arguments.enable_prefix_caching = config.prefix_caching != "off" and not why_not
-    if arguments.enable_prefix_caching and not ON_CPU and arguments.create_model_config().is_hybrid:
+    if arguments.enable_prefix_caching and arguments.create_model_config().is_hybrid:
         arguments.prefix_match_unit = arguments.prefix_match_unit or HYBRID_MATCH
+        if ON_CPU:
+            arguments.scheduler_cls = PromptScheduler
+            arguments.enable_chunked_prefill = True  # of prompts, `PromptScheduler` divides
     return arguments
 
 
@@ -120,6 +126,6 @@ def _uncached(arguments: AsyncEngineArgs, *, record_experts: bool) -> str:
     if record_experts:
         return "router replay needs the experts of every token, and cached tokens have none"
     model = arguments.create_model_config()
-    if model.is_attention_free or (ON_CPU and model.is_hybrid):
+    if model.is_attention_free or (ON_CPU and model.is_hybrid and model.architecture not in CACHED_ON_CPU):
         return "vLLM can't cache the states of this model's Mamba layers inside a prompt"
     return ""

@@ -39,6 +39,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from temper.rollout.engines.core_process import light_core
+from temper.rollout.engines.hybrid_prefixes import PromptScheduler
 from temper.rollout.engines.rollout_arguments import rollout_arguments
 from temper.rollout.engines.vllm_stats import StatsRecorder, TurnClocks
 
@@ -179,6 +180,8 @@ class VllmEngine:
             await self._llm.collective_rpc("sample_seeded")
         if self._config.speculation != "off" and not second:
             await self._llm.collective_rpc("sample_drafts", args=(self._tags is not None,))
+        if self._llm.vllm_config.scheduler_config.scheduler_cls is PromptScheduler:
+            await self._llm.collective_rpc("share_prompts")
         if self._record_experts and second:
             self._expert_layers = (await self._llm.collective_rpc("expert_layers"))[0]
         elif self._record_experts:

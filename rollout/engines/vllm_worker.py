@@ -32,6 +32,7 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 from temper.envs.core.errors import describe_error
 from temper.rollout.engines.cache_pages import nbytes_of, release_pages, resident_bytes
 from temper.rollout.engines.expert_stacks import has_stackable_experts, join_experts
+from temper.rollout.engines.hybrid_prefixes import share_prompts
 from temper.rollout.engines.runners.draft_sampler import DraftSampler
 from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
 from temper.rollout.engines.runners.layer_recorder import LayerRecorder
@@ -242,6 +243,9 @@ class WorkerExtension:
 
     def sample_drafts(self, limited: bool) -> None:
         DraftSampler(self.model_runner, [ThinkingProcessor] if limited else [])  # type: ignore[attr-defined]
+
+    def share_prompts(self) -> None:
+        share_prompts(self.model_runner)  # type: ignore[attr-defined]
 
     def record_experts(self) -> str:
         """Record expert choices from now on. Return the reason if that is impossible, else ""."""

@@ -410,8 +410,8 @@ def engine_memory(
     model: "PlannedModel", engine: EngineConfig, *, gpu_bytes: float, overhead: int, router_replay: bool
 ) -> EngineMemory:
     """Return the memory of an engine's process. `gpu_bytes` is the memory of its GPU, 0 on a CPU."""
-    records = router_replay and (engine.runner == "v1" or engine.pipeline_parallel > 1)  # by our recorder, not by vLLM
-    cached_prefixes = gpu_bytes > 0 and engine.prefix_caching != "off" and not records
+    recorded = router_replay and (not gpu_bytes or engine.runner == "v1" or engine.pipeline_parallel > 1)
+    cached_prefixes = engine.prefix_caching != "off" and not recorded  # vLLM's second runner records experts by itself
     width, tensor = 4 if engine.dtype == "float32" else 2, engine.tensor_parallel
     weights = width * model.parameters // engine.processes
     allowed = int(engine.gpu_memory_utilization * gpu_bytes)

@@ -37,7 +37,7 @@ from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.config import EpisodeLimits, RolloutConfig
 from temper.rollout.engines.config import Dtype, EngineConfig
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.engines.rollout_arguments import rollout_arguments
+from temper.rollout.engines.rollout_arguments import HYBRID_MATCH, rollout_arguments
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.engines.vllm_worker import _filled
 from temper.rollout.episodes.renderer import Renderer
@@ -51,7 +51,7 @@ from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 ENDS = (byte_tokenizer().eos_token_id,)
 CONFIG = EngineConfig(max_model_len=512, max_sequences=32)
 BLOCK = 128
-"""Tokens of a cache block on a CPU. Prefixes are shared in whole blocks."""
+"""Tokens of a cache block on a CPU. Models without states share prefixes in whole blocks."""
 SLOW = pytest.mark.slow
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
@@ -213,15 +213,15 @@ def each_token_is_compared_with_what_sampled_it(
         assert (expected - divided_by).abs().max() < TOLERANCE
 
 
-async def prefixes_are_computed_once(setup: Setup, *, cached: bool) -> None:
-    """Answers to a long prompt share its computation while the weights stay the same."""
+async def prefixes_are_computed_once(setup: Setup, *, unit: int) -> None:
+    """Answers to a long prompt share its computation, up to a multiple of `unit`, while the weights stay the same."""
     long = replace(setup, prompts=[ids for ids in setup.prompts if len(ids) > BLOCK])
     assert len(long.prompts) == 1
     setup.engine.take_stats()
     assert setup.gap(await long.sample(1, tokens=16)) < TOLERANCE
     assert setup.engine.take_stats().cached_tokens == 0  # the first one with these weights
     assert setup.gap(await long.sample(4, tokens=16)) < TOLERANCE
-    assert setup.engine.take_stats().cached_tokens == (4 * BLOCK if cached else 0)
+    assert setup.engine.take_stats().cached_tokens == 4 * ((len(long.prompts[0]) - 1) // unit * unit)
 
 
 async def a_push_meets_new_requests(setup: Setup, newer: WeightManifest) -> Answers:
@@ -317,8 +317,8 @@ async def in_one_engine(model_dir: Path, config: EngineConfig, stories: Sequence
         await engine.close()
 
 
-async def pushes(engine: VllmEngine, model_dir: Path, *, cached: bool) -> None:
-    """Sample, train, push, sample again, and push once more while requests are in flight."""
+async def pushes(engine: VllmEngine, model_dir: Path, *, unit: int) -> None:
+    """Sample, train, push, sample again, and push once more while requests are in flight. Prompts match in units."""
     tokenizer = load_tokenizer(model_dir)
     texts = ["2+2=?", "What is the capital of Portugal?", "a", "def f(x):\n    return x\n" * 4, "ab" * (BLOCK - 50)]
     prompts = [tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
@@ -326,7 +326,7 @@ async def pushes(engine: VllmEngine, model_dir: Path, *, cached: bool) -> None:
     rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
     setup = Setup(engine=engine, rank=rank, prompts=[ids for ids in prompts if len(ids) > 1])
     try:
-        await prefixes_are_computed_once(setup, cached=cached)
+        await prefixes_are_computed_once(setup, unit=unit)
         before = await setup.sample(8, tokens=24)
         assert setup.gap(before) < TOLERANCE
         assert all(set(said.versions_T) == {0} for _, said in before)
@@ -334,12 +334,12 @@ async def pushes(engine: VllmEngine, model_dir: Path, *, cached: bool) -> None:
         setup.train()
         assert setup.gap(before) > 100 * TOLERANCE  # the trainer has changed, the engine has not
         assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
-        await prefixes_are_computed_once(setup, cached=cached)
+        await prefixes_are_computed_once(setup, unit=unit)
         after = await setup.sample(8, tokens=24)
         assert setup.gap(after) < TOLERANCE
         assert all(set(said.versions_T) == {1} for _, said in after)
 
-        older = setup.model() if cached else None
+        older = setup.model() if unit == BLOCK else None  # transformers can't continue a hybrid
         setup.train()
         newer = setup.publish(2)
         through = await a_push_meets_new_requests(setup, newer)
@@ -436,7 +436,7 @@ def test_an_engine_with_adapters_agrees_with_the_trainer(
     asyncio.run(adapters_and_a_new_engine(make(tmp_path / "model"), config))
 
 
-HYBRID, CACHED = partial(pushes, cached=False), partial(pushes, cached=True)
+HYBRID, CACHED = partial(pushes, unit=HYBRID_MATCH), partial(pushes, unit=BLOCK)
 
 
 @pytest.mark.parametrize(
@@ -475,7 +475,6 @@ def test_engine_and_trainer_agree(
         (EngineConfig(runner="v2"), "runner=v2.*Triton"),
         (EngineConfig(speculation="mtp"), "speculation=mtp"),
         (EngineConfig(speculation="ngram"), "speculation=ngram.*Mamba"),
-        (EngineConfig(prefix_caching="on"), "prefix_caching=on.*Mamba"),
     ],
 )
 def test_an_engine_refuses_what_vllm_does_not_know_or_can_not_do(
@@ -512,16 +511,26 @@ def test_an_output_layer_in_float32_reaches_vllm(tmp_path: Path) -> None:
         (tiny_models.qwen3, EngineConfig(), None),
     ],
 )
-def test_prefixes_of_hybrids_on_gpus_match_inside_of_blocks(
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_prefixes_of_hybrids_match_inside_of_blocks(
     make: Callable[[Path], Path],
     config: EngineConfig,
     unit: int | None,
+    on_cpu: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("temper.rollout.engines.rollout_arguments.ON_CPU", False)
+    monkeypatch.setattr("temper.rollout.engines.rollout_arguments.ON_CPU", on_cpu)
     arguments = rollout_arguments(make(tmp_path / "model"), config, closing=None, record_experts=False)
     assert (arguments.prefix_match_unit, arguments.enable_prefix_caching) == (unit, config.prefix_caching != "off")
+
+
+def test_other_hybrids_on_cpus_cache_no_prefixes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("temper.rollout.engines.rollout_arguments.CACHED_ON_CPU", ())
+    model = tiny_models.nemotron_h(tmp_path / "model")
+    assert not rollout_arguments(model, EngineConfig(), closing=None, record_experts=False).enable_prefix_caching
+    with pytest.raises(ValueError, match=r"prefix_caching=on.*Mamba"):
+        rollout_arguments(model, EngineConfig(prefix_caching="on"), closing=None, record_experts=False)
 
 
 def test_reloaded_layers_are_detected() -> None:
