@@ -36,7 +36,6 @@ class FixedValues:
 
 
 NO_FIXED_VALUES = FixedValues()
-NOTHING_UNCOMPUTED = UncomputedRows()
 MAX_LOGPROB_DIFF, MAX_LOGPROB_DIFF_ON_CPU = 0.05, 0.001
 """Maximum mean difference in nats per token between kernels at equal weights. On a GPU bfloat16 rounding causes 0.01 to
 0.02. On a CPU a layer that runs a single token causes 1e-6 in float32."""
@@ -191,9 +190,7 @@ def subtract_divergence(
     ]
 
 
-def normalise_sums(
-    sums: dict[str, float], *, denominator: float, uncomputed: UncomputedRows = NOTHING_UNCOMPUTED
-) -> dict[str, float]:
+def normalise_sums(sums: dict[str, float], *, denominator: float, uncomputed: UncomputedRows) -> dict[str, float]:
     """Divide the loss by the batch's denominator, all other sums by the weight of their tokens.
 
     The mean surprise (`entropy`) and the mean advantage include uncomputed tokens, with the engine's log-probabilities. The

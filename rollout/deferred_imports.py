@@ -1,7 +1,7 @@
 """Imports transformers without scikit-learn, SciPy and pandas, which take a quarter of a process's start.
 
-It imports them for two functions, of assisted generation and of object detection, and has no setting for that. Import this
-module before the models of transformers.
+transformers imports them for two functions, of assisted generation and of object detection, and no setting prevents that.
+Import this module before the models of transformers.
 """
 
 import importlib

@@ -40,7 +40,7 @@ def require_int(name: str, value: object, *, least: int = 0) -> None:
 
 
 def require_type(name: str, value: object, kind: type) -> None:
-    """Require a value of plain data to be of a type of `TYPES`. A switch is no number."""
+    """Require a value of plain data to be of a type of `TYPES`. A boolean is not a number."""
     if kind is float:
         fits = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     else:

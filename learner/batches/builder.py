@@ -16,6 +16,7 @@ from temper.rollout.trajectory import Group
 BuildBatches = Callable[[list[Group]], list[TrainBatch]]
 """Returns the batches of a step's groups, the same in each process."""
 SUPERVISED = LossConfig(objective="nll")
+"""The default loss: the mean over tokens, all computed."""
 
 
 def build_shares(

@@ -84,16 +84,16 @@ class UncomputedRows:
     places: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, rows: Sequence[TrainingSample], weights: Sequence[float]) -> "UncomputedRows":
+    def of(cls, weighed: Sequence[tuple[TrainingSample, float]]) -> "UncomputedRows":
         sums = [
             (weight * row.trained_tokens, -weight * float(row.behaviour_T[row.trained_T].sum(dtype=np.float64)))
-            for row, weight in zip(rows, weights, strict=True)
+            for row, weight in weighed
         ]
         return cls(
-            weight=sum(weight for weight, _ in sums),
+            weight=sum(total for total, _ in sums),
             surprise=sum(surprise for _, surprise in sums),
-            tokens=sum(row.trained_tokens for row in rows),
-            places=tuple(row.place for row in rows if row.place is not None),
+            tokens=sum(row.trained_tokens for row, _ in weighed),
+            places=tuple(row.place for row, _ in weighed if row.place is not None),
         )
 
 
@@ -178,7 +178,7 @@ class TrainBatch:
                     for items in own
                 ]
                 filler = build_filler(rows=self.filler_rows, pad_id=self.pad_id, shared=shared)
-                fewest = 0 if shared or self.rows else bool(self.trained_tokens)
+                fewest = int(not shared and not self.rows and self.trained_tokens > 0)
                 micro_batches += [filler] * (max(fewest, *counts) - len(own))
             self._built[rank] = BatchShare(
                 micro_batches=tuple(micro_batches),
@@ -240,7 +240,7 @@ def build_batch(
         denominator=float(denominators[aggregation]),
         pad_id=pad_id,
         row_weights=[weight for _, weight in computed] if aggregation == "sequence" else (),
-        uncomputed=UncomputedRows.of([sample for sample, _ in others], [weight for _, weight in others]),
+        uncomputed=UncomputedRows.of(others),
     )
 
 

@@ -17,8 +17,8 @@ from temper.learner.models.sequence_parallel import SequenceGroup, attend_by_hea
 
 BORDERS = torch.int32
 """Type of an attention mask with borders, shape (1, 1, 2, sequences + 1): the starts and the end, of queries and of keys."""
-KERNEL_ARGUMENTS = {"window_size", "enable_gqa"}
-"""Arguments of torch's flash attention that its older releases do not have."""
+KERNEL_ARGUMENTS = {"window_size"}
+"""Needed arguments of torch's flash attention that its older releases do not have."""
 Sides = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Query, key and value of a pass, each (N, heads, width)."""
 FEWER_KEYS: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}

@@ -124,19 +124,19 @@ class _Scored(torch.autograd.Function):
         d_weight_VD: torch.Tensor | None = None
         d_bias_V = torch.zeros_like(bias_V, dtype=torch.float32) if needs_bias else None
         for piece in _parts(len(targets_N), ctx.tokens):
-            warmth_N = None if temperatures_N is None else temperatures_N[piece]
-            d_logits_NV = layer.logits(hidden_ND[piece], warmth_N) if kept_NV is None else kept_NV
+            piece_temperatures_N = None if temperatures_N is None else temperatures_N[piece]
+            d_logits_NV = layer.logits(hidden_ND[piece], piece_temperatures_N) if kept_NV is None else kept_NV
             for rows in _parts(len(d_logits_NV), _rows_at_once(d_logits_NV)):
                 logs_NV = d_logits_NV[rows].sub_(sums_N[piece][rows, None])
                 d_N1 = d_logprobs_N[piece][rows, None]
                 if ctx.entropy:
-                    p_NV, h_N1 = logs_NV.exp(), entropies_N[piece][rows, None]
-                    logs_NV.add_(h_N1).mul_(d_entropies_N[piece][rows, None]).add_(d_N1).mul_(p_NV).neg_()
+                    p_NV, entropies_N1 = logs_NV.exp(), entropies_N[piece][rows, None]
+                    logs_NV.add_(entropies_N1).mul_(d_entropies_N[piece][rows, None]).add_(d_N1).mul_(p_NV).neg_()
                 else:
                     logs_NV.exp_().mul_(-d_N1)
                 logs_NV.scatter_add_(1, targets_N[piece][rows, None], d_N1)
-                if warmth_N is not None:
-                    logs_NV.div_(warmth_N[rows, None])
+                if piece_temperatures_N is not None:
+                    logs_NV.div_(piece_temperatures_N[rows, None])
             if d_hidden_ND is not None:
                 d_hidden_ND[piece] = layer.hidden_gradient(d_logits_NV)
             if needs_weight:

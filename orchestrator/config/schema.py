@@ -17,7 +17,7 @@ from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import bounds_of, field_hints, part_of, unit_of
 from temper.envs.data.config import DataConfig
 from temper.orchestrator.config.keys import require_known_keys
-from temper.orchestrator.config.text import SWITCHES, flatten, merge, parse_yaml, resolve_values
+from temper.orchestrator.config.text import flatten, merge, parse_yaml, resolve_values
 from temper.orchestrator.run.redaction import redact
 
 UNSET = "???"
@@ -28,7 +28,7 @@ BOUNDS = {"greater_than_equal": "must be {ge:g} or more", "less_than": "must be 
 OWN_KEY = re.compile(r"\w+=")
 """The start of an error that names a key without its section."""
 SWITCH = {True: "on", False: "off"}
-"""Words for booleans that are choices of some settings."""
+"""Words that YAML reads as booleans. They are choices of some settings."""
 
 
 def to_settings(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
@@ -60,6 +60,8 @@ def resolve_given(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raise `SettingError` for one without a value.
     """
+    if "${" not in str(given):
+        return dict(given)
     found = _cut_to(given, resolve_values(complete(schema, given)))
     assert isinstance(found, dict)
     return found
@@ -113,7 +115,8 @@ def _completed(hint: Any, value: Any, below: Any, key: str) -> Any:
         value = _section(part, value)
     if isinstance(value, str) and "${" in value:
         return value
-    value = _with_switches(hint, value)
+    if isinstance(value, bool) and SWITCH[False] in _words(hint):
+        return SWITCH[value]
     _require_shape(hint, value, key)
     if not isinstance(value, Mapping):
         return value
@@ -161,24 +164,6 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
         raise SettingError(key, value, "must be a number" if kind is None else "must hold numbers")
     if str in of and not numbers and any(isinstance(one, float | bool) for one in held):  # 1e5, 1.10 and off are lost
         raise SettingError(key, value, "must be text, and YAML reads a number or a switch; quote it in the file")
-
-
-def _with_switches(hint: Any, value: Any) -> Any:
-    """Return a value with booleans in place of YAML's words for them, unless the field takes texts or has these choices.
-
-    Entries of a list of sections or stages are read later.
-    """
-    if isinstance(value, Mapping) and part_of(hint)[0] is None:
-        inner = get_args(hint)[1] if get_origin(hint) is dict else Any
-        return {name: _with_switches(inner, one) for name, one in value.items()}
-    if isinstance(value, list) and get_origin(hint) is not list:
-        return [_with_switches(hint, one) for one in value]
-    switch = value if isinstance(value, bool) else SWITCHES.get(value.lower()) if isinstance(value, str) else None
-    if switch is None or value in _words(hint):
-        return value
-    if SWITCH[False] in _words(hint):
-        return SWITCH[switch]
-    return value if str in (hint, *get_args(hint)) else switch
 
 
 def _words(hint: Any) -> set[Any]:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from difflib import get_close_matches
-from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from temper.orchestrator.run.redaction import blanks, redact, reference
 NO_START = "found character that cannot start any token"
 """libyaml's problem with a tab, @ and `."""
 OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
-SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
-"""Words that YAML 1.1 reads as booleans."""
 RawConfig = dict[str, Any]
 """A configuration as in a YAML file."""
 SHIPPED = Path(__file__).resolve().parents[2] / "configs"
@@ -116,12 +113,10 @@ def _loaded(path: Path) -> dict[str, Any]:
     file = config_file(path)
     found: Any = None
     try:
-        text = with_quoted_words(file.read_text(encoding="utf-8-sig"), str(path))
-        found = OmegaConf.to_container(OmegaConf.load(StringIO(text)))
+        found = OmegaConf.to_container(OmegaConf.load(file))
+        require_decimal(file.read_text(encoding="utf-8"), str(path))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML: {_first_line(error)}") from error
-    except AssertionError:  # OmegaConf's for a file with a word alone
-        pass
     except OSError as error:
         if error.errno is not None:  # else OmegaConf's error for a file with a number alone
             raise
@@ -130,32 +125,23 @@ def _loaded(path: Path) -> dict[str, Any]:
     return found
 
 
-def with_quoted_words(text: str, where: str) -> str:
-    """Return YAML with quotes around its words for booleans (on), so that a field of texts gets them as typed.
-
-    Raise `ValueError` for a number that YAML 1.1 reads in base 8 (010) or 60 (1:30).
-    """
-    parts, end = [], 0
+def require_decimal(text: str, where: str) -> None:
+    """Raise `ValueError` for a number that YAML 1.1 reads in base 8 (010) or 60 (1:30)."""
     for token in yaml.scan(text, Loader=yaml.CSafeLoader):
-        plain = token.value if isinstance(token, yaml.ScalarToken) and token.plain else ""
-        if OTHER_BASE.fullmatch(plain):
-            base, line = 60 if ":" in plain else 8, token.start_mark.line + 1
+        if isinstance(token, yaml.ScalarToken) and token.plain and OTHER_BASE.fullmatch(token.value):
+            base, line = 60 if ":" in token.value else 8, token.start_mark.line + 1
             raise ValueError(
-                f"{where}, line {line}: YAML reads {plain} in base {base}; write a number without a leading zero or "
+                f"{where}, line {line}: YAML reads {token.value} in base {base}; write a number without a leading zero or "
                 f"colons, and quote a text"
             )
-        if plain.lower() in SWITCHES:
-            parts += [text[end : token.start_mark.index], f"'{plain}'"]
-            end = token.end_mark.index
-    return "".join([*parts, text[end:]])
 
 
 def _of_command_line(texts: list[str]) -> dict[str, Any]:
     given = OmegaConf.create()
     for text in texts:
         try:
-            key, equals, value = text.partition("=")
-            given.merge_with_dotlist([f"{key}{equals}{with_quoted_words(value, text)}"])
+            given.merge_with_dotlist([text])
+            require_decimal(text.partition("=")[2], text)
         except (yaml.YAMLError, OmegaConfBaseException, UnicodeEncodeError) as error:
             raise ValueError(f"override {text!r} holds no YAML behind its equals sign: {_first_line(error)}") from error
     plain: Any = OmegaConf.to_container(given)
@@ -173,7 +159,7 @@ def _first_line(error: Exception) -> str:
 def parse_yaml(text: str) -> Any:
     """Return the content of YAML text, with dates as text. Raise `ValueError` for invalid YAML."""
     try:
-        return OmegaConf.to_container(OmegaConf.create(with_quoted_words(text, text)))
+        return OmegaConf.to_container(OmegaConf.create(text))
     except yaml.YAMLError as error:
         raise ValueError(f"{text!r} is not YAML: {error}") from error
 

@@ -136,7 +136,7 @@ def packages_here() -> dict[str, str]:
     return {name: version(name) for name in COMPUTED_BY} | {"machine": platform.machine()}
 
 
-FORMAT = 5
+FORMAT = 6
 """Version of the file. A change of its keys adds one."""
 HEAD = "head"
 EXPERTS = "int16"

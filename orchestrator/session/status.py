@@ -93,7 +93,7 @@ def read_status(folder: Path) -> RunStatus | None:
         return None
     except ValueError as error:
         raise ValueError(
-            f"{file} is damaged or of another version; remove it, a running run writes it again"
+            f"{file} is damaged or of another version; remove it, because a running run writes it again"
         ) from error
 
 

@@ -23,7 +23,7 @@ from temper.orchestrator.session.recording import BatchKeeper, StepBatch, Traine
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import BackgroundWriter
 from temper.orchestrator.stages.step_metrics import (
-    begin_writing,
+    import_writers,
     records_of_step,
     write_stored_batch,
     write_stored_groups,
@@ -64,7 +64,7 @@ class LoopRecords:
     alarms: dict[str, str] = field(default_factory=dict)
     _partial_groups: PartialGroups = field(init=False)
     _writer: BackgroundWriter = field(init=False)
-    _one_process: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    _process_lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self._partial_groups = PartialGroups(note=self.run.progress.note)
@@ -72,7 +72,7 @@ class LoopRecords:
 
     async def restore(self, saved: SavedLoop | None) -> None:
         """Resume from the checkpoint. Truncate event log, metrics and trajectories to it."""
-        self._writer.start(self._start_process(), what=f"{self.stage}: an import")
+        self._writer.start(self._start_process(), what=f"{self.stage}: the first record")
         cut = partial(self.event_log.cut, 0 if saved is None else saved.state.event_rows)
         missing = await self._in_thread("the event log to be cut back", cut)
         # Without a pause, so that an audit finds the same steps in both.
@@ -107,7 +107,8 @@ class LoopRecords:
     async def write_due(self) -> None:
         """Begin to write the records of the last step that are due: its batch, its trajectories, and a checkpoint.
 
-        The loop waits for the records of the step before, and for the copies of these. Raise an unexpected error of the former.
+        The loop waits for the records of the step before, and for the copies of these. Raise an unexpected error of the
+        earlier write.
         """
         await self._writer.wait_written()
         assert self.report is not None
@@ -220,8 +221,9 @@ class LoopRecords:
             if lost := await self._in_process("the groups of a checkpoint to be written", write_groups_of, *args):
                 self.run.progress.note(f"{self.stage}: {GroupsLost(lost)}; a resumed run samples them again")
             await self._in_thread("the event log to be written", self.event_log.sync)
-            saved = replace(self.run.folder.state(), version=version)
-            await self._in_thread("the run's state to be written", partial(self.run.folder.store, saved))
+            self.run.folder.store(
+                replace(self.run.folder.state(), version=version)
+            )  # by the loop's thread, as by others
 
         await self.run.trainer.save(self.stage, step, {STATE_FILE: state.to_text()}, write=write)
         self.keeper.saved(step)
@@ -240,13 +242,13 @@ class LoopRecords:
 
     async def _in_process(self, name: str, function: Callable[..., T], *args: object) -> T:
         """Run a function that reads stored turns in another process, one at a time. Messages call its result `name`."""
-        async with self._one_process:  # another one would take seconds to import torch
+        async with self._process_lock:  # another one would take seconds to import torch
             return await within(self.limit, self.run.in_process(function, *args), stage=self.stage, waiting_for=name)
 
     async def _start_process(self) -> None:
         """Let the other process import its modules, which takes seconds, before the first step needs it."""
         with suppress(OSError, StuckError):  # then the first batch is late or reported
-            await self._in_process("the process of records to start", begin_writing)
+            await self._in_process("the process of records to start", import_writers)
 
     async def _in_thread(self, name: str, function: Callable[[], T]) -> T:
         """Run a function in a thread. Messages call its result `name`."""

@@ -121,7 +121,7 @@ class LoopStage:
             await records.drain()
             raise
         finally:
-            await records.drain(at_most_s=0)  # a second signal
+            await records.drain(at_most_s=0)  # cancels what is left after a second signal
             pool.on_reissue = ignore_reissue
         run.engines.set_served(model)
         return model

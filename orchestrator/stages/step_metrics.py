@@ -204,7 +204,7 @@ def training_rows(
     return rows
 
 
-def begin_writing() -> None:
+def import_writers() -> None:
     """Import this module in the process that calls the functions below."""
 
 

@@ -1,12 +1,13 @@
-"""Starts vLLM's engine process without imports that no run calls."""
+"""Starts vLLM's engine process without imports that no run calls.
+
+It spawns the process, because the fork of a process with Ray's threads may hang.
+"""
 
 import contextlib
 from collections.abc import Iterator
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 import temper.rollout.deferred_imports  # noqa: F401
-
-# A fork of the front end would save its imports too, but it hung in 9 of 108 starts beside busy threads of Ray.
 
 
 class CoreProcess(SpawnProcess):

@@ -238,6 +238,7 @@ class WorkerExtension:
         return str(self.weight_transfer_engine.failure)  # type: ignore[attr-defined]
 
     def sample_seeded(self) -> None:
+        """Replace the runner's sampler by `SeededSampler`."""
         sampler = self.model_runner.sampler  # type: ignore[attr-defined]
         sampler.topk_topp_sampler = SeededSampler(sampler.topk_topp_sampler)
 

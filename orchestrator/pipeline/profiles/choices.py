@@ -332,15 +332,16 @@ def choose_sampling(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
 
 
 USUAL_SEQUENCES, MOST_SEQUENCES = 256, 1024
-"""Most sequences of an engine that are chosen whatever is in flight, and vLLM's default on large GPUs."""
+"""Sequences of an engine that are chosen even if fewer are in flight, and the most that are chosen."""
 
 
 def _engine(settings: ProfiledSettings, inputs: ProfileInputs, *, total: int) -> None:
     """Choose the sequences that fit into an engine at a quarter of their longest length, up to those in flight."""
     settings.choose("rollout.engine.batched_tokens", 8192 if inputs.hardware.gpu_gib < 75 else 16384)
     loops = [own for _, own in settings.trained() if isinstance(own, LoopConfig)]
-    flying = max((loop.slots * loop.group_size for loop in loops), default=0) / settings.value("rollout.workers")
-    wanted = power_of_two(2 * math.ceil(flying) - 1, least=USUAL_SEQUENCES, most=MOST_SEQUENCES)
+    workers = max(1, settings.value("rollout.workers"))  # 0 is refused later
+    in_flight = math.ceil(max((loop.slots * loop.group_size for loop in loops), default=0) / workers)
+    wanted = power_of_two(2 * in_flight - 1, least=USUAL_SEQUENCES, most=MOST_SEQUENCES)  # rounded up
     engine = engine_of(settings, inputs)
     fitting = wanted if engine is None else max(8, engine.sequences(total // 4) // 8 * 8)
     pages = engine.blocks if engine is not None and engine.pages.state_pages else wanted

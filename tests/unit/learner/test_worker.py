@@ -304,12 +304,12 @@ def test_sequences_without_an_advantage_need_no_pass(folder: Path, config: Learn
     results = in_processes(uncomputed, ranks=config.ranks, arguments=(str(folder), config))
     computed, left_out = results[0]["computed"], results[0]["left out"]
     exact = ("learning_rate", "skipped", "updates")
-    for all_ones, few in zip(computed["metrics"], left_out["metrics"], strict=True):
-        assert {name: few[name] for name in exact} == {name: all_ones[name] for name in exact}
-        assert few["loss"] == pytest.approx(all_ones["loss"], abs=1e-6)
-        assert few["grad_norm"] == pytest.approx(all_ones["grad_norm"], rel=1e-5, abs=1e-7)
-        assert few["advantage_abs"] == pytest.approx(all_ones["advantage_abs"], rel=1e-5, abs=1e-7)
-        assert few["entropy"] == pytest.approx(all_ones["entropy"], abs=0.3)  # of the engine for some tokens
+    for every, few in zip(computed["metrics"], left_out["metrics"], strict=True):
+        assert {name: few[name] for name in exact} == {name: every[name] for name in exact}
+        assert few["loss"] == pytest.approx(every["loss"], abs=1e-6)
+        assert few["grad_norm"] == pytest.approx(every["grad_norm"], rel=1e-5, abs=1e-7)
+        assert few["advantage_abs"] == pytest.approx(every["advantage_abs"], rel=1e-5, abs=1e-7)
+        assert few["entropy"] == pytest.approx(every["entropy"], abs=0.3)  # of the engine for some tokens
     for name, tensor in computed["weights"].items():
         assert torch.allclose(left_out["weights"][name], tensor, atol=1e-6), name
     assert (computed["steps"], left_out["steps"]) == (STEPS, STEPS)

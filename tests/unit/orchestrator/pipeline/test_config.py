@@ -7,15 +7,13 @@ from support.refusals import refuses
 
 from temper.envs.config import EnvConfig
 from temper.orchestrator.config.loop import RlConfig
-from temper.orchestrator.config.schema import resolve_given, to_settings
+from temper.orchestrator.config.schema import to_settings
 from temper.orchestrator.config.supervised import DpoConfig, RftConfig
 from temper.orchestrator.pipeline.config import (
-    SCHEMA,
     flat_config,
     load_config,
     load_unresolved_config,
     make_config,
-    read_run_settings,
     save_config,
 )
 from temper.orchestrator.pipeline.plan import single_instance
@@ -35,21 +33,6 @@ def test_the_type_of_the_output_layer_is_set_on_both_sides_or_on_none() -> None:
     with pytest.raises(ValueError, match=r"learner\.float32_head"):
         load_config(DEMO, ["rollout.engine.extra={hf_overrides: {head_dtype: float32}}"])
     assert load_config(DEMO, ["learner.float32_head=true"]).learner.float32_head
-
-
-@pytest.mark.parametrize("word", ["on", "Off", "yes", "no"])
-def test_a_word_for_a_boolean_is_a_text_as_typed_or_a_switch(word: str, tmp_path: Path) -> None:
-    """The environment's name is a key, and an engine's further settings have no types."""
-    over, is_on = tmp_path / "over.yaml", word in ("on", "yes")
-    text = f"name: {word} # \U0001f600 {word}\nlearner: {{shared_prompts: {word}}}\nenvs: {{{word}: {{kind: math}}}}\n"
-    over.write_text(f"{text}rollout: {{engine: {{extra: {{enforce_eager: [{word}]}}}}}}\n", encoding="utf-8")
-    line = [f"name={word}", f"learner.shared_prompts={word}", f"rollout.engine.extra={{enforce_eager: [{word}]}}"]
-    for config in (load_config(DEMO, [str(over)]), load_config(DEMO, line)):
-        assert (config.name, config.learner.shared_prompts) == (word, is_on)
-        assert config.rollout.engine.extra == {"enforce_eager": [is_on]}
-    assert word in load_config(DEMO, [str(over)]).envs
-    given = resolve_given(SCHEMA, read_run_settings(DEMO, line))
-    assert given["learner"]["shared_prompts"] is is_on, "a profile reads it"
 
 
 @pytest.mark.parametrize("word", ["on", "off"])
