@@ -72,7 +72,7 @@ async def groups_agree(cached: VllmEngine, plain: VllmEngine) -> None:
     block = cached.llm.vllm_config.cache_config.block_size
     lengths = [1, SHORTEST - 1, SHORTEST, SHORTEST + 1, SHORTEST + HYBRID_MATCH, 7 * HYBRID_MATCH - 1]
     lengths += [block * blocks + more for blocks in (1, 2) for more in (-1, 0, 1, HYBRID_MATCH + 1)]
-    for length in lengths:
+    for length in sorted(set(lengths)):
         requests = [
             TurnRequest(prompt_ids=prompt_of(length), max_tokens=24, seed=seed, limit=LIMITS[seed % len(LIMITS)])
             for seed in range(GROUP)
