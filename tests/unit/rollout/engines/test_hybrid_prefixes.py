@@ -98,7 +98,7 @@ async def several_groups_begin_together(cached: VllmEngine, plain: VllmEngine) -
     assert largest_gap(await running, await answers(plain, requests)) < TOLERANCE
     stats = cached.take_stats()
     assert stats.cached_tokens == 4 * (GROUP - 1) * shared(150)
-    assert stats.passes <= 24 + 2 + 1  # one more for a request that arrives late
+    assert stats.passes < 2 * 24  # one group after the other would take four times 24
 
 
 async def turns_agree(cached: VllmEngine, plain: VllmEngine) -> None:
