@@ -102,9 +102,9 @@ async def several_groups_begin_together(cached: VllmEngine, plain: VllmEngine) -
 
 
 async def turns_agree(cached: VllmEngine, plain: VllmEngine) -> None:
-    """Later turns of an episode find the earlier ones in the cache."""
+    """Later turns of an episode find at least the first prompt in the cache."""
     block = cached.llm.vllm_config.cache_config.block_size
-    ids = prompt_of(block - 20, start=3)
+    ids = prompt_of(block + 20, start=3)
     for turn in range(3):
         request = TurnRequest(prompt_ids=ids, max_tokens=block // 2 + 7, seed=turn)
         cached.take_stats()
