@@ -9,7 +9,6 @@ its parts only import it. The CPU build needs its own torch: `carry --gpu 0`, th
 import argparse
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -27,16 +26,15 @@ CALL_MIB, CALL_S = 64, 600
 FILES, FILE_MIB = 8, 16
 """Most files that come back from a call, and the most MiB of each."""
 ALONE = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
-"""Without a network. Whatever a call leaves running ends with it."""
+"""Without a network, in its own process namespace, so that processes which a call leaves end with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """A call that ran. CPU seconds are those of processes that a parent waited for."""
+    """A call that ran."""
 
     mib: float
     seconds: float
-    cpu_seconds: float
     status: int
     parts: list[str]
     faults: list[str]
@@ -66,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fine = fine and not done.faults
             word = "; ".join(done.faults) or "within all limits"
             print(f"{script.parent.name}: {done.mib:.1f} MiB with the checkout, {done.seconds:.0f} s, ", end="")
-            print(f"{done.cpu_seconds:.0f} CPU s, status {done.status}: {word}")
+            print(f"status {done.status}: {word}")
             print(*(f"  {part}" for part in done.parts), sep="\n", flush=True)
     except (ValueError, OSError, subprocess.CalledProcessError) as error:
         print(f"rehearse: {error}", file=sys.stderr)
@@ -95,7 +93,7 @@ def rehearse(call: Path, out: Path, machine: Path, home: Path) -> Rehearsed:
     there = {"HOME": str(home.resolve()), "OUT": str(back.resolve()), "PATH": path, "LANG": "C.UTF-8"}
     script = (call / SCRIPT).resolve().relative_to(ROOT)
     command = [*ALONE, "bash", "-c", f"ip link set lo up && bash {script}"]
-    began, before = time.monotonic(), _cpu_seconds()
+    began = time.monotonic()
     with (out / f"{call.name}.log").open("wb") as log:
         try:
             ran = subprocess.run(command, cwd=checkout, env=there, stdout=log, stderr=log, timeout=CALL_S, check=False)
@@ -112,7 +110,6 @@ def rehearse(call: Path, out: Path, machine: Path, home: Path) -> Rehearsed:
     return Rehearsed(
         mib=size / 2**20,
         seconds=seconds,
-        cpu_seconds=_cpu_seconds() - before,
         status=status,
         parts=[name + words for name, words in found if name in asked],
         faults=faults,
@@ -139,11 +136,6 @@ def faults_of(back: Path) -> list[str]:
     files = [file for file in back.rglob("*") if file.is_file()]
     faults = [f"{len(files)} files come back, {FILES} at most"] if len(files) > FILES else []
     return faults + [f"{one.name} is over {FILE_MIB} MiB" for one in files if one.stat().st_size > FILE_MIB * 2**20]
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ class UncomputedRows:
 class BatchShare:
     """One rank's micro-batches of an optimiser step, and the numbers of the whole batch.
 
-    `tokens` are those that passes compute. `trained_tokens` include those of `uncomputed`.
+    `tokens` are those that passes compute. `trained_tokens` also counts `uncomputed`.
     """
 
     micro_batches: tuple[MicroBatch, ...]

@@ -163,7 +163,7 @@ class ExpertReplay:
         self._queued_passes = list(passes)
 
     def metrics(self) -> dict[str, float]:
-        """Return the load since the last call, over all ranks; empty without expert layers or counted tokens. Collective.
+        """Return the load since the last call, over all ranks. It is empty without expert layers or counted tokens. Collective.
 
         `experts/rerouted` is the share of replayed choices that the router would not have made.
         """

@@ -79,8 +79,10 @@ def _parts(count: int, size: int) -> Iterator[slice]:
 
 
 class _Scored(torch.autograd.Function):
-    """Log-probabilities and entropies of targets. With p the softmax of a row's logits z, y its target and H its entropy,
-    d log p_y / dz = onehot(y) - p and dH / dz = -p (log p + H), with z the layer's output over the temperature.
+    """Log-probabilities and entropies of targets.
+
+    z is a row of the layer's output over the temperature, p its softmax, y its target and H its entropy. Then
+    d log p_y / dz = onehot(y) - p, and dH / dz = -p (log p + H).
 
     Logits of a single piece are kept for the backward pass, which turns them into their gradient in place. Both passes touch a
     few rows at a time on a CPU, because a new large tensor costs as much there as a sum over it.

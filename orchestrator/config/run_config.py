@@ -233,7 +233,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         require_name(self.name)
         for name in self.envs:
-            require_name(name, key="envs")
+            require_name(name, key="envs", blanks=False)
         refuse_variable("runs_dir", self.runs_dir)
         if self.runs_dir.startswith("~"):
             raise SettingError("runs_dir", self.runs_dir, "only a shell replaces ~; write ${oc.env:HOME}")
@@ -279,14 +279,14 @@ class RunConfig:
         return self.rollout.processes + self.learner.ranks
 
 
-def require_name(name: str, *, key: str = "name") -> None:
-    """Raise `SettingError`, with the key, unless this names a run, or an environment without blanks."""
+def require_name(name: str, *, key: str = "name", blanks: bool = True) -> None:
+    """Raise `SettingError` with the key unless `name` can be a folder's name. Without `blanks` it may have none inside."""
     refuse_variable(key, name)
     if (size := len(os.fsencode(name))) > NAME_BYTES:
         raise SettingError(key, f"{name[:20]}...", f"has {size} bytes, and a folder's name has at most {NAME_BYTES}")
     if not name.isprintable():
         raise SettingError(key, ascii(name), "must have no control characters, and be valid UTF-8")
-    plain = name == name.strip() if key == "name" else name.split() == [name]
+    plain = name == name.strip() if blanks else name.split() == [name]
     if not plain or name in ("", ".", "..") or any(mark in name for mark in ("/", "\\", "\0")):
         raise SettingError(
             key, repr(name), "must be a plain folder name, such as demo-2, without separators, and not . or .."

@@ -85,7 +85,7 @@ class RunStatus:
 
 
 def read_status(folder: Path) -> RunStatus | None:
-    """Return the last status of a run; None without one. Raise `ValueError` with file and remedy for an invalid one."""
+    """Return the last status of a run, or None without one. Raise `ValueError` with file and remedy for an invalid one."""
     file = folder / STATUS_FILE
     try:
         return TypeAdapter(RunStatus).validate_json(file.read_bytes())

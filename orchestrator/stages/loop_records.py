@@ -113,7 +113,7 @@ class LoopRecords:
         await self._writer.wait_written()
         assert self.report is not None
         step = self.report.step
-        await self._begin_records(self.report, self._batch_due() + self._trajectories_due())
+        await self._begin_records(self.report, batch=self._batch_is_due(), trajectories=self._trajectories_are_due())
         if step == self.config.steps or step % self.config.checkpoint_every == 0:
             await self._save(step)
 
@@ -124,7 +124,7 @@ class LoopRecords:
         await self.run.trainer.save_before_end(self.stage, fault, self._save_last)
         await self._writer.drain()
         if self.report is not None:
-            await self._begin_records(self.report, self._trajectories_due())
+            await self._begin_records(self.report, trajectories=self._trajectories_are_due())
 
     async def finish(self) -> None:
         """Wait for the last records, and remove the batches that no checkpoint needs. Raise as `write_due`."""
@@ -135,35 +135,34 @@ class LoopRecords:
         """Wait for the last records, or cancel them after that time. Raise nothing."""
         await self._writer.drain(at_most_s=at_most_s)
 
-    def _batch_due(self) -> list[Path]:
-        """Return the file of the last step's batch if it is due and not recorded."""
-        if self.report is None or not self.keeper.due(self.report.step):
-            return []
-        path = self.run.folder.batch_file(self.stage, self.report.step)
-        return [] if path.exists() else [path]
-
-    def _trajectories_due(self) -> list[Path]:
-        """Return the file of the last step's trajectories if they are due and not written."""
+    def _batch_is_due(self) -> bool:
+        """Return whether the last step's batch is due and not recorded."""
         assert self.report is not None
         step = self.report.step
-        path = self.run.folder.trajectory_file(self.stage, step)
+        return self.keeper.due(step) and not self.run.folder.batch_file(self.stage, step).exists()
+
+    def _trajectories_are_due(self) -> bool:
+        """Return whether the last step's trajectories are due and not written."""
+        assert self.report is not None
+        step = self.report.step
         due = step % self.run.config.checkpoints.trajectories_every == 0 or step == self.config.steps
         due = due or self.report.learner["skipped"] > 0 or bool(self.alarms)
-        return [path] if due and not path.exists() else []
+        return due and not self.run.folder.trajectory_file(self.stage, step).exists()
 
-    async def _begin_records(self, report: StepReport, due: list[Path]) -> None:
-        """Fetch the learner's records of a step, and begin to write its files that are `due`."""
-        if due:
+    async def _begin_records(self, report: StepReport, *, batch: bool = False, trajectories: bool = False) -> None:
+        """Fetch the learner's records of a step, and begin to write its batch and its trajectories if they are due."""
+        if batch or trajectories:
             records = await records_of_step(self.learner, limit=self.limit, stage=self.stage)
-            writing = self._write_records(report, due, records)
-            self._writer.start(writing, what=f"{self.stage} step {report.step}: {', '.join(path.name for path in due)}")
+            writing = self._write_records(report, records, batch=batch, trajectories=trajectories)
+            self._writer.start(writing, what=f"{self.stage} step {report.step}: its records")
 
-    async def _write_records(self, report: StepReport, due: list[Path], records: list[StoredResult]) -> None:
-        for path in due:
-            if path.parent == self.run.folder.batches:
-                await self._record_batch(report, records)
-            else:
-                await self._write_trajectories(path, report, records)
+    async def _write_records(
+        self, report: StepReport, records: list[StoredResult], *, batch: bool, trajectories: bool
+    ) -> None:
+        if batch:
+            await self._record_batch(report, records)
+        if trajectories:
+            await self._write_trajectories(report, records)
 
     async def _record_batch(self, report: StepReport, records: list[StoredResult]) -> None:
         batch = StepBatch(
@@ -184,7 +183,8 @@ class LoopRecords:
             lambda path: self._in_process("the batch to be recorded", write_stored_batch, path, batch, records, leave),
         )
 
-    async def _write_trajectories(self, path: Path, report: StepReport, records: list[StoredResult]) -> None:
+    async def _write_trajectories(self, report: StepReport, records: list[StoredResult]) -> None:
+        path = self.run.folder.trajectory_file(self.stage, report.step)
         leave = self.run.trainer.reserved_bytes(path.parent)
         args = (path, report.groups, records, report.version, self.config.loss.mask_truncated, leave)
         writing = self._in_process("the trajectories to be written", write_stored_groups, *args)
@@ -194,7 +194,7 @@ class LoopRecords:
         """Record the batch of the last step, then save."""
         try:
             if self.report is not None:
-                await self._begin_records(self.report, self._batch_due())
+                await self._begin_records(self.report, batch=self._batch_is_due())
         except Exception as error:
             self.run.progress.note(f"{self.stage}: the batch of step {self.done} is not recorded: {error}")
         await self._save(self.done)
@@ -221,9 +221,8 @@ class LoopRecords:
             if lost := await self._in_process("the groups of a checkpoint to be written", write_groups_of, *args):
                 self.run.progress.note(f"{self.stage}: {GroupsLost(lost)}; a resumed run samples them again")
             await self._in_thread("the event log to be written", self.event_log.sync)
-            self.run.folder.store(
-                replace(self.run.folder.state(), version=version)
-            )  # by the loop's thread, as by others
+            # On the loop's thread, because other writers of the state are there.
+            self.run.folder.store(replace(self.run.folder.state(), version=version))
 
         await self.run.trainer.save(self.stage, step, {STATE_FILE: state.to_text()}, write=write)
         self.keeper.saved(step)

@@ -6,13 +6,10 @@ rows can be compared on a shared machine. A fresh model hardly ends an answer, s
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +17,12 @@ from typing import Any
 import psutil
 import yaml
 from bench.forks import TEMPER
+from bench.start import use_by_kind
 
 from temper.orchestrator.run.metrics_log import read_metrics
 
 SKIPPED = 2
 """Uncounted steps at the start: the pipeline fills."""
-KINDS = {
-    "VLLM::": "core",
-    "ray::RolloutWorker": "engine",
-    "ray::TrainerWorker": "learner",
-    "temper.orchestrator": "driver",
-}
-"""Kind of a process by a part of its command line. Others, such as Ray's, are `rest`."""
 REWARD = "bench.growth.odd_length"
 GENERATED = ("math", "code", "instruction_following")
 
@@ -98,28 +89,18 @@ def measure(row: str) -> dict[str, Any]:
 def _sampled(command: Sequence[str], metrics: Path) -> list[Sample]:
     """Run a command and return a sample at the end of each step."""
     samples: list[Sample] = []
-    with subprocess.Popen(command, stdout=sys.stderr) as run:
+    with psutil.Popen(command, stdout=sys.stderr) as run:
         while run.poll() is None:
             time.sleep(0.2)
             rows = [one for one in read_metrics(metrics) if one.is_step_of("rl")] if metrics.exists() else []
             if len(rows) > len(samples):
                 tokens = sum(one.values.get("engine/sampled_tokens", 0.0) for one in rows)
-                samples += [_use(run.pid, step=rows[-1].step, tokens=tokens)] * (len(rows) - len(samples))
+                cpu_s, mib = use_by_kind(run)
+                sample = Sample(step=rows[-1].step, tokens=tokens, cpu_s=cpu_s, mib=mib)
+                samples += [sample] * (len(rows) - len(samples))
     if run.returncode:
         raise SystemExit(f"{' '.join(command)}: status {run.returncode}")
     return samples
-
-
-def _use(pid: int, *, step: int, tokens: float) -> Sample:
-    cpu_s, mib = Counter[str](), Counter[str]()
-    driver = psutil.Process(pid)
-    for process in (driver, *driver.children(recursive=True)):
-        with suppress(psutil.Error):
-            line, times = " ".join(process.cmdline()), process.cpu_times()
-            kind = next((kind for part, kind in KINDS.items() if part in line), "rest")
-            cpu_s[kind] += times.user + times.system
-            mib[kind] += process.memory_info().rss / 2**20
-    return Sample(step=step, tokens=tokens, cpu_s=dict(cpu_s), mib=dict(mib))
 
 
 if __name__ == "__main__":

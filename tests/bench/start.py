@@ -42,7 +42,7 @@ def main(config: str, overrides: list[str]) -> dict[str, float]:
                 if driver.poll() is not None or time.monotonic() > began + START_S:
                     raise RuntimeError(f"the run did not sample: {Path(log.name).read_text()[-2000:]}")
                 time.sleep(LOOK_S)
-            figures = cpu_s_by_kind(driver)
+            figures, _ = use_by_kind(driver)
             return figures | {"sum": sum(figures.values()), "seconds": time.monotonic() - began}
         finally:
             _stop(driver)
@@ -53,19 +53,21 @@ def _samples(runs: Path) -> bool:
     return any(one.doing.startswith("group") for status in statuses if status for one in status.processes)
 
 
-def cpu_s_by_kind(driver: psutil.Process) -> dict[str, float]:
-    """Return the CPU seconds of a process and its descendants. Those of ended ones are in their parent's count."""
-    used: Counter[str] = Counter()
+def use_by_kind(driver: psutil.Process) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the CPU seconds and the resident MiB of a process and its descendants. The seconds of ended ones count apart."""
+    used, mib = Counter[str](), Counter[str]()
     for process in [driver, *driver.children(recursive=True)]:
         try:
             with process.oneshot():
-                times, line = process.cpu_times(), " ".join(process.cmdline())
+                times, line, held = process.cpu_times(), " ".join(process.cmdline()), process.memory_info().rss
         except psutil.Error:
             continue
         kind = next((kind for part, kind in KINDS.items() if part in line), process.name())
-        used["driver" if process == driver else kind] += times.user + times.system
+        kind = "driver" if process == driver else kind
+        used[kind] += times.user + times.system
         used[ENDED] += times.children_user + times.children_system
-    return dict(used)
+        mib[kind] += held / 2**20
+    return dict(used), dict(mib)
 
 
 def _stop(driver: psutil.Popen) -> None:

@@ -159,6 +159,10 @@ def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return ((found.double().cpu() - wanted).abs().max() / wanted.abs().max()).item()
 
 
+CHECKED = 7
+"""Rows of the output layer that are computed in double precision too."""
+
+
 def compare_head(report: Report, *, shape: tuple[int, int, int]) -> None:
     """Compare the output layer in float32 of a bfloat16 model with double precision, and measure it. `shape` is N, D and V."""
     rows, width, vocabulary = shape
@@ -166,8 +170,8 @@ def compare_head(report: Report, *, shape: tuple[int, int, int]) -> None:
     hidden_ND, weight_VD = torch.randn(rows, width, generator=draw), torch.randn(vocabulary, width, generator=draw)
     targets_N = torch.randint(0, vocabulary, (rows,), generator=draw)
     own = [value.bfloat16().to(device()).requires_grad_() for value in (hidden_ND, weight_VD / width**0.5)]
-    exact = [value.detach()[:7].double().cpu().requires_grad_() if not at else value.detach().double().cpu()
-             for at, value in enumerate(own)]  # fmt: skip
+    hidden, weight = (value.detach().double().cpu() for value in own)
+    exact = hidden[:CHECKED].requires_grad_()
 
     def scored(*, float32: bool) -> torch.Tensor:
         targets = targets_N.to(device())
@@ -176,13 +180,13 @@ def compare_head(report: Report, *, shape: tuple[int, int, int]) -> None:
         logprobs_N.sum().backward()
         return logprobs_N.detach()
 
-    wanted_N = (exact[0] @ exact[1].T).log_softmax(-1).gather(-1, targets_N[:7, None])[:, 0]
+    wanted_N = (exact @ weight.T).log_softmax(-1).gather(-1, targets_N[:CHECKED, None])[:, 0]
     wanted_N.sum().backward()
-    error = (scored(float32=True)[:7].double().cpu() - wanted_N.detach()).abs().max().item()
+    error = (scored(float32=True)[:CHECKED].double().cpu() - wanted_N.detach()).abs().max().item()
     report.figure("output layer in float32: error of a log-probability", error, at_most=1e-4)
-    assert exact[0].grad is not None
+    assert exact.grad is not None
     assert own[0].grad is not None
-    difference = (own[0].grad[:7].double().cpu() - exact[0].grad).norm() / exact[0].grad.norm()
+    difference = (own[0].grad[:CHECKED].double().cpu() - exact.grad).norm() / exact.grad.norm()
     report.figure("output layer in float32: error of the hidden states' gradient", difference.item(), at_most=1e-2)
     for name, float32 in (("float32", True), ("bfloat16", False)):
         taken = seconds(partial(scored, float32=float32), repeats=3)

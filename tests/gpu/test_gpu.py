@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from gpu.kernels import largest
 from gpu.machine import on_gpu
-from gpu.measure import FINDINGS, HEAD, LOG, PAGE, PART_S, PARTS, Report, check, run_apart
+from gpu.measure import FINDINGS, HEAD, LOG, PAGE, PART_S, PARTS, WITHOUT_ENGINE, Report, check, run_apart
 
 from requirements.carry import PARTS as CARRIED
 
@@ -60,3 +60,4 @@ def test_every_part_is_on_the_page_and_carried() -> None:
     assert text.startswith(HEAD), "`make gpu-check` writes it"
     assert [title for title in PARTS.values() if f"## {title}\n" not in text] == []
     assert sorted(name for names in CARRIED.values() for name in names) == sorted(PARTS)
+    assert CARRIED["deepspeed"] == WITHOUT_ENGINE

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from requirements.carry import ROOT, SCRIPT
-from requirements.rehearse import ALONE, FILES, main, rehearse
+from requirements.rehearse import FILES, main, rehearse
 
 SEEN = """
 test -f pyproject.toml && test ! -e .venv && test -z "$(ls "$HOME")"
@@ -47,4 +47,3 @@ def test_a_call_that_fails_or_returns_too_many_files_is_a_fault(call: Path, tmp_
 def test_no_calls_are_refused_before_anything_is_made(tmp_path: Path) -> None:
     assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert not (tmp_path / "out").exists()
-    assert "--net" in ALONE

@@ -38,9 +38,7 @@ ENGINE_FILL = 0.6
 TOY_THREADS = 2
 """Threads beyond which a small model is not faster."""
 MOST_THREADS = 16
-
-
-SHARING = 8
+EXPERT_RANKS = 8
 """Ranks of a machine that may share the experts of a model."""
 
 
@@ -53,14 +51,13 @@ def alternatives(settings: ProfiledSettings, inputs: ProfileInputs) -> list[dict
     model = inputs.model
     if model is None:
         return [{}]
-    shares = (
-        inputs.trains and model.experts and not model.experts % SHARING and inputs.hardware.gpus_together >= SHARING
-    )
-    drops = inputs.plays and any(one.mamba for one in model.layers) and not settings.value("learner.router_replay")
+    divides = model.experts and not model.experts % EXPERT_RANKS
+    can_share = inputs.trains and divides and inputs.hardware.gpus_together >= EXPERT_RANKS
+    may_drop = inputs.plays and any(one.mamba for one in model.layers) and not settings.value("learner.router_replay")
     return [
         {"learner.expert_parallel": ranks, "rollout.engine.prefix_caching": caching}
-        for ranks in settings.options("learner.expert_parallel", 1, *((SHARING,) if shares else ()))
-        for caching in settings.options("rollout.engine.prefix_caching", "auto", *(("off",) if drops else ()))
+        for ranks in settings.options("learner.expert_parallel", 1, *((EXPERT_RANKS,) if can_share else ()))
+        for caching in settings.options("rollout.engine.prefix_caching", "auto", *(("off",) if may_drop else ()))
     ]
 
 

@@ -192,7 +192,7 @@ def _resolved_with(given: RawConfig, inputs: ProfileInputs, changes: Mapping[str
 def _fastest(
     given: RawConfig, found: Sequence[ResolvedProfile], model: "PlannedModel", hardware: Hardware
 ) -> tuple[ResolvedProfile, str]:
-    """Return the profile whose step is the shortest by the plan, among those that fit if any does, and what it lacks.
+    """Return the profile with the shortest step by the plan, and the limits that it exceeds. Those that fit come first.
 
     Without a loop it is the one with the lowest ZeRO stage. Settings that a run refuses have no plan.
     """

@@ -247,10 +247,7 @@ def test_at_lag_0_the_groups_that_are_trained_are_those_of_a_run_without_evaluat
 
 
 def test_each_asks_the_same_once_also_after_an_interruption(tmp_path: Path) -> None:
-    session, engines = (
-        Session(tmp_path, "rl.eval_sampling.temperature=0"),
-        Engines(),
-    )  # of 2 samples, since they are equal
+    session, engines = Session(tmp_path, "rl.eval_sampling.temperature=0"), Engines()  # of 2 samples, all equal
     session.do(lambda run: evaluated(run, session.rl, engines, 0, 2))
     first, second = engines.tickets[:3], engines.tickets[3:]
     assert [one.number for one in first] == [one.number for one in second] == [FIRST_TICKET + n for n in range(3)]

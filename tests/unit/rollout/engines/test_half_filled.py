@@ -20,7 +20,7 @@ class Quantizing(QuantizeMethodBase):
         raise NotImplementedError
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        """Make the weight what the kernel reads: another type, and a scale beside it."""
+        """Convert the weight to the type that the kernel reads, and add its scale."""
         weight = layer.get_parameter("weight").data
         layer.weight = torch.nn.Parameter(weight.to(torch.float8_e4m3fn), requires_grad=False)
         layer.weight_scale = torch.nn.Parameter(weight.abs().max().reshape(1), requires_grad=False)
