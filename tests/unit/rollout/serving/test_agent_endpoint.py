@@ -1,6 +1,7 @@
 """Agents of the user on a real engine: requests become turns, and nothing of them is lost."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -137,6 +138,11 @@ def test_a_request_of_each_client_is_a_turn(agent: str, setup: Setup) -> None:
         assert (one.stop, turn.truncated) == (Stop.LENGTH, True)
     samples = samples_from_groups([group], advantage="dr_grpo", mask_truncated=True)
     assert [one.trained_tokens for one in samples] == [0, 0]
+
+
+def test_warnings_of_a_worker_are_shown_beside_routes_for_agents(setup: Setup) -> None:
+    setup.play("chat")  # the first episode starts them
+    assert logging.getLogger("temper").isEnabledFor(logging.WARNING)
 
 
 @pytest.mark.parametrize(("agent", "reward"), [("repair", 1.0), ("ignore_files", 0.0), ("fill_the_folder", 0.0)])
