@@ -17,6 +17,7 @@ SLOW_S, SLOWER_S = 2.0, 15.0
 ON_BOTH = [
     f"rl.steps={STEPS}",
     "rl.max_lag=0",
+    "rl.loss.entropy_bonus=1.0e-6",  # so that every token is computed and compared with the engine
     "stages=[init,sft,rl]",
     "learner.ranks=2",
     "learner.zero_stage=2",
