@@ -10,7 +10,7 @@ from vllm.triton_utils import HAS_TRITON
 
 from temper.envs.core.bounds import suggest_name
 from temper.rollout.budget.rule import CLOSING
-from temper.rollout.engines.config import OURS, SET_BY, EngineConfig
+from temper.rollout.engines.config import CPU_BLOCK, OURS, SET_BY, EngineConfig
 from temper.rollout.engines.hybrid_prefixes import PromptScheduler
 from temper.rollout.engines.runners.batch_thinking_processor import BatchThinkingProcessor
 from temper.rollout.engines.runners.choice import RunnerName, choose_runner, set_runner, speculative_config
@@ -97,7 +97,10 @@ def rollout_arguments(
     if why_not and config.prefix_caching == "on":
         raise ValueError(f"rollout.engine.prefix_caching=on, but {why_not}; leave it at auto")
     arguments.enable_prefix_caching = config.prefix_caching != "off" and not why_not
-    if arguments.enable_prefix_caching and arguments.create_model_config().is_hybrid:
+    is_hybrid = arguments.create_model_config().is_hybrid
+    if ON_CPU and not is_hybrid:
+        arguments.block_size = arguments.block_size or CPU_BLOCK
+    if arguments.enable_prefix_caching and is_hybrid:
         arguments.prefix_match_unit = arguments.prefix_match_unit or HYBRID_MATCH
         if ON_CPU:
             arguments.scheduler_cls = PromptScheduler
