@@ -5,6 +5,7 @@ JSON line: CPU microseconds per sampled token and resident MiB, by kind of proce
 rows can be compared on a shared machine. A fresh model hardly ends an answer, so that answers have their full length.
 """
 
+import argparse
 import json
 import sys
 import tempfile
@@ -64,6 +65,8 @@ class Sample:
 
 def measure(row: str) -> dict[str, Any]:
     """Make the run of a row and return its figures."""
+    if row not in ROWS:
+        raise SystemExit(f"no row {row!r}: {', '.join(ROWS)}")
     environments, overrides = ROWS[row]
     with tempfile.TemporaryDirectory(prefix="temper-growth-") as folder:
         config = Path(folder) / "config.yaml"
@@ -104,5 +107,7 @@ def _sampled(command: Sequence[str], metrics: Path) -> list[Sample]:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ROWS:
+    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all: {', '.join(ROWS)}")
+    for name in parser.parse_args().rows or ROWS:
         print(json.dumps(measure(name)), flush=True)

@@ -3,6 +3,7 @@
 `python -m bench.start CONFIG [key=value ...]`, a part of `make bench`. The run is stopped then.
 """
 
+import argparse
 import json
 import signal
 import sys
@@ -71,6 +72,8 @@ def use_by_kind(driver: psutil.Process) -> tuple[dict[str, float], dict[str, flo
 
 
 def _stop(driver: psutil.Popen) -> None:
+    if driver.poll() is not None:
+        return
     left = driver.children(recursive=True)
     driver.send_signal(signal.SIGINT)
     try:
@@ -82,8 +85,11 @@ def _stop(driver: psutil.Popen) -> None:
 
 
 if __name__ == "__main__":
-    path, *rest = sys.argv[1:]
-    seen = main(path, rest)
+    parser = argparse.ArgumentParser(prog="python -m bench.start", description=__doc__)
+    parser.add_argument("config", help="a YAML file")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="more settings")
+    given = parser.parse_args()
+    seen = main(given.config, given.overrides)
     table = Table("process", "CPU seconds", title="bench, the start")
     for name, value in seen.items():
         table.add_row(name, f"{value:.1f}")
