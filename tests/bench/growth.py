@@ -40,7 +40,7 @@ def _environments(count: int) -> dict[str, Any]:
 
 def _answers(tokens: int) -> list[str]:
     limits = [f"rollout.limits.turn_tokens={tokens}", f"rollout.limits.total_tokens={tokens + 416}"]
-    return [*limits, "rollout.engine.max_model_len=3072", "rl.steps=6"]
+    return [*limits, "rollout.engine.max_model_len=3072", "model.fresh.max_positions=3072", "rl.steps=6"]
 
 
 ROWS: dict[str, tuple[int, list[str]]] = {
