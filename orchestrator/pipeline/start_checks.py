@@ -108,6 +108,7 @@ def check_before(config: Config, ahead: list[StageInstance], root: Path, reached
         read_config(start.model)
         check_model(start.model, config)
     if start.plays:
+        check_positions(start)
         check_rewards(start)
         for judge_model in config.judges.values():
             require_complete(judge_model.folder)
@@ -131,6 +132,21 @@ def check_model(model: Path, config: Config) -> None:
         or any(stage.samples_without_thinking(settings) for stage, settings in stages),
         declared=config.model.declared(),
     )
+
+
+def check_positions(start: Start) -> None:
+    """Raise `ValueError` if an engine's sequences have more tokens than the model has positions.
+
+    vLLM knows the positions of a model that scales them, such as by YaRN.
+    """
+    engine, longest = start.config.rollout.engine, start.longest
+    scales = start.model is not None and '"factor"' in (start.model / "config.json").read_text(encoding="utf-8")
+    if longest is not None and engine.max_model_len > longest and not (scales or "hf_overrides" in engine.extra):
+        more = ", or raise model.fresh.max_positions" if start.model is None else ""
+        raise ValueError(
+            f"rollout.engine.max_model_len={engine.max_model_len}: the model has {longest} positions; set "
+            f"rollout.engine.max_model_len and rollout.limits.total_tokens to at most that{more}"
+        )
 
 
 def check_format(start: Start) -> Iterator[Finding]:

@@ -30,6 +30,7 @@ from temper.orchestrator.pipeline.start_checks import (
     audit_rewards,
     check_before,
     check_model,
+    check_positions,
     check_prompts,
     check_rewards,
     check_rows,
@@ -203,6 +204,20 @@ def test_a_model_without_a_class_is_refused_before_the_run_starts(tmp_path: Path
     config = load_config(DEMO, [f"model.path={model}"])
     with pytest.raises(ValueError, match="nobodys"):
         check_before(config, config.instances, tmp_path / "run")
+
+
+def test_an_engine_with_more_tokens_than_positions_is_refused(tmp_path: Path) -> None:
+    longer = ["rollout.engine.max_model_len=3000"]
+    with pytest.raises(ValueError, match=r"rollout\.engine\.max_model_len=3000.*model\.fresh\.max_positions"):
+        check_before(config := load_config(DEMO, longer), config.instances, tmp_path / "run")
+    model = tiny_models.nemotron_h(tmp_path / "model")
+    longer.append(f"model.path={model}")
+    with pytest.raises(ValueError, match=r"rollout\.engine\.max_model_len=3000"):
+        check_positions(Start(config=(config := load_config(DEMO, longer)), ahead=config.instances, model=model))
+    written = json.loads((model / "config.json").read_text())
+    scaled = written | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
+    (model / "config.json").write_text(json.dumps(scaled))
+    check_positions(Start(config=config, ahead=config.instances, model=model))
 
 
 def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:
