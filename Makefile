@@ -6,7 +6,7 @@ MINUTES ?= 30
 # Where the tests of faults write what they saw.
 SEEN := runs/faults.txt
 # Collecting all files costs each worker half a minute.
-WITH_FAULTS = $(shell grep -rl --include='test_*.py' 'mark[.]faults' tests)
+WITH_FAULTS = $(if $(findstring tests/,$(ARGS)),,$(shell grep -rl --include='test_*.py' 'mark[.]faults' tests))
 PY := .venv/bin/python
 PACKAGES := $(addprefix -p temper.,rewards envs rollout learner orchestrator)
 # A target for each stage. An image runs `make setup` without that file.

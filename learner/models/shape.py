@@ -1,9 +1,10 @@
 """Sizes of a model's configuration, and whether its answers may share a prompt."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import transformers
@@ -40,27 +41,41 @@ class ModelShape:
     hidden: int
 
 
+SCALED = {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
+"""Types of RoPE whose factor is in `max_position_embeddings` already."""
+
+
+def _positions(text: Mapping[str, Any]) -> int | None:
+    """Return the longest sequence that vLLM accepts, None without a limit (`_get_and_verify_max_len` of vLLM 0.32)."""
+    most = text.get("model_max_length") or text.get("max_position_embeddings")
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    by_layer = [one for one in (rope, *rope.values()) if isinstance(one, Mapping)]
+    factors = [one.get("factor") for one in by_layer if one.get("rope_type", one.get("type")) not in SCALED]
+    if "gemma3" in text.get("model_type", ""):
+        factors = []
+    return most and int(most * next(filter(None, factors), 1))
+
+
 def longest_sequence(directory: Path) -> int | None:
-    """Return the maximum number of positions in a model's configuration, or None if it has none.
+    """Return the positions of a model by its configuration, or None without a limit.
 
     transformers, which imports slowly, is asked only if the file leaves the number to the model's class.
     """
     written = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    stated = (written.get("text_config") or written).get("max_position_embeddings")
-    if isinstance(stated, int):
+    stated = _positions(written.get("text_config") or written)
+    if stated is not None:
         return stated
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
-    positions: int | None = getattr(config, "max_position_embeddings", None)
-    return positions
+    return _positions(config.to_dict())
 
 
 def read_shape(whole: "transformers.PretrainedConfig", *, parameters: int) -> ModelShape:
     config = whole.get_text_config(decoder=True)
     return ModelShape(
         parameters=parameters,
-        positions=getattr(config, "max_position_embeddings", None),
+        positions=_positions(config.to_dict()),
         vocabulary=int(config.vocab_size),
         hidden=int(config.hidden_size),
     )

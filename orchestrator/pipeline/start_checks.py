@@ -137,11 +137,11 @@ def check_model(model: Path, config: Config) -> None:
 def check_positions(start: Start) -> None:
     """Raise `ValueError` if an engine's sequences have more tokens than the model has positions.
 
-    vLLM knows the positions of a model that scales them, such as by YaRN.
+    vLLM accepts more by its setting `hf_overrides` and by its environment variable.
     """
     engine, longest = start.config.rollout.engine, start.longest
-    scales = start.model is not None and '"factor"' in (start.model / "config.json").read_text(encoding="utf-8")
-    if longest is not None and engine.max_model_len > longest and not (scales or "hf_overrides" in engine.extra):
+    allowed = "hf_overrides" in engine.extra or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    if longest is not None and engine.max_model_len > longest and not allowed:
         more = ", or raise model.fresh.max_positions" if start.model is None else ""
         raise ValueError(
             f"rollout.engine.max_model_len={engine.max_model_len}: the model has {longest} positions; set "

@@ -11,7 +11,7 @@ Dtype = Literal["float32", "bfloat16", "float16", "auto"]
 PrefixCaching = Literal["auto", "on", "off"]
 Runner = Literal["auto", "v1", "v2"]
 Speculation = Literal["off", "ngram", "mtp"]
-CPU_BLOCK = 32
+BLOCK_CPU = 32
 """Tokens of a cache page on a CPU in models with nothing but attention: the fewest that vLLM's kernel takes.
 
 Prefixes are cached in whole pages, and vLLM's default of 128 exceeds many prompts.

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 from vllm import AsyncEngineArgs
-from vllm.config import WeightTransferConfig
+from vllm.config import ModelConfig, WeightTransferConfig
 from vllm.triton_utils import HAS_TRITON
 
 from temper.envs.core.bounds import suggest_name
 from temper.rollout.budget.rule import CLOSING
-from temper.rollout.engines.config import CPU_BLOCK, OURS, SET_BY, EngineConfig
+from temper.rollout.engines.config import BLOCK_CPU, OURS, SET_BY, EngineConfig
 from temper.rollout.engines.hybrid_prefixes import PromptScheduler
 from temper.rollout.engines.runners.batch_thinking_processor import BatchThinkingProcessor
 from temper.rollout.engines.runners.choice import RunnerName, choose_runner, set_runner, speculative_config
@@ -79,9 +79,10 @@ def rollout_arguments(
             "worker_extension_cls": f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
         }
     )
+    model = arguments.create_model_config()
     if ON_CPU:
-        _refuse_another_type(arguments)
-    if drafts and runner == "v1" and arguments.create_model_config().is_hybrid:
+        _refuse_another_type(arguments.kv_cache_dtype, model)
+    if drafts and runner == "v1" and model.is_hybrid:
         raise ValueError(
             f"rollout.engine.speculation={config.speculation}: on a CPU vLLM can't undo a rejected draft in the states "
             "of this model's Mamba layers; set it to off"
@@ -91,16 +92,13 @@ def rollout_arguments(
             "rollout.engine.prefix_caching=off: vLLM records experts only with prefix caching; leave it at auto, or set "
             "rollout.engine.runner=v1"
         )
-    why_not = (
-        _uncached(arguments, record_experts=record_experts and not by_vllm) if config.prefix_caching != "off" else ""
-    )
+    why_not = _uncached(model, record_experts=record_experts and not by_vllm)
     if why_not and config.prefix_caching == "on":
         raise ValueError(f"rollout.engine.prefix_caching=on, but {why_not}; leave it at auto")
     arguments.enable_prefix_caching = config.prefix_caching != "off" and not why_not
-    is_hybrid = arguments.create_model_config().is_hybrid
-    if ON_CPU and not is_hybrid:
-        arguments.block_size = arguments.block_size or CPU_BLOCK
-    if arguments.enable_prefix_caching and is_hybrid:
+    if ON_CPU and not (model.is_hybrid or model.is_attention_free):
+        arguments.block_size = arguments.block_size or BLOCK_CPU
+    if arguments.enable_prefix_caching and model.is_hybrid:
         arguments.prefix_match_unit = arguments.prefix_match_unit or HYBRID_MATCH
         if ON_CPU:
             arguments.scheduler_cls = PromptScheduler
@@ -108,27 +106,23 @@ def rollout_arguments(
     return arguments
 
 
-def _refuse_another_type(arguments: AsyncEngineArgs) -> None:
+def _refuse_another_type(named: str, model: ModelConfig) -> None:
     """Raise `ValueError` if the cache has another unquantized type than the model. vLLM's CPU attention accepts it and
     computes wrong results.
     """
-    cache = WHOLE_TYPES.get(arguments.kv_cache_dtype)
-    if cache is None:
-        return
-    model = arguments.create_model_config().dtype
-    if cache != model:
+    cache = WHOLE_TYPES.get(named)
+    if cache is not None and cache != model.dtype:
         raise ValueError(
-            f"rollout.engine.extra.kv_cache_dtype={arguments.kv_cache_dtype} with a model in "
-            f"{str(model).removeprefix('torch.')}: vLLM's CPU build computes wrong results with it; remove it to use the "
-            f"model's type, or set rollout.engine.dtype={arguments.kv_cache_dtype} too"
+            f"rollout.engine.extra.kv_cache_dtype={named} with a model in "
+            f"{str(model.dtype).removeprefix('torch.')}: vLLM's CPU build computes wrong results with it; remove it to use the "
+            f"model's type, or set rollout.engine.dtype={named} too"
         )
 
 
-def _uncached(arguments: AsyncEngineArgs, *, record_experts: bool) -> str:
+def _uncached(model: ModelConfig, *, record_experts: bool) -> str:
     """Return the reason why prefixes can't be cached, or ""."""
     if record_experts:
         return "router replay needs the experts of every token, and cached tokens have none"
-    model = arguments.create_model_config()
     if model.is_attention_free or (ON_CPU and model.is_hybrid and model.architecture not in CACHED_ON_CPU):
         return "vLLM can't cache the states of this model's Mamba layers inside a prompt"
     return ""

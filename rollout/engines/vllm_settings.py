@@ -25,8 +25,8 @@ def prepare_environment(*, pushes: bool = False) -> None:
         os.environ.setdefault("GLIBC_TUNABLES", KEEP_FREED)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    # vLLM's routes import a library that sets the level of all loggers. Its default, ERROR, would hide Temper's warnings.
-    os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "WARNING")
+    # vLLM's routes import a library that sets the root logger's level. Its default, ERROR, would hide Temper's warnings.
+    os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", os.environ.get("LOG_LEVEL", "WARNING"))
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     os.environ.setdefault(
         "GLOO_SOCKET_IFNAME", "lo"

@@ -65,8 +65,6 @@ class Sample:
 
 def measure(row: str) -> dict[str, Any]:
     """Make the run of a row and return its figures."""
-    if row not in ROWS:
-        raise SystemExit(f"no row {row!r}: {', '.join(ROWS)}")
     environments, overrides = ROWS[row]
     with tempfile.TemporaryDirectory(prefix="temper-growth-") as folder:
         config = Path(folder) / "config.yaml"
@@ -109,5 +107,8 @@ def _sampled(command: Sequence[str], metrics: Path) -> list[Sample]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all: {', '.join(ROWS)}")
-    for name in parser.parse_args().rows or ROWS:
+    rows = parser.parse_args().rows or list(ROWS)
+    if unknown := sorted(set(rows) - set(ROWS)):
+        parser.error(f"no such row: {', '.join(unknown)}")
+    for name in rows:
         print(json.dumps(measure(name)), flush=True)

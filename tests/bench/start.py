@@ -87,7 +87,7 @@ def _stop(driver: psutil.Popen) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.start", description=__doc__)
     parser.add_argument("config", help="a YAML file")
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="more settings")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="more settings")
     given = parser.parse_args()
     seen = main(given.config, given.overrides)
     table = Table("process", "CPU seconds", title="bench, the start")

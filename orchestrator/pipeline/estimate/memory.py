@@ -20,7 +20,7 @@ from temper.learner.config import BUCKET, GATHER_BYTES, LearnerConfig, OptimConf
 from temper.orchestrator.cluster.machines import GIB, Hardware
 from temper.orchestrator.cluster.transport_choice import ClusterFacts, TransportChoice, choose_transport
 from temper.orchestrator.pipeline.estimate.layers import FLOAT32
-from temper.rollout.engines.config import CPU_BLOCK, EngineConfig
+from temper.rollout.engines.config import BLOCK_CPU, EngineConfig
 from temper.rollout.weights.config import AHEAD, BROADCAST, BUCKET_BYTES, COPIES, CUDA_IPC, SHARED_MEMORY
 
 if TYPE_CHECKING:  # counting a model imports its classes, which takes seconds
@@ -45,8 +45,10 @@ They are logprobs, probabilities and gradient in float32, and the gradient in th
 """
 READ = 3 * FLOAT32
 """Bytes per entry of an expert stack that is read: three float32 copies, because it is joined from single experts."""
-BLOCK_GPU, HYBRID_CPU = 16, 128
-"""Tokens of a page in a model with nothing but attention on a GPU, and the step of a hybrid's pages on a CPU."""
+BLOCK_GPU = 16
+"""Tokens of a page on a GPU: of a model with nothing but attention, and the unit of a hybrid's."""
+HYBRID_BLOCK_CPU = 128
+"""The unit of a hybrid's pages on a CPU, in tokens."""
 NEAR = 1.5
 """Ratio of the layer counts below which the rarer kind is padded to the commoner one."""
 
@@ -432,9 +434,9 @@ def pages_of(model: "PlannedModel", *, width: int, tensor: int, gpu: bool, cache
     """Return the cache layout of a process with one of `tensor` parts of each layer."""
     tokens, states = _token_bytes(model, width=width, tensor=tensor), _state_bytes(model, width=width)
     if not states:
-        block = BLOCK_GPU if gpu else CPU_BLOCK
+        block = BLOCK_GPU if gpu else BLOCK_CPU
         return Pages(bytes_each=block * sum(tokens), tokens=block, attention_groups=1, state_pages=0)
-    block = BLOCK_GPU if gpu else HYBRID_CPU
+    block = BLOCK_GPU if gpu else HYBRID_BLOCK_CPU
     state, token = max(states) // tensor, max(tokens, default=0)
     if tokens:
         block *= -(-state // (block * token))

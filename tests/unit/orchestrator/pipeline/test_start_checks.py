@@ -214,10 +214,9 @@ def test_an_engine_with_more_tokens_than_positions_is_refused(tmp_path: Path) ->
     longer.append(f"model.path={model}")
     with pytest.raises(ValueError, match=r"rollout\.engine\.max_model_len=3000"):
         check_positions(Start(config=(config := load_config(DEMO, longer)), ahead=config.instances, model=model))
-    written = json.loads((model / "config.json").read_text())
-    scaled = written | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
-    (model / "config.json").write_text(json.dumps(scaled))
-    check_positions(Start(config=config, ahead=config.instances, model=model))
+    check_positions(
+        Start(config=load_config(DEMO, [*longer, "rollout.engine.extra.hf_overrides={}"]), ahead=[], model=model)
+    )
 
 
 def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:
