@@ -20,6 +20,7 @@ from temper.envs.sandbox.sandbox import SandboxConfig
 from temper.learner.config import LearnerConfig
 from temper.learner.models.config import FreshModelConfig
 from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.config.text import packaged_file
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.run.checkpoint import CheckpointConfig
 from temper.orchestrator.tracking.sinks.config import SINKS, WandbConfig
@@ -138,7 +139,8 @@ class ModelConfig:
         """Return the declared turns. Raise `FileNotFoundError` for a missing template file."""
         template = ""
         if self.chat_template is not None:
-            file = Path(self.chat_template).expanduser()
+            named = Path(self.chat_template).expanduser()
+            file = packaged_file(named) or named
             if not file.is_file():
                 raise FileNotFoundError(
                     f"model.chat_template={self.chat_template} is no file; name one with a chat template"

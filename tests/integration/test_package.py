@@ -16,6 +16,7 @@ ALONE = ("--no-deps", "--no-build-isolation", "--no-index")
 RUNTIME_FILES = (
     "temper/configs/demo.yaml",
     "temper/configs/recipes/one_gpu.yaml",
+    "temper/configs/recipes/smollm2/calls.jinja",
     "temper/requirements/cpu.txt",
     "temper/learner/models/chat_template.jinja",
     "temper/orchestrator/tools/inspect/report/report.css",

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "recipes.md"
 RECIPES = (
     *(f"configs/{name}.yaml" for name in ("demo", "budget_demo", "budget_study", "questions")),
-    *(f"configs/recipes/smollm2/{name}.yaml" for name in ("sums", "instructions", "tools")),
+    *(f"configs/recipes/smollm2/{name}.yaml" for name in ("sums", "instructions", "tools", "calls")),
     "configs/hybrid_10m.yaml",
     *(f"configs/recipes/{name}.yaml" for name in ("one_gpu_small", "one_gpu", "served", "sft", "dpo", "distill")),
     *(f"configs/recipes/{name}.yaml" for name in ("eight_gpus", "experts", "two_hosts")),

@@ -99,7 +99,7 @@ def test_an_unsound_environment_fails_by_name(module: Path, capsys: pytest.Captu
     assert shown in output
 
 
-SMALL = [f"temper.configs.recipes.smollm2.{name}" for name in ("sums", "sentences", "counts", "timers")]
+SMALL = [f"temper.configs.recipes.smollm2.{name}" for name in ("sums", "sentences", "counts", "timers", "calls")]
 
 
 @pytest.mark.parametrize("env_id", ["math", "code", "tool_use", "gym", *SMALL, NEEDS_PUZZLES])
