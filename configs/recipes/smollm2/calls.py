@@ -1,7 +1,7 @@
 """Calls of functions that are made of word lists, with their values in plain requests.
 
-No function, word list or request is the leaderboard's, but the tasks have its form, so `tool_use` describes and judges
-them. Level 1 offers one function, level 2 up to four, and level 3 also wants up to four calls of one function.
+No function, list or request is the leaderboard's (BFCL), but the tasks have its form, so `tool_use` shows and judges them.
+Level 1 offers one function, level 2 up to four, and level 3 also wants up to four calls of one function.
 """
 
 import random
@@ -18,170 +18,143 @@ from temper.envs.tool_use.reference import reference
 Draw = Callable[[random.Random], tuple[Any, str]]
 """Draws a value, and its text in a request."""
 
-
-def split(text: str) -> list[str]:
-    return text.split(", ")
-
-
+# fmt: off
 VERBS = {
-    "compute": split("calculate, compute, estimate, determine, find, get"),
-    "search": split("find, search, list, get, fetch, retrieve, check"),
-    "make": split("book, order, schedule, create, add, send, plan, register, update, reserve"),
+    "compute": "calculate|compute|estimate|determine|find|get",
+    "search": "find|search|list|get|fetch|retrieve|check",
+    "make": "book|order|schedule|create|add|send|plan|register|update|reserve",
 }
 NOUNS = {
-    "compute": split(
-        "heat loss, drag, tank filling time, paint amount, beam load, moon phase angle, loan burden, crop yield, pump output, "
-        "solar gain, brick demand, wave energy, sound drop, lens magnification, gear reduction, spring stretch, "
-        "battery runtime, travel allowance, pool water, dose interval, fence length, rainwater harvest, cable drop, "
-        "wind chill, reservoir inflow, ferment duration, margin share, turnover, ticket income, pension gap, queue delay, "
-        "signal loss, dough hydration, stride length, glide range, gravel volume, tile count, lamp brightness"
-    ),
-    "search": split(
-        "hiking trails, bakeries, museum tours, summer jobs, used bicycles, ferry crossings, pet shelters, tide tables, "
-        "language courses, wine cellars, art prints, choir evenings, building permits, patent claims, bird sightings, cabins, "
-        "comet passages, repair shops, allergy warnings, podcast episodes, chess openings, rowing results, fossil finds, "
-        "tax forms, vaccine trials, folk songs, coin auctions, village fairs, train delays, gene variants, court dates, "
-        "opera scores, tea blends, climbing gyms, soil samples, election tallies, old maps, water levels, novels, lawyers"
-    ),
-    "make": split(
-        "taxi ride, parcel pickup, bill reminder, workout routine, garden bed, newsletter, survey form, boiler repair, "
-        "piano lesson, dental visit, cake delivery, moving van, photo album, study group, library loan, tent rental, "
-        "bedtime story, window cleaning, seed order, shift swap, blood test, meal box, room heater, charity run, backup job, "
-        "door code, language exam, tram pass, guest list, wallpaper sample, sensor alarm, bus charter, drum track, wood carving"
-    ),
+    "compute": "heat loss|drag|tank filling time|paint amount|beam load|moon phase angle|loan burden|crop yield|pump output|"
+    "solar gain|brick demand|wave energy|sound drop|lens magnification|gear reduction|spring stretch|battery runtime|"
+    "travel allowance|pool water|dose interval|fence length|rainwater harvest|cable drop|wind chill|reservoir inflow|"
+    "ferment duration|margin share|turnover|ticket income|pension gap|queue delay|signal loss|dough hydration|stride length|"
+    "glide range|gravel volume|tile count|lamp brightness",
+    "search": "hiking trails|bakeries|museum tours|summer jobs|used bicycles|ferry crossings|pet shelters|tide tables|"
+    "language courses|wine cellars|art prints|choir evenings|building permits|patent claims|bird sightings|cabins|"
+    "comet passages|repair shops|allergy warnings|podcast episodes|chess openings|rowing results|fossil finds|tax forms|"
+    "vaccine trials|folk songs|coin auctions|village fairs|train delays|gene variants|court dates|opera scores|tea blends|"
+    "climbing gyms|soil samples|election tallies|old maps|water levels|novels|lawyers",
+    "make": "taxi ride|parcel pickup|bill reminder|workout routine|garden bed|newsletter|survey form|boiler repair|piano hour|"
+    "dental visit|cake delivery|moving van|photo album|study group|library loan|tents|bedtime story|window cleaning|"
+    "seed order|shift swap|blood test|meal box|room heater|charity run|backup job|door code|language exam|tram pass|"
+    "guest list|wallpaper sample|sensor alarm|bus charter|drum track|wood carving",
 }
-TOPICS = split(
-    "home, farm, trade, clinic, travel, school, town, club, lab, studio, office, kitchen, grid, bureau, park, craft"
-)
-ASKS = {
-    "compute": "What is the {n} {w}?|{V} the {n} {w}.|I need the {n} {w}.|Can you {v} the {n} {w}?|How big is the {n} {w}?",
-    "search": "{V} {n} {w}.|I am looking for {n} {w}.|Which {n} are there {w}?|Show me {n} {w}.|Could you {v} {n} {w}?",
-    "make": "{V} a {n} {w}.|Please {v} a {n} {w}.|I want to {v} a {n} {w}.|Can you {v} a {n} {w}?|We need a {n} {w}.",
-}
+TOPICS = "home|farm|trade|clinic|travel|school|town|club|lab|studio|office|kitchen|grid|bureau|park|craft"
 ARTICLES = {"compute": "the ", "search": "", "make": "a "}
+LEADS = "|||||Hello! |I am writing a report. |My friend wants to know this. |Quick question: "
+ASKS = {
+    "compute": "What is the {n} {w}?|{V} the {n} {w}.|I need the {n} {w}.|Can you {v} the {n} {w}?|How big is the {n} {w}?|"
+    "{W}, what is the {n}?|{W}, {v} the {n}.",
+    "search": "{V} {n} {w}.|I am looking for {n} {w}.|Which {n} are there {w}?|Show me {n} {w}.|Could you {v} {n} {w}?|"
+    "{W}, {v} {n}.",
+    "make": "{V} a {n} {w}.|Please {v} a {n} {w}.|I want to {v} a {n} {w}.|Can you {v} a {n} {w}?|We need a {n} {w}.|"
+    "{W}, please {v} a {n}.",
+}
 AGAIN = " Also for another one {w}.| Then do the same {w}.| After that, one more {w}.| And again {w}.| Do it {w} too."
-CITIES = split(
-    "Lisbon, Oslo, Nairobi, Quito, Hanoi, Perth, Porto, Leeds, Bergen, Cusco, Turin, Boise, Cape Town, Des Moines, "
-    "Salt Lake City, Ghent, Graz, Accra, Busan, Tulsa, Halifax, Bristol, Fez, Lima, Tampa, Omaha, Kazan, Split, Little Rock"
+CITIES = (
+    "Lisbon|Oslo|Nairobi|Quito|Hanoi|Perth|Porto|Leeds|Bergen|Cusco|Turin|Boise|Cape Town|Des Moines|Salt Lake City|Ghent|Graz|"
+    "Accra|Busan|Tulsa|Halifax|Bristol|Fez|Lima|Tampa|Omaha|Kazan|Split|Little Rock"
 )
-COUNTRIES = split(
-    "Peru, Ghana, Norway, Chile, Nepal, Kenya, Portugal, Vietnam, New Zealand, Iceland, Morocco, South Korea"
+COUNTRIES = "Peru|Ghana|Norway|Chile|Nepal|Kenya|Portugal|Vietnam|New Zealand|Iceland|Morocco|South Korea"
+FIRST = "Ada|Bruno|Clara|Dario|Elif|Farid|Greta|Hugo|Ines|Jonas|Kira|Liam|Mira|Nils|Olga|Pavel|Rosa|Tariq"
+LAST = "Abbott|Brandt|Castillo|Dunne|Eriksen|Fontaine|Gupta|Hale|Ivanov|Kowalski|Lindqvist|Moreau|Okafor|Sato"
+FIRMS = "Group|Foods|Motors|Labs|Bank|Media|Press|Records|Airlines|Systems"
+OLD = "The Silver|A Quiet|The Last|Broken|Midnight|Green|Our First|Hidden|The Long|Seven"
+THINGS = "River|Garden|Letter|Voyage|Summer|Harbour|Clock|Promise|Mountain|Lantern|Kingdom"
+MATERIALS = "oak|copper|brass|cotton|clay|granite|wool|steel|cork|bamboo|slate|linen|zinc|pine|glass wool"
+COLORS = "red|blue|dark green|ivory|silver|orange|violet|teal|black|pale yellow|white|brown"
+FOODS = "lentils|basil|goat cheese|walnuts|salmon|rye bread|plums|olives|ginger|mushrooms|rice|honey|spinach"
+TONGUES = "Finnish|Spanish|Swahili|Korean|Greek|Turkish|Hindi|Polish|Welsh|Arabic|Dutch|Thai"
+KINDS = "classic|modern|folk|budget|premium|outdoor|vintage|electric|organic|family|jazz|rural|digital|baroque"
+ANIMALS = "otter|heron|mule|lynx|barn owl|sheepdog|trout|beetle|grey seal|hedgehog|toad|swan"
+MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+LABELS = (
+    "length m|width cm|height meters|depth feet|mass kg|weight grams|speed km/h|temperature degrees|pressure bar|voltage volts|"
+    "current amperes|frequency hertz|distance kilometers|area square meters|volume liters|angle degrees|density kg/m3|"
+    "force newtons|power watts|energy joules|time seconds|duration hours|income dollars|deposit dollars|cost euros|"
+    "price dollars|radius cm|thickness mm|rate %|share %|term years|age years|flow liters|charge coulombs"
 )
-FIRST = split(
-    "Ada, Bruno, Clara, Dario, Elif, Farid, Greta, Hugo, Ines, Jonas, Kira, Liam, Mira, Nils, Olga, Pavel, Rosa, Tariq"
-)
-LAST = split(
-    "Abbott, Brandt, Castillo, Dunne, Eriksen, Fontaine, Gupta, Hale, Ivanov, Kowalski, Lindqvist, Moreau, Okafor, Sato"
-)
-MATERIALS = split(
-    "oak, copper, brass, cotton, clay, granite, wool, steel, cork, bamboo, slate, linen, zinc, pine, glass wool"
-)
-COLORS = split("red, blue, dark green, ivory, silver, orange, violet, teal, black, pale yellow, white, brown")
-FOODS = split(
-    "lentils, basil, goat cheese, walnuts, salmon, rye bread, plums, olives, ginger, mushrooms, rice, honey, spinach"
-)
-TONGUES = split("Finnish, Spanish, Swahili, Korean, Greek, Turkish, Hindi, Polish, Welsh, Arabic, Dutch, Thai")
-KINDS = split(
-    "classic, modern, folk, budget, premium, outdoor, vintage, electric, organic, family, jazz, rural, digital, baroque"
-)
-ANIMALS = split("otter, heron, mule, lynx, barn owl, sheepdog, trout, beetle, grey seal, hedgehog, toad, swan")
-MONTHS = split("January, February, March, April, May, June, July, August, September, October, November, December")
+PREFIXES = "initial|final|first|second|inner|outer|total|mean|lower|upper|base|daily"
+EXTRAS = "photos|breakfast|delivery|reviews|insurance|taxes|subtitles|parking|labels|alerts|receipts|discounts"
+SERIES = "values|scores|readings|prices|weights|points|heights|samples"
+NUMERALS = "zero|one|two|three|four|five|six|seven|eight|nine|ten"
+# fmt: on
 
 
-def choose(options: Sequence[str]) -> Draw:
-    return lambda rng: (rng.choice(options),) * 2
+def pick(rng: random.Random, listed: str) -> str:
+    return rng.choice(listed.split("|"))
 
 
-def joined(*parts: Draw, by: str = " ") -> Draw:
-    return lambda rng: (by.join(part(rng)[1] for part in parts),) * 2
+def words(*lists: str, by: str = " ") -> Draw:
+    """Return a draw of one entry of each list."""
+    return lambda rng: (by.join(pick(rng, one) for one in lists),) * 2
+
+
+def whole(low: int, high: int) -> Draw:
+    def draw(rng: random.Random) -> tuple[int, str]:
+        value = rng.randint(low, high)
+        return value, NUMERALS.split("|")[value] if value <= 10 and rng.random() < 0.3 else str(value)
+
+    return draw
 
 
 def code(rng: random.Random) -> tuple[str, str]:
     return (f"{''.join(rng.sample('ABCDEHKLMPQRTX', 2))}{rng.choice(['-', ''])}{rng.randint(100, 9999)}",) * 2
 
 
-def iso_date(rng: random.Random) -> tuple[str, str]:
+def date(rng: random.Random) -> tuple[str, str]:
     year, month, day = rng.randint(2018, 2034), rng.randint(1, 12), rng.randint(1, 28)
     value = f"{year}-{month:02}-{day:02}"
-    return value, rng.choice([value, value, f"{MONTHS[month - 1]} {day}, {year}"])
+    return value, rng.choice([value, value, f"{MONTHS.split('|')[month - 1]} {day}, {year}"])
 
 
 def clock(rng: random.Random) -> tuple[str, str]:
     return (f"{rng.randint(0, 23):02}:{rng.randrange(0, 60, 5):02}",) * 2
 
 
-PERSON = joined(choose(FIRST), choose(LAST))
-COMPANY = joined(
-    choose(LAST), choose(split("Group, Foods, Motors, Labs, Bank, Media, Press, Records, Airlines, Systems"))
-)
-TITLE = joined(
-    choose(split("The Silver, A Quiet, The Last, Broken, Midnight, Green, Our First, Hidden, The Long, Seven")),
-    choose(split("River, Garden, Letter, Voyage, Summer, Harbour, Clock, Promise, Mountain, Lantern, Kingdom")),
-)
+# fmt: off
 TEXTS = (
-    ("city|location|town|place", "The city", "in {}|near {}|around {}|at {}", choose(CITIES)),
-    ("location|address_area|region", "The city and country, such as Porto, Portugal", "in {}|at {}",
-     joined(choose(CITIES), choose(COUNTRIES), by=", ")),
-    ("origin|from_city|start_point|departure", "The city to start from", "from {}|starting in {}", choose(CITIES)),
-    ("destination|to_city|end_point|target", "The city to go to", "to {}|ending in {}", choose(CITIES)),
-    ("country|nation", "The country", "in {}|from {}|for {}", choose(COUNTRIES)),
-    ("name|person|customer|owner|contact|player|author", "The full name", "for {}|of {}|under the name {}|by {}", PERSON),
-    ("company|brand|supplier|maker|organization", "The name of the company", "by {}|from {}|of {}", COMPANY),
-    ("title|label|topic|book|song", "The title", "called '{}'|titled \"{}\"|named {}|about {}", TITLE),
-    ("material|substance|fabric|surface", "The material", "made of {}|of {}|for {}", choose(MATERIALS)),
-    ("color|paint|shade", "The color", "in {}|with the color {}", choose(COLORS)),
-    ("language|spoken_language", "The language", "in {}|for {} speakers", choose(TONGUES)),
-    ("type|category|genre|style|kind", "The kind, such as modern or folk", "of the {} kind|in {} style", choose(KINDS)),
-    ("animal|species|pet", "The animal", "for a {}|about the {}", choose(ANIMALS)),
-    ("dish|ingredient|food|product", "The food", "with {}|containing {}", choose(FOODS)),
+    ("city|location|town|place", "The city", "in {}|near {}|around {}|at {}", words(CITIES)),
+    ("location|address_area|region", "The city and country", "in {}|at {}", words(CITIES, COUNTRIES, by=", ")),
+    ("origin|from_city|start_point|departure", "The city to start from", "from {}|starting in {}", words(CITIES)),
+    ("destination|to_city|end_point|target", "The city to go to", "to {}|ending in {}", words(CITIES)),
+    ("country|nation", "The country", "in {}|from {}|for {}", words(COUNTRIES)),
+    ("name|person|customer|owner|player|author", "The full name", "for {}|of {}|under the name {}|by {}", words(FIRST, LAST)),
+    ("company|brand|supplier|maker", "The name of the company", "by {}|from {}|of {}", words(LAST, FIRMS)),
+    ("title|label|topic|book|song", "The title", "called '{}'|titled \"{}\"|named {}|about {}", words(OLD, THINGS)),
+    ("material|substance|fabric|surface", "The material", "made of {}|of {}|for {}", words(MATERIALS)),
+    ("color|paint|shade", "The color", "in {}|with the color {}", words(COLORS)),
+    ("language|spoken_language", "The language", "in {}|for {} speakers", words(TONGUES)),
+    ("type|category|genre|style|kind", "The kind", "of the {} kind|in {} style", words(KINDS)),
+    ("animal|species|pet", "The animal", "for a {}|about the {}", words(ANIMALS)),
+    ("dish|ingredient|food|product", "The food", "with {}|containing {}", words(FOODS)),
     ("id|code|reference|order_number", "The identifier", "with the id {}|for number {}|with code {}", code),
-    ("date|day|start_date|due_date", "The date (YYYY-MM-DD)", "on {}|for {}|dated {}", iso_date),
+    ("date|day|start_date|due_date", "The date (YYYY-MM-DD)", "on {}|for {}|dated {}", date),
     ("time|start_time|hour", "The time of day (HH:MM)", "at {}|from {}", clock),
-)  # fmt: skip
-ENUMS = (
-    ("size", "small, medium, large", "in {} size|of {} size"),
-    ("sort_by|order", "price, rating, distance, age", "sorted by {}|ordered by {}"),
-    ("priority|quality|difficulty", "low, medium, high", "with {} {name}|at {} {name}"),
-    ("unit|units|system", "metric, imperial", "in {} units"),
-    ("period|interval|frequency", "daily, weekly, monthly, yearly", "on a {} basis|with a {} {name}"),
-    ("payment|payment_method", "cash, card, transfer", "paid by {}|with payment by {}"),
-    ("format|output", "pdf, csv, html, text", "as {}|in {} format"),
-    ("season|time_of_year", "spring, summer, autumn, winter", "in {}|during {}"),
-    ("method|model|approach", "linear, simple, exact, quick", "by the {} {name}|using the {} {name}"),
+)
+CHOICES = (
+    ("size", "small|medium|large", "in {} size|of {} size"),
+    ("sort_by|order", "price|rating|distance|age", "sorted by {}|ordered by {}"),
+    ("priority|urgency", "low|medium|high", "with {} priority|at {} priority"),
+    ("unit|units|system", "metric|imperial", "in {} units"),
+    ("period|interval|frequency", "daily|weekly|monthly|yearly", "on a {} basis"),
+    ("payment|payment_method", "cash|card|transfer", "paid by {}|with payment by {}"),
+    ("format|output", "pdf|csv|html|text", "as {}|in {} format"),
+    ("season|time_of_year", "spring|summer|autumn|winter", "in {}|during {}"),
+    ("method|approach", "linear|simple|exact|quick", "by the {} method|using the {} method"),
 )
 COUNTS = (
-    ("people|guests|party_size|num_people", "The number of people", "for {} people|for a group of {}", 2, 60),
-    ("days|num_days|duration", "The number of days", "for {} days|over {} days|lasting {} days", 2, 30),
-    (
-        "limit|max_results|count|top_n",
-        "The largest number of results",
-        "at most {} results|limited to {} entries",
-        1,
-        25,
-    ),
-    ("year|in_year", "The year", "in {}|for the year {}|from {}", 1890, 2034),
-    ("quantity|amount|number|copies", "The number of pieces", "with {} pieces|for {} of them", 2, 90),
-    (
-        "max_price|price_limit|budget",
-        "The highest price in dollars",
-        "under ${}|for less than {} dollars|up to ${}",
-        15,
-        900,
-    ),
-    ("min_rating|rating|stars", "The lowest rating", "rated at least {}|with {} stars or more", 1, 5),
-    ("age|min_age", "The age in years", "for someone aged {}|for {} year olds", 5, 80),
+    ("people|guests|party_size|num_people", "The number of people", "for {} people|for a group of {}", whole(2, 60)),
+    ("days|num_days|duration", "The number of days", "for {} days|over {} days|lasting {} days", whole(2, 30)),
+    ("limit|max_results|top_n", "The largest number of results", "at most {} results|limited to {} entries", whole(2, 25)),
+    ("year|in_year", "The year", "in {}|for the year {}|from {}", whole(1890, 2034)),
+    ("quantity|amount|number|copies", "The number of pieces", "with {} pieces|for {} of them", whole(2, 90)),
+    ("max_price|price_limit|budget", "The highest price in dollars", "under ${}|up to {} dollars", whole(15, 900)),
+    ("min_rating|rating|stars", "The lowest rating", "rated at least {}|with {} stars or more", whole(2, 5)),
+    ("age|min_age", "The age in years", "for someone aged {}|for {} year olds", whole(5, 80)),
 )
-EXTRAS = split(
-    "photos, breakfast, delivery, reviews, insurance, taxes, subtitles, parking, labels, alerts, receipts, discounts"
-)
-LABELS = split(
-    "length m, width cm, height meters, depth feet, mass kg, weight grams, speed km/h, temperature degrees, pressure bar, "
-    "voltage volts, current amperes, frequency hertz, distance kilometers, area square meters, volume liters, angle degrees, "
-    "density kg/m3, force newtons, power watts, energy joules, time seconds, duration hours, income dollars, deposit dollars, "
-    "cost euros, price dollars, radius cm, thickness mm, rate %, share %, term years, age years, flow liters, charge coulombs"
-)
-PREFIXES = split("initial, final, first, second, inner, outer, total, mean, lower, upper, base, daily")
-SERIES = split("values, scores, readings, prices, weights, points, heights, samples")
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,76 +170,63 @@ class Slot:
 
 def text_slot(rng: random.Random) -> Slot:
     names, about, phrases, draw = rng.choice(TEXTS)
-    return _slot(rng, names, {"type": "string", "description": f"{about}{_tail(rng)}"}, phrases, draw)
+    example = f", e.g. {draw(rng)[1]}" if rng.random() < 0.25 else ""
+    return _slot(rng, names, "string", f"{about}{example}", phrases, draw)
 
 
-def enum_slot(rng: random.Random) -> Slot:
-    names, options, phrases = rng.choice(ENUMS)
-    name, listed = rng.choice(names.split("|")), split(options)
-    schema: dict[str, Any] = {"type": "string", "description": f"The {name.replace('_', ' ')}{_tail(rng)}"}
+def choice_slot(rng: random.Random) -> Slot:
+    names, options, phrases = rng.choice(CHOICES)
+    listed = options.split("|")
     if rng.random() < 0.5:
-        schema["enum"] = listed
-    else:
-        schema["description"] += f" Options: {', '.join(map(repr, listed))}."
-    return _slot(rng, name, schema, phrases.replace("{name}", name.replace("_", " ")), choose(listed))
+        return _slot(rng, names, "string", "The choice", phrases, words(options), enum=listed)
+    return _slot(rng, names, "string", f"One of {', '.join(map(repr, listed))}", phrases, words(options))
 
 
 def count_slot(rng: random.Random) -> Slot:
-    names, about, phrases, low, high = rng.choice(COUNTS)
-    schema = {"type": "integer", "description": f"{about}{_tail(rng)}"}
-    return _slot(rng, names, schema, phrases, lambda rng: _number(rng.randint(low, high)))
+    names, about, phrases, draw = rng.choice(COUNTS)
+    return _slot(rng, names, "integer", about, phrases, draw)
 
 
 def flag_slot(rng: random.Random) -> Slot:
-    extra = rng.choice(EXTRAS)
-    schema = {"type": "boolean", "description": f"Whether to include {extra}."}
-    said = [(True, "with"), (True, "including"), (False, "without")]
-    return _slot(rng, f"include_{extra}|with_{extra}|{extra}", schema, f"{{}} {extra}", lambda rng: rng.choice(said))
+    extra, said = pick(rng, EXTRAS), [(True, "with"), (True, "including"), (False, "without")]
+    names = f"include_{extra}|with_{extra}|{extra}"
+    return _slot(rng, names, "boolean", f"Whether to include {extra}", f"{{}} {extra}", lambda rng: rng.choice(said))
 
 
 def measure_slot(rng: random.Random) -> Slot:
-    label, _, unit = rng.choice(LABELS).partition(" ")
-    label = f"{rng.choice(PREFIXES)} {label}" if rng.random() < 0.4 else label
-    name = label.replace(" ", "_")
+    label, _, unit = pick(rng, LABELS).partition(" ")
+    label = f"{pick(rng, PREFIXES)} {label}" if rng.random() < 0.4 else label
+    kind = "float" if unit == "%" else rng.choice(["integer", "integer", "float"])
+    high = rng.choice([20, 200, 9000])
     phrases = f"with a {label} of {{}}|for a {label} of {{}}|if the {label} is {{}}|at {{}} {label}|given {label} {{}}"
-    if unit == "%":
-        schema = {"type": "float", "description": f"The {label} as a fraction, such as 0.05 for 5%."}
-        return _slot(rng, name, schema, phrases, lambda rng: ((part := rng.randint(1, 60)) / 100, f"{part}%"))
-    kind, high = rng.choice(["integer", "integer", "float"]), rng.choice([20, 200, 9000])
 
     def draw(rng: random.Random) -> tuple[float, str]:
-        digits = rng.choice([1, 2]) if kind == "float" and rng.random() < 0.6 else 0
-        value, text = _number(round(rng.uniform(1, high), digits) if digits else rng.randint(1, high))
-        return value, f"${text}" if unit == "dollars" and rng.random() < 0.5 else f"{text} {unit}"
+        value = round(rng.uniform(1, high), 1) if kind == "float" and rng.random() < 0.6 else rng.randint(1, high)
+        if unit == "%":
+            return (part := rng.randint(1, 60)) / 100, f"{part}%"
+        return value, f"${value:,}" if unit == "dollars" and rng.random() < 0.5 else f"{value} {unit}"
 
-    return _slot(rng, name, {"type": kind, "description": f"The {label} in {unit}{_tail(rng)}"}, phrases, draw)
+    about = "as a fraction, such as 0.05 for 5%" if unit == "%" else f"in {unit}"
+    return _slot(rng, label.replace(" ", "_"), kind, f"The {label} {about}", phrases, draw)
 
 
 def list_slot(rng: random.Random) -> Slot:
     numbers, quoted = rng.random() < 0.6, rng.random() < 0.5
-    name, options = (rng.choice(SERIES), range(1, 120)) if numbers else rng.choice(
-        [("ingredients", FOODS), ("colors", COLORS), ("languages", TONGUES), ("cities", CITIES), ("materials", MATERIALS)]
-    )  # fmt: skip
+    named = (("ingredients", FOODS), ("colors", COLORS), ("languages", TONGUES), ("cities", CITIES))
+    name, options = (pick(rng, SERIES), "") if numbers else rng.choice(named)
 
     def draw(rng: random.Random) -> tuple[list[Any], str]:
-        drawn = [rng.choice(options) for _ in range(rng.randint(2, 5))]
+        count = rng.randint(2, 5)
+        drawn = [rng.randint(1, 120) for _ in range(count)] if numbers else rng.sample(options.split("|"), count)
         return drawn, str(drawn) if numbers and quoted else together([str(one) for one in drawn])
 
     items = {"type": "integer" if numbers else "string"}
-    schema = {"type": "array", "items": items, "description": f"The {name}{_tail(rng)}"}
-    return _slot(rng, name, schema, f"with the {name} {{}}|for the {name} {{}}", draw)
+    return _slot(rng, name, "array", f"The {name}", f"with the {name} {{}}|for the {name} {{}}", draw, items=items)
 
 
-def _slot(rng: random.Random, names: str, schema: dict[str, Any], phrases: str, draw: Draw) -> Slot:
-    return Slot(name=rng.choice(names.split("|")), schema=schema, phrase=rng.choice(phrases.split("|")), draw=draw)
-
-
-def _tail(rng: random.Random) -> str:
-    return rng.choice([".", ".", ".", " to use."])
-
-
-def _number(value: float) -> tuple[float, str]:
-    return value, f"{value:,}" if value >= 10_000 else str(value)
+def _slot(rng: random.Random, names: str, kind: str, about: str, phrases: str, draw: Draw, **more: Any) -> Slot:
+    name, phrase = pick(rng, names), pick(rng, phrases)
+    return Slot(name=name, schema={"type": kind, "description": f"{about}."} | more, phrase=phrase, draw=draw)
 
 
 def together(texts: Sequence[str]) -> str:
@@ -274,9 +234,9 @@ def together(texts: Sequence[str]) -> str:
 
 
 SLOTS = {
-    "compute": [measure_slot] * 7 + [count_slot, text_slot, enum_slot, flag_slot, list_slot, list_slot],
-    "search": [text_slot] * 5 + [count_slot] * 3 + [enum_slot, flag_slot],
-    "make": [text_slot] * 5 + [count_slot] * 2 + [enum_slot, flag_slot, list_slot],
+    "compute": [measure_slot] * 7 + [count_slot, text_slot, choice_slot, flag_slot, list_slot, list_slot],
+    "search": [text_slot] * 5 + [count_slot] * 3 + [choice_slot, flag_slot],
+    "make": [text_slot] * 5 + [count_slot] * 2 + [choice_slot, flag_slot, list_slot],
 }
 
 
@@ -296,40 +256,40 @@ class Function:
 
 def make_function(rng: random.Random) -> Function:
     family = rng.choice(list(VERBS))
-    verb, noun = rng.choice(VERBS[family]), rng.choice(NOUNS[family])
+    verb, noun = pick(rng, VERBS[family]), pick(rng, NOUNS[family])
     stem = noun.replace(" ", "_")
-    name = rng.choice([f"{verb}_{stem}", f"{stem}_{verb}", f"{rng.choice(TOPICS)}_{verb}_{stem}", f"{stem}_tool"])
-    slots: dict[str, Slot] = {}
+    name = rng.choice([f"{verb}_{stem}", f"{stem}_{verb}", f"{pick(rng, TOPICS)}_{verb}_{stem}", f"{stem}_tool"])
+    slots: list[Slot] = []
     for make in rng.choices(SLOTS[family], k=rng.choice([1, 2, 2, 3, 3, 3, 4])):
         slot = make(rng)
+        if any(slot.phrase == one.phrase or slot.name == one.name for one in slots):
+            continue
         if slots and rng.random() < 0.3:
-            about = slot.schema["description"] + rng.choice([f" Default is {slot.draw(rng)[0]!r}.", " Optional."])
-            slot = replace(slot, required=False, schema=slot.schema | {"description": about})
-        slots.setdefault(slot.name, slot)
-    by = f" by {together([slot.replace('_', ' ') for slot in slots])}" if rng.random() < 0.4 else ""
+            default = f"{slot.schema['description']} {rng.choice(['Optional.', f'Default is {slot.draw(rng)[0]!r}.'])}"
+            slot = replace(slot, required=False, schema=slot.schema | {"description": default})
+        slots.append(slot)
+    by = f" by {together([slot.name.replace('_', ' ') for slot in slots])}" if rng.random() < 0.4 else ""
     parameters = {
         "type": "dict",
-        "properties": {slot.name: slot.schema for slot in slots.values()},
-        "required": [slot.name for slot in slots.values() if slot.required],
+        "properties": {slot.name: slot.schema for slot in slots},
+        "required": [slot.name for slot in slots if slot.required],
     }
     about = f"{verb.capitalize()} {ARTICLES[family]}{noun}{by}."
     schema = {"name": name, "description": about, "parameters": parameters}
-    return Function(schema=schema, family=family, noun=noun, slots=list(slots.values()))
+    return Function(schema=schema, family=family, noun=noun, slots=slots)
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    function = make_function(rng)
-    shape = rng.randint(1, level)
-    others = {(other := make_function(rng)).name: other for _ in range(rng.randint(1, 3) if shape == 2 else 0)}
-    offered = [*(others | {function.name: function}).values()]
+    function, shape = make_function(rng), rng.randint(1, level)
+    others = [make_function(rng) for _ in range(rng.randint(1, 3) if shape == 2 else 0)]
+    offered = list({one.name: one for one in (*others, function)}.values())
     rng.shuffle(offered)
     used = [slot for slot in function.slots if slot.required or rng.random() < 0.5]
     wanted, text = request(rng, function, used, calls=rng.choice([2, 2, 3, 4]) if shape == 3 else 1)
     unused = {slot.name: [""] for slot in function.slots if slot not in used}
-    accepted = [{function.name: {name: [value] for name, value in call.items()} | unused} for call in wanted]
     return Task(
         messages=({"role": "user", "content": text},),
-        spec={"accepted": accepted, "exact": True},
+        spec={"accepted": [{function.name: call | unused} for call in wanted], "exact": True},
         tools=tuple(describe_function(one.schema, None) for one in offered),
     )
 
@@ -337,32 +297,31 @@ def generate(rng: random.Random, level: int) -> Task:
 def request(
     rng: random.Random, function: Function, used: Sequence[Slot], *, calls: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the arguments of each call, and the request for all: the changed values in one list, or call by call."""
+    """Return the accepted values of each call, and the request for all: with lists of values, or call by call."""
     drawn = [{slot.name: slot.draw(rng) for slot in used}]
     changed = {slot.name for slot in rng.sample(used, rng.randint(1, len(used)))}
     for _ in range(calls - 1):
         other = {slot.name: slot.draw(rng) if slot.name in changed else drawn[0][slot.name] for slot in used}
         drawn += [other] if other not in drawn else []
-    order = rng.sample(used, len(used))
 
     def phrases(rows: Sequence[Mapping[str, tuple[Any, str]]], slots: Sequence[Slot]) -> str:
-        said = [
-            slot.phrase.format(together([row[slot.name][1] for row in (rows if slot.name in changed else rows[:1])]))
-            for slot in slots
-        ]
+        texts = {one.name: [row[one.name][1] for row in (rows if one.name in changed else rows[:1])] for one in slots}
+        said = [slot.phrase.format(together(texts[slot.name])) for slot in slots]
         return together(said) if rng.random() < 0.3 else " ".join(said)
 
-    listed = (
-        len(drawn) > 1 and rng.random() < 0.5 and not any(one.schema["type"] in ("array", "boolean") for one in order)
-    )
-    verb = rng.choice(VERBS[function.family])
-    ask = rng.choice(ASKS[function.family].split("|"))
-    text = ask.format(n=function.noun, v=verb, V=verb.capitalize(), w=phrases(drawn if listed else drawn[:1], order))
+    order = rng.sample(used, len(used))
+    listable = len(drawn) > 1 and all(slot.schema["type"] not in ("array", "boolean") for slot in used)
+    listed = listable and rng.random() < 0.5
+    verb, with_values = pick(rng, VERBS[function.family]), phrases(drawn if listed else drawn[:1], order)
     if listed and len(changed) > 1:
-        text = f"{text[:-1]}, respectively{text[-1]}"
+        with_values += " respectively"
+    text = pick(rng, ASKS[function.family]).format(
+        n=function.noun, v=verb, V=verb.capitalize(), w=with_values, W=with_values[0].upper() + with_values[1:]
+    )
     for row in [] if listed else drawn[1:]:
-        text += rng.choice(AGAIN.split("|")).format(w=phrases([row], [slot for slot in order if slot.name in changed]))
-    return [{name: value for name, (value, _) in row.items()} for row in drawn], text
+        text += pick(rng, AGAIN).format(w=phrases([row], [slot for slot in order if slot.name in changed]))
+    accepted = [{name: [value] for name, (value, _) in row.items()} for row in drawn]
+    return accepted, pick(rng, LEADS) + text
 
 
 def demonstrate(task: Task) -> list[Message]:
@@ -370,5 +329,14 @@ def demonstrate(task: Task) -> list[Message]:
     return [make_call_turn([(call.name, call.arguments) for call in calls])]
 
 
-ENVIRONMENT = replace(env.ENVIRONMENT, id="calls", generate=generate, levels=3, demonstrate=demonstrate, formats=(),
-                      in_folder=None, companions=(), max_turns=1)  # fmt: skip
+ENVIRONMENT = replace(
+    env.ENVIRONMENT,
+    id="calls",
+    generate=generate,
+    levels=3,
+    formats=(),
+    demonstrate=demonstrate,
+    in_folder=None,
+    companions=(),
+    max_turns=1,
+)
