@@ -1,6 +1,7 @@
 """The turn format that a run declares for a model is stored in the files of its first model."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 from support.model_families import tokenizer_of
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from temper.configs.recipes.smollm2 import calls
 from temper.envs.core.turn_text import BadCall, Call, Tags
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.config.run_config import ModelConfig
@@ -162,3 +164,18 @@ def test_a_checkpoint_keeps_the_ends_that_its_model_had(tmp_path: Path) -> None:
     for known in ([eom, eot], eom):
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": known}), encoding="utf-8")
         assert json.loads(generation_text(tmp_path, tokenizer))["eos_token_id"] == [eot, eom]
+
+
+def test_a_template_of_the_package_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows functions to a model whose own template has no place for them, and reads several calls a turn."""
+    monkeypatch.chdir(tmp_path)
+    config = ModelConfig(path="somewhere", chat_template="configs/recipes/smollm2/calls.jinja")
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = config.declared().chat_template
+    form = find_format(tokenizer)
+    assert (form.name, form.parallel) == ("json", True)
+    task = calls.generate(random.Random(1), 3)
+    shown = tokenizer.apply_chat_template(list(task.messages), tools=list(task.tools), tokenize=False)
+    for tool in task.tools:
+        assert f"\n{tool['function']['name']}: " in shown
+        assert all(f"\n- {name} (" in shown for name in tool["function"]["parameters"]["properties"])
