@@ -258,7 +258,8 @@ def make_function(rng: random.Random) -> Function:
     family = rng.choice(list(VERBS))
     verb, noun = pick(rng, VERBS[family]), pick(rng, NOUNS[family])
     stem = noun.replace(" ", "_")
-    name = rng.choice([f"{verb}_{stem}", f"{stem}_{verb}", f"{pick(rng, TOPICS)}_{verb}_{stem}", f"{stem}_tool"])
+    long, camel = f"{pick(rng, TOPICS)}_{verb}_{stem}", verb + noun.title().replace(" ", "")
+    name = rng.choice([f"{verb}_{stem}", f"{stem}_{verb}", long, long, f"{stem}_tool", camel])
     slots: list[Slot] = []
     for make in rng.choices(SLOTS[family], k=rng.choice([1, 2, 2, 3, 3, 3, 4])):
         slot = make(rng)
