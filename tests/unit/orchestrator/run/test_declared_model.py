@@ -21,6 +21,7 @@ from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.formats.find import find_format, generation_text
 from temper.rollout.tokenizer import load_tokenizer
 
+OF_CALLS = "configs/recipes/smollm2/calls.jinja"
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% if m.reasoning_content %}<why>{{ m.reasoning_content }}</why>{% endif %}"
     "{{ m.content }}<|pad|>\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
@@ -167,15 +168,22 @@ def test_a_checkpoint_keeps_the_ends_that_its_model_had(tmp_path: Path) -> None:
 
 
 def test_a_template_of_the_package_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It shows functions to a model whose own template has no place for them, and reads several calls a turn."""
+    here = Path(OF_CALLS).read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    config = ModelConfig(path="somewhere", chat_template="configs/recipes/smollm2/calls.jinja")
+    assert ModelConfig(path="somewhere", chat_template=OF_CALLS).declared().chat_template == here
+
+
+def test_the_template_of_calls_shows_functions_and_reads_several_calls_a_turn() -> None:
     tokenizer = byte_tokenizer()
-    tokenizer.chat_template = config.declared().chat_template
+    tokenizer.chat_template = Path(OF_CALLS).read_text(encoding="utf-8")
     form = find_format(tokenizer)
     assert (form.name, form.parallel) == ("json", True)
     task = calls.generate(random.Random(1), 3)
-    shown = tokenizer.apply_chat_template(list(task.messages), tools=list(task.tools), tokenize=False)
+    rows = {"type": "array", "items": {"type": "object", "properties": {"inner": {"type": "string"}}}}
+    odd = {"function": {"name": "odd", "parameters": {"properties": {"rows": rows, "any": True}}}}
+    shown = tokenizer.apply_chat_template(list(task.messages), tools=[*task.tools, odd], tokenize=False)
     for tool in task.tools:
         assert f"\n{tool['function']['name']}: " in shown
         assert all(f"\n- {name} (" in shown for name in tool["function"]["parameters"]["properties"])
+    assert "\nodd: " in shown
+    assert '"inner"' in shown
