@@ -289,7 +289,7 @@ def make_function(rng: random.Random) -> Function:
         if slots and rng.random() < 0.3:
             default = slot.draw(rng)[0] if rng.random() < 0.5 else None
             about = f"{slot.schema['description']} {'Optional.' if default is None else f'Default is {default!r}.'}"
-            slot = replace(slot, required=False, default=default, schema=slot.schema | {"description": about})
+            slot = replace(slot, required=False, default=default, schema={**slot.schema, "description": about})
         slots.append(slot)
     by = f" by {join_texts([slot.name.replace('_', ' ') for slot in slots])}" if rng.random() < 0.4 else ""
     parameters = {
