@@ -99,7 +99,7 @@ class ModelConfig:
     revision: str | None = immutable(None)
     """Commit, tag or branch of a name on the hub; null is the newest commit at the start of the run."""
     chat_template: str | None = immutable(None)
-    """A file with the chat template, of yours or of the package (`configs/...`); null uses the model's own. A base model
+    """A file with the chat template, of yours or of the package (`configs/...`). null uses the model's own. A base model
     without one needs it."""
     end_of_turn: list[str] = immutable([])
     """Tokens that end a turn. Empty: the chat template's end of turn and the tokenizer's end of sequence."""

@@ -32,8 +32,8 @@ rollout:
   limits: {turn_tokens: 120, total_tokens: 1000}
   engine: {max_model_len: 1024, max_sequences: 4}
 """
-"""Four sequences at once for 16 episodes: the learner waits for the engine while some wait and some are in a turn. With an
-entropy bonus every token is computed, also those of groups without an advantage, and compared with the engine.
+"""Four sequences at once for 16 episodes: the learner waits for the engine while some wait and some are in a turn. An
+entropy bonus computes the tokens of groups without an advantage too, so that every token is compared with the engine.
 """
 STOPPED, KILLED, LAST = 3, 7, 8
 

@@ -25,22 +25,19 @@ VERBS = {
 }
 NOUNS = {
     "compute": "heat loss|drag|tank filling time|paint amount|beam load|moon phase angle|loan burden|crop yield|"
-    "pump output|"
-    "solar gain|brick demand|wave energy|sound drop|lens magnification|gear reduction|spring stretch|battery runtime|"
-    "travel allowance|pool water|dose interval|fence length|rainwater harvest|cable drop|wind chill|reservoir inflow|"
-    "ferment duration|margin share|turnover|ticket income|pension gap|queue delay|signal loss|dough hydration|"
-    "stride length|"
-    "glide range|gravel volume|tile count|lamp brightness",
+    "pump output|solar gain|brick demand|wave energy|sound drop|lens magnification|gear reduction|spring stretch|"
+    "battery runtime|travel allowance|pool water|dose interval|fence length|rainwater harvest|cable drop|wind chill|"
+    "reservoir inflow|ferment duration|margin share|turnover|ticket income|pension gap|queue delay|signal loss|"
+    "dough hydration|stride length|glide range|gravel volume|tile count|lamp brightness",
     "search": "hiking trails|bakeries|museum tours|summer jobs|used bicycles|ferry crossings|pet shelters|tide tables|"
     "language courses|wine cellars|art prints|choir evenings|building permits|patent claims|bird sightings|cabins|"
-    "comet passages|repair shops|allergy warnings|podcast episodes|chess openings|rowing results|fossil finds|tax forms|"
-    "vaccine trials|folk songs|coin auctions|village fairs|train delays|gene variants|court dates|opera scores|tea blends|"
-    "climbing gyms|soil samples|election tallies|old maps|water levels|novels|lawyers",
+    "comet passages|repair shops|allergy warnings|podcast episodes|chess openings|rowing results|fossil finds|"
+    "tax forms|vaccine trials|folk songs|coin auctions|village fairs|train delays|gene variants|court dates|"
+    "opera scores|tea blends|climbing gyms|soil samples|election tallies|old maps|water levels|novels|lawyers",
     "make": "taxi ride|parcel pickup|bill reminder|workout routine|garden bed|newsletter|survey form|boiler repair|"
-    "piano hour|"
-    "dental visit|cake delivery|moving van|photo album|study group|library loan|tent|bedtime story|window cleaning|"
-    "seed order|shift swap|blood test|meal box|room heater|charity run|backup job|door code|language exam|tram pass|"
-    "guest list|wallpaper sample|sensor alarm|bus charter|drum track|wood carving",
+    "piano hour|dental visit|cake delivery|moving van|photo album|study group|library loan|tent|bedtime story|"
+    "window cleaning|seed order|shift swap|blood test|meal box|room heater|charity run|backup job|door code|"
+    "language exam|tram pass|guest list|wallpaper sample|sensor alarm|bus charter|drum track|wood carving",
 }
 TOPICS = "home|farm|trade|clinic|travel|school|town|club|lab|studio|office|kitchen|grid|bureau|park|craft"
 ARTICLES = {"compute": "the ", "search": "", "make": "a "}
@@ -62,8 +59,7 @@ FURTHER_REQUESTS = (
 )
 CITIES = (
     "Lisbon|Oslo|Nairobi|Quito|Hanoi|Perth|Porto|Leeds|Bergen|Cusco|Turin|Boise|Cape Town|Des Moines|Salt Lake City|"
-    "Ghent|Graz|"
-    "Accra|Busan|Tulsa|Halifax|Bristol|Fez|Lima|Tampa|Omaha|Kazan|Split|Little Rock"
+    "Ghent|Graz|Accra|Busan|Tulsa|Halifax|Bristol|Fez|Lima|Tampa|Omaha|Kazan|Split|Little Rock"
 )
 COUNTRIES = "Peru|Ghana|Norway|Chile|Nepal|Kenya|Portugal|Vietnam|New Zealand|Iceland|Morocco|South Korea"
 FIRST_NAMES = "Ada|Bruno|Clara|Dario|Elif|Farid|Greta|Hugo|Ines|Jonas|Kira|Liam|Mira|Nils|Olga|Pavel|Rosa|Tariq"
@@ -80,10 +76,9 @@ ANIMALS = "otter|heron|mule|lynx|barn owl|sheepdog|trout|beetle|grey seal|hedgeh
 MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 LABELS = (
     "length m|width cm|height meters|depth feet|mass kg|weight grams|speed km/h|temperature degrees|pressure bar|"
-    "voltage volts|"
-    "current amperes|frequency hertz|distance kilometers|area square meters|volume liters|angle degrees|density kg/m3|"
-    "force newtons|power watts|energy joules|time seconds|duration hours|income dollars|deposit dollars|cost euros|"
-    "price dollars|radius cm|thickness mm|rate %|share %|term years|age years|flow liters|charge coulombs"
+    "voltage volts|current amperes|frequency hertz|distance kilometers|area square meters|volume liters|angle degrees|"
+    "density kg/m3|force newtons|power watts|energy joules|time seconds|duration hours|income dollars|deposit dollars|"
+    "cost euros|price dollars|radius cm|thickness mm|rate %|share %|term years|age years|flow liters|charge coulombs"
 )
 PREFIXES = "initial|final|first|second|inner|outer|total|mean|lower|upper|base|daily"
 EXTRAS = "photos|breakfast|delivery|reviews|insurance|taxes|subtitles|parking|labels|alerts|receipts|discounts"
@@ -181,8 +176,8 @@ class Slot:
     phrase: str
     draw: Draw
     required: bool = True
-    default: Any = None
-    """The value that the schema names for a call without one."""
+    defaults: Sequence[Any] = ()
+    """The value that the schema names for a call without one, if it names one."""
 
 
 def make_text_slot(rng: random.Random) -> Slot:
@@ -287,9 +282,9 @@ def make_function(rng: random.Random) -> Function:
         if any(slot.names == one.names or slot.name == one.name for one in slots):
             continue
         if slots and rng.random() < 0.3:
-            default = slot.draw(rng)[0] if rng.random() < 0.5 else None
-            about = f"{slot.schema['description']} {'Optional.' if default is None else f'Default is {default!r}.'}"
-            slot = replace(slot, required=False, default=default, schema={**slot.schema, "description": about})
+            defaults = [slot.draw(rng)[0]] if rng.random() < 0.5 else []
+            about = f"{slot.schema['description']} {f'Default is {defaults[0]!r}.' if defaults else 'Optional.'}"
+            slot = replace(slot, required=False, defaults=defaults, schema={**slot.schema, "description": about})
         slots.append(slot)
     by = f" by {join_texts([slot.name.replace('_', ' ') for slot in slots])}" if rng.random() < 0.4 else ""
     parameters = {
@@ -310,9 +305,7 @@ def generate(rng: random.Random, level: int) -> Task:
     rng.shuffle(offered)
     used = [slot for slot in function.slots if slot.required or rng.random() < 0.5]
     wanted, text = write_request(rng, function, used, calls=rng.choice([2, 2, 3, 4]) if shape == 3 else 1)
-    unused = {
-        slot.name: ["", slot.default][: 1 + (slot.default is not None)] for slot in function.slots if slot not in used
-    }
+    unused = {slot.name: ["", *slot.defaults] for slot in function.slots if slot not in used}
     return Task(
         messages=({"role": "user", "content": text},),
         spec={"accepted": [{function.name: call | unused} for call in wanted], "exact": True},
@@ -356,10 +349,9 @@ def write_request(
         text += pick(rng, FURTHER_REQUESTS).format(
             values=write_phrases([row], [slot for slot in order if slot.name in changed])
         )
-    defaults = {slot.name: slot.default for slot in used if slot.default is not None}
+    defaults = {slot.name: slot.defaults for slot in used}
     accepted = [
-        {name: [value, ""] if defaults.get(name) == value else [value] for name, (value, _) in row.items()}
-        for row in drawn
+        {name: [value, ""] if value in defaults[name] else [value] for name, (value, _) in row.items()} for row in drawn
     ]
     return accepted, pick(rng, OPENINGS) + text
 
